@@ -1,0 +1,119 @@
+"""What can go wrong, as one tree. Every error says what happened and what to do; the class fixes the exit code.
+
+AscendtuneError
+├── InputError (2)             usage, recipe or data
+│   ├── RecipeError            a key, a type, a value, a contradiction, a path in the recipe
+│   └── DataError              a file, a row, a column, a template
+├── MachineError (3)           the machine cannot: device, disk, permission, port
+├── FoundWrong (1)             training failed, a loss that is not a number, a finding
+├── NoVerdict (4)              the question could not be answered
+└── Stopped (130 or 143)       SIGINT or SIGTERM, after a checkpoint
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class AscendtuneError(Exception):
+    """Something a user can act on.
+
+    Args:
+        what: what happened, one sentence.
+        remedy: what to do about it. Required: an error without a remedy is half an error.
+        where: the place to look at, as `file:line` or a path.
+        further: other errors found in the same look, so that a user mends them all at once.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        remedy: str,
+        where: str | Path | None = None,
+        further: Sequence[AscendtuneError] = (),
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+        self.where = str(where) if where is not None else None
+        self.further = tuple(further)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return "\n".join([f"{place}{self.what}", f"  do: {self.remedy}", *map(str, self.further)])
+
+
+class InputError(AscendtuneError):
+    exit_code = 2
+
+
+class RecipeError(InputError):
+    pass
+
+
+class DataError(InputError):
+    pass
+
+
+class MachineError(AscendtuneError):
+    exit_code = 3
+
+
+class FoundWrong(AscendtuneError):
+    exit_code = 1
+
+
+class NoVerdict(AscendtuneError):
+    exit_code = 4
+
+
+class Stopped(AscendtuneError):
+    """Training ended because it was asked to; `signal_number` is 2 (SIGINT) or 15 (SIGTERM)."""
+
+    def __init__(self, what: str, *, remedy: str, signal_number: int, where: str | Path | None = None) -> None:
+        super().__init__(what, remedy=remedy, where=where)
+        self.exit_code = 128 + signal_number
+
+
+_DISK_FAULTS = {
+    errno.ENOSPC: ("the disk is full", "free space there, or put the directory on another disk"),
+    errno.EDQUOT: ("the disk quota is used up", "free space there, or put the directory on another disk"),
+    errno.EROFS: ("the file system is read-only", "choose a directory that can be written"),
+    errno.EACCES: ("permission is denied", "choose a directory that you may write, or change its owner"),
+    errno.EPERM: ("the operation is not permitted", "choose a directory that you may write, or change its owner"),
+    errno.ENOTDIR: ("a part of the path is a file, not a directory", "choose another path"),
+    errno.EIO: ("the disk reports an input/output error", "look at `dmesg`; choose another disk"),
+}
+
+
+@contextmanager
+def translated_disk_errors(path: str | Path, doing: str) -> Iterator[None]:
+    """Turn the operating system's answer into a MachineError that names the path and the remedy.
+
+    Args:
+        path: the file or directory that is being written.
+        doing: the action for the message, as in "writing the checkpoint".
+    """
+    try:
+        yield
+    except OSError as error:
+        fault = disk_fault(error, path, doing)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineError | None:
+    """The MachineError for `error`, or None when it is not a fault of disk or permission."""
+    number = getattr(error, "errno", None)
+    known = _DISK_FAULTS.get(number) if isinstance(number, int) else None
+    if known is None:
+        return None
+    what, remedy = known
+    return MachineError(f"{what} while {doing}", remedy=remedy, where=path)

@@ -1,0 +1,119 @@
+"""Files that are complete or absent: atomic replacement, append-only lines, locks that die with their process."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import translated_disk_errors
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write, fsync, rename: a reader sees the old file or the new one, never a part.
+
+    Raises:
+        MachineError: the disk is full, read-only or not permitted.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with translated_disk_errors(path, "writing a file"):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """`write_atomically` for JSON: indented, UTF-8, keys in the order given."""
+    write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of an append-only file. A last line without newline is a write that was cut off: it is ignored."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield json.loads(line)
+
+
+class LineWriter:
+    """Appends JSON lines. Each `write` hands one whole line to the operating system; `close` makes them durable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with translated_disk_errors(path, "opening a log"):
+            self._file = path.open("a+b", buffering=0)
+            self._drop_cut_off_line()
+
+    def write(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        with translated_disk_errors(self.path, "appending a line"):
+            before = os.fstat(self._file.fileno()).st_size
+            if self._file.write(line) != len(line):
+                # A short write to a regular file means that the disk is full.
+                os.ftruncate(self._file.fileno(), before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self) -> None:
+        with translated_disk_errors(self.path, "appending a line"):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self.sync()
+            self._file.close()
+
+    def _drop_cut_off_line(self) -> None:
+        """A writer that was killed may leave half a line; the next record must not continue it."""
+        self._file.seek(0)
+        content = self._file.read() or b""
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            os.ftruncate(self._file.fileno(), whole)
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold an exclusive lock on `path`; the kernel drops it when the process dies, however it dies.
+
+    Args:
+        path: the lock file; it is created and stays.
+        wait: block until the lock is free; otherwise yield False at once when somebody holds it.
+    """
+    with translated_disk_errors(path, "taking a lock"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)

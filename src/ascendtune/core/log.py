@@ -1,0 +1,49 @@
+"""Messages for people, on stderr: one line each, prefixed with the rank where there are several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+_logger = logging.getLogger("ascendtune")
+
+
+class _Format(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        rank = f"[rank {os.environ['RANK']}] " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        return f"{rank}{level}{record.getMessage()}"
+
+
+class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in the stubs
+    """Writes to whatever sys.stderr is now: a progress display replaces it while it is on screen."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def set_up(*, debug: bool = False, quiet: bool = False) -> None:
+    """Send our messages to stderr. Libraries' own loggers are left alone."""
+    _logger.handlers.clear()
+    handler = _CurrentStderr()
+    handler.setFormatter(_Format())
+    _logger.addHandler(handler)
+    _logger.propagate = False
+    _logger.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
+
+
+def say(message: str) -> None:
+    """Something a user wants to know."""
+    _logger.info(message)
+
+
+def warn(message: str) -> None:
+    """Something a user should look at; the work goes on."""
+    _logger.warning(message)
+
+
+def detail(message: str) -> None:
+    """Something for `--debug`."""
+    _logger.debug(message)

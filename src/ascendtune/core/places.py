@@ -1,0 +1,22 @@
+"""The two places beside run directories that are written: the cache and the job registry (XDG)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/ascendtune`: prepared tokens and downloads; safe to delete."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def state_directory() -> Path:
+    """`$XDG_STATE_HOME/ascendtune`: the job registry."""
+    return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def _xdg(variable: str, default: str) -> Path:
+    # The XDG specification says that relative paths are invalid and must be ignored.
+    given = Path(os.environ.get(variable, ""))
+    return (given if given.is_absolute() else Path.home() / default) / "ascendtune"

@@ -1,0 +1,159 @@
+"""The run directory: the contract between rooms. Whoever wants to know something about a run reads it here."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.files import read_json_lines, write_atomically, write_json
+
+State = Literal["created", "running", "finished", "failed", "stopped"]
+SCHEMA_VERSION = 1
+
+
+class RunDir:
+    """Paths and records of one run. Holds no open file; any number of readers may look at a live run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def origins(self) -> Path:
+        return self.path / "origins.json"
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def data_report(self) -> Path:
+        return self.path / "data.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "eval.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def heartbeats(self) -> Path:
+        return self.path / "heartbeat"
+
+    @property
+    def model(self) -> Path:
+        """The final weights in Hugging Face format: a whole model, or an adapter when the tuner is lora."""
+        return self.path / "model"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDir:
+        """An existing run.
+
+        Raises:
+            InputError: `path` is not a run directory.
+        """
+        run = cls(path)
+        if not run.run_json.is_file():
+            raise InputError(
+                "not a run directory: run.json is missing",
+                remedy="give the directory that `ascendtune train` printed; `ascendtune runs list` shows them",
+                where=run.path,
+            )
+        return run
+
+    def create(self, recipe_yaml: str, origins: dict[str, str], facts: dict[str, Any]) -> None:
+        """Make the directory with its recipe and a run.json in state `created`.
+
+        Raises:
+            MachineError: the place cannot be written.
+        """
+        with translated_disk_errors(self.path, "creating the run directory"):
+            for directory in (self.path, self.checkpoints, self.logs, self.heartbeats):
+                directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.recipe, recipe_yaml)
+        write_json(self.origins, origins)
+        write_json(self.run_json, {"schema_version": SCHEMA_VERSION, "state": "created", "attempts": [], **facts})
+
+    def read(self) -> dict[str, Any]:
+        """run.json.
+
+        Raises:
+            MachineError: the file is damaged.
+        """
+        try:
+            record: dict[str, Any] = json.loads(self.run_json.read_text())
+        except ValueError as error:
+            raise MachineError(
+                f"run.json is damaged: {error}", remedy="start a new run with another name", where=self.run_json
+            ) from error
+        return record
+
+    def update(self, **changes: Any) -> None:
+        """Replace top-level keys of run.json. Only one process writes: rank 0, or the command that holds the lock."""
+        write_json(self.run_json, {**self.read(), **changes})
+
+    def begin_attempt(self, facts: dict[str, Any]) -> int:
+        """Note a new attempt in run.json, state `running`; returns its number, from 1."""
+        attempts = self.read()["attempts"]
+        number = len(attempts) + 1
+        attempts.append({"attempt": number, "started": time.time(), "pid": os.getpid(), **facts})
+        self.update(state="running", attempts=attempts, exit_cause=None)
+        return number
+
+    def end_attempt(self, state: State, cause: dict[str, Any] | None = None) -> None:
+        """Close the newest attempt. `cause` says why it ended when it did not finish: {what, remedy, exit_code, rank}."""
+        attempts = self.read()["attempts"]
+        if attempts:
+            attempts[-1].update(ended=time.time(), state=state)
+        self.update(state=state, attempts=attempts, exit_cause=cause)
+
+    def read_metrics(self) -> Iterator[dict[str, Any]]:
+        return read_json_lines(self.metrics)
+
+    def read_evaluations(self) -> Iterator[dict[str, Any]]:
+        return read_json_lines(self.evaluations)
+
+    def cut_back(self, step: int) -> None:
+        """Drop what was recorded after `step`, so that no step stands twice after a resume."""
+        for path in (self.metrics, self.evaluations):
+            if path.exists():
+                kept = [record for record in read_json_lines(path) if record["step"] <= step]
+                write_atomically(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps of the complete checkpoints, oldest first. A checkpoint gets its name only when it is complete."""
+        if not self.checkpoints.is_dir():
+            return []
+        names = (entry.name for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdigit())
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step_{step}"

@@ -1,0 +1,77 @@
+"""The `data` section of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ascendtune.core.config import Contradiction, Section
+
+
+def _one_or_many(value: Any) -> Any:
+    """`train: file.json` and `train: {path: …}` are short for a list of one."""
+    if isinstance(value, str | dict):
+        value = [value]
+    return [{"path": item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
+
+
+class DatasetSpec(Section):
+    """One data set: a file, a directory of files, or a hub id."""
+
+    path: str
+    """File, directory or hub id. Paths are relative to the working directory."""
+    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion"] = "auto"
+    """How a row says its conversation; `auto` looks at the columns of the first row."""
+    split: str | None = None
+    """For a hub data set: the split whose files are read (default `train`)."""
+    subset: str | None = None
+    """For a hub data set: the subdirectory or configuration whose files are read."""
+    revision: str | None = None
+    """For a hub data set: branch, tag or commit."""
+    weight: float = Field(default=1.0, gt=0)
+    """How often each row is seen per epoch: 0.5 takes every second row (seeded), 2 takes each twice."""
+    limit: int | None = Field(default=None, ge=1)
+    """Read at most this many rows."""
+    columns: dict[str, str] = {}
+    """Our word -> the file's column, e.g. `{prompt: question, completion: answer}`."""
+    system: str | None = None
+    """A system message for rows that have none."""
+
+
+Datasets = Annotated[list[DatasetSpec], BeforeValidator(_one_or_many)]
+
+
+class DataSection(Section):
+    """What is trained on and how it becomes tokens."""
+
+    train: Datasets = Field(min_length=1)
+    """One or several data sets; they are mixed by their weights."""
+    eval: Datasets = []
+    """Data sets for the evaluation loss."""
+    eval_fraction: float = Field(default=0.0, ge=0, lt=1)
+    """Hold out this share of the training rows (seeded) for the evaluation loss, when `eval` is not given."""
+    template: str = "auto"
+    """`auto` (the model's own chat template), chatml, llama3, qwen, alpaca, plain, or a path to a Jinja file."""
+    max_length: int = Field(default=2048, ge=2)
+    """Tokens a row may have, and tokens a packed sequence holds."""
+    packing: Literal["auto"] | bool = "auto"
+    """Put several rows into one sequence, isolated from each other; `auto` is true wherever attention can isolate."""
+    on_bad_row: Literal["fail", "skip"] = "fail"
+    """A row that cannot be trained on: stop and show the first five, or skip and count."""
+    on_long_row: Literal["truncate", "drop", "fail"] = "truncate"
+    """A row longer than `max_length`: cut its end (without EOS), drop it, or stop."""
+    loss_on: Literal["assistant", "all"] = "assistant"
+    """Which tokens are learnt: what the assistant says, in every turn, or everything."""
+    processes: int | None = Field(default=None, ge=1)
+    """Processes that tokenise (default: the CPU count, at most 16; few rows use one)."""
+
+    @model_validator(mode="after")
+    def _one_source_of_evaluation(self) -> DataSection:
+        if self.eval and self.eval_fraction:
+            raise Contradiction(
+                "data.eval and data.eval_fraction contradict each other",
+                remedy="keep one of them",
+                path=("data", "eval_fraction"),
+            )
+        return self

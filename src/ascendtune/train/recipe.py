@@ -1,0 +1,291 @@
+"""The recipe: what to train and how, as one typed, frozen, documented value. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from ascendtune.core.config import (
+    Contradiction,
+    Document,
+    Section,
+    apply_overrides,
+    origins_of,
+    read_document,
+    to_yaml,
+    validate,
+)
+from ascendtune.data.spec import DataSection
+
+# What people will ask for and do not get in this version: refused with a sentence and an alternative.
+_NOT_IN_THIS_VERSION = {
+    "ppo": "PPO is not in this version; preference training (DPO and relatives) needs no reward model",
+    "grpo": "GRPO is not in this version; preference training (DPO and relatives) is the nearest",
+    "qlora": "quantised training is not in this version; use `tuner: lora` with `model.dtype: bf16`",
+}
+
+
+def _refuse_what_is_not_here(value: Any) -> Any:
+    if isinstance(value, str) and (reason := _NOT_IN_THIS_VERSION.get(value.lower())):
+        raise Contradiction(f"'{value}' cannot be trained with", remedy=reason)
+    return value
+
+
+def _a_plain_name(value: str) -> str:
+    if not re.fullmatch(r"[\w][\w.-]*", value):
+        raise Contradiction(
+            f"'{value}' is not a name for a directory", remedy="use letters, digits, '.', '_' and '-'", path=("name",)
+        )
+    return value
+
+
+class ModelSection(Section):
+    """Which weights to start from."""
+
+    path: str
+    """Directory or hub id of a model in Hugging Face format."""
+    revision: str | None = None
+    """For a hub id: branch, tag or commit."""
+    trust_remote_code: bool = False
+    """Run Python code that the model brings along. Off unless you have read that code."""
+    attention: Literal["auto", "eager", "sdpa", "varlen", "npu_fusion"] = "auto"
+    """How attention is computed; `auto` takes the device's fused one."""
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """In which type weights are held; `auto`: fp32 where they are trained, the precision's type where frozen."""
+    init: Literal["pretrained", "random"] = "pretrained"
+    """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
+    new_tokens: list[str] = []
+    """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
+
+
+class LoraSection(Section):
+    """Low-rank adapters (PEFT)."""
+
+    target: Literal["all-linear"] | list[str] = "all-linear"
+    """`all-linear`, or names of modules, e.g. [q_proj, v_proj]."""
+    rank: int = Field(default=8, ge=1)
+    alpha: float | None = Field(default=None, gt=0)
+    """Scale of the adapter (default: twice the rank)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank) instead of alpha / rank."""
+    dora: bool = False
+    """Learn magnitude and direction apart (weight-decomposed LoRA)."""
+    modules_to_save: list[str] = []
+    """Modules that are trained whole and saved with the adapter, e.g. [embed_tokens, lm_head]."""
+
+
+class MethodSection(Section):
+    """What is learnt, and which weights may change."""
+
+    stage: Annotated[Literal["sft"], BeforeValidator(_refuse_what_is_not_here)] = "sft"
+    tuner: Annotated[Literal["full", "lora"], BeforeValidator(_refuse_what_is_not_here)] = "full"
+    lora: LoraSection = LoraSection()
+
+
+class OptimSection(Section):
+    """How far each step goes, and for how long."""
+
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate (default: 1e-5 for full, 1e-4 for lora)."""
+    scheduler: Literal["linear", "cosine", "constant"] = "cosine"
+    warmup_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Share of all steps in which the learning rate rises from 0."""
+    warmup_steps: int | None = Field(default=None, ge=0)
+    """Warm-up as a number of steps, instead of `warmup_ratio`."""
+    min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Where linear and cosine end, as a share of the peak."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Applied to matrices, not to biases and norms."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm; null leaves them."""
+    optimizer: Literal["auto", "adamw", "adafactor", "sgd"] = "auto"
+    """`auto` is AdamW, fused where the device can."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    epochs: float | None = Field(default=None, gt=0)
+    """Passes over the data (default 1, when `max_steps` is not given)."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps, instead of `epochs`."""
+
+    @model_validator(mode="after")
+    def _one_length_of_each(self) -> OptimSection:
+        if self.epochs is not None and self.max_steps is not None:
+            raise Contradiction(
+                "optim.epochs and optim.max_steps contradict each other", remedy="keep one of them", path=("optim", "max_steps")
+            )
+        if self.warmup_ratio and self.warmup_steps is not None:
+            raise Contradiction(
+                "optim.warmup_ratio and optim.warmup_steps contradict each other",
+                remedy="keep one of them",
+                path=("optim", "warmup_steps"),
+            )
+        return self
+
+
+class BatchSection(Section):
+    """How many sequences make a step: per_device × accumulate × devices."""
+
+    per_device: int = Field(default=1, ge=1)
+    """Sequences a device takes at once. With packing a sequence is up to `data.max_length` tokens of several rows."""
+    accumulate: int = Field(default=1, ge=1)
+    """Micro-batches whose gradients are added before the optimiser steps."""
+
+
+class ParallelSection(Section):
+    """How several devices share the work."""
+
+    strategy: Literal["auto", "ddp"] = "auto"
+
+
+class MemorySection(Section):
+    """Time for memory."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass instead of keeping them."""
+    offload_activations: bool = False
+    """Keep activations in host memory between forward and backward (no effect on CPU)."""
+
+
+class EarlyStopSection(Section):
+    patience: int = Field(default=3, ge=1)
+    """Stop after this many evaluations without improvement."""
+    min_improvement: float = Field(default=0.0, ge=0)
+    """How much lower the evaluation loss must be to count."""
+
+
+class EvalSection(Section):
+    """Evaluation during training."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    """Evaluate after every so many steps (default: at the end of each epoch, when there is evaluation data)."""
+    early_stop: EarlyStopSection | None = None
+
+
+class CheckpointSection(Section):
+    """When the whole state is kept, and where a run starts."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    """Write a checkpoint after every so many steps (default: ten times over the run, at most every 20 steps)."""
+    keep: int = Field(default=2, ge=1)
+    """How many of the newest checkpoints stay."""
+    best: bool = False
+    """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
+    resume: str = "auto"
+    """`auto`: from the newest complete checkpoint of this run, if any; `never`; or the path of a checkpoint."""
+
+
+class TrackSection(Section):
+    """Where numbers go beside metrics.jsonl."""
+
+    every_steps: int = Field(default=1, ge=1)
+    """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
+    tensorboard: bool = True
+
+
+class AlignSection(Section):
+    """What is recorded for comparing two machines."""
+
+    batch_hash: bool = True
+    """Hash every global batch, so that two runs can prove that they saw the same data."""
+
+
+class Recipe(Section):
+    """What to train and how. Unknown keys and impossible values are errors before anything starts."""
+
+    name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
+    run_dir: str = "runs/{name}"
+    """Where the run directory is made; `{name}` is filled in, a taken name gets a number."""
+    model: ModelSection
+    data: DataSection
+    method: MethodSection = MethodSection()
+    optim: OptimSection = OptimSection()
+    batch: BatchSection = BatchSection()
+    parallel: ParallelSection = ParallelSection()
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """In which type matrices are multiplied; `auto` is the best that the device really has."""
+    memory: MemorySection = MemorySection()
+    eval: EvalSection = EvalSection()
+    on_nan: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that is not a number: stop before the step, or skip the step and count."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    track: TrackSection = TrackSection()
+    align: AlignSection = AlignSection()
+    seed: int = Field(default=42, ge=0)
+    deterministic: bool = False
+    """Only operations that give the same bits every time; slower on accelerators."""
+
+    @model_validator(mode="after")
+    def _evaluation_has_data(self) -> Recipe:
+        has_data = bool(self.data.eval or self.data.eval_fraction)
+        for wanted, key in (
+            (self.eval.every_steps, ("eval", "every_steps")),
+            (self.eval.early_stop, ("eval", "early_stop")),
+            (self.checkpoint.best, ("checkpoint", "best")),
+        ):
+            if wanted and not has_data:
+                raise Contradiction(
+                    f"{'.'.join(key)} needs evaluation data", remedy="set data.eval or data.eval_fraction", path=key
+                )
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+        """Read and check a recipe file.
+
+        Raises:
+            RecipeError: with file, line and remedy.
+        """
+        return cls.load_with_origins(path, overrides)[0]
+
+    @classmethod
+    def load_with_origins(cls, path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[str, str]]:
+        """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
+        document = read_document(Path(path))
+        apply_overrides(document, overrides)
+        recipe = validate(cls, document)
+        return recipe, origins_of(recipe, document)
+
+    @classmethod
+    def check(cls, values: dict[str, Any], source: str = "recipe") -> Recipe:
+        """A recipe from plain values, with the same messages as a file."""
+        return validate(cls, Document(values, source))
+
+    def to_yaml(self) -> str:
+        return to_yaml(self)
+
+    def run_directory(self) -> Path:
+        return Path(self.run_dir.replace("{name}", self.name))
+
+    @property
+    def learning_rate(self) -> float:
+        if self.optim.learning_rate is not None:
+            return self.optim.learning_rate
+        return 1e-4 if self.method.tuner == "lora" else 1e-5
+
+    def without_effect(self, origins: dict[str, str]) -> list[str]:
+        """Sentences on keys that are set but change nothing in this recipe."""
+        given = [key for key, origin in origins.items() if origin != "default"]
+        rules = [
+            ("method.lora.", self.method.tuner != "lora", f"tuner is {self.method.tuner}"),
+            ("optim.warmup", self.optim.scheduler == "constant" and not self.optim.warmup_steps and not self.optim.warmup_ratio, "it is zero"),
+            ("optim.min_learning_rate_ratio", self.optim.scheduler == "constant", "the scheduler is constant"),
+            ("optim.beta", self.optim.optimizer in ("sgd", "adafactor"), f"the optimizer is {self.optim.optimizer}"),
+            ("optim.epsilon", self.optim.optimizer in ("sgd", "adafactor"), f"the optimizer is {self.optim.optimizer}"),
+            ("model.dtype", self.model.init == "random" and self.model.dtype != "fp32", "random weights are fp32"),
+        ]
+        return [
+            f"{key} has no effect: {reason} ({origins[key]})"
+            for prefix, inert, reason in rules
+            if inert
+            for key in given
+            if key.startswith(prefix)
+        ]
+
+
+__all__ = ["Recipe"]
