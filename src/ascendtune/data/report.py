@@ -1,0 +1,167 @@
+"""What became of the data: every row that was read is accounted for. Written whole to data.json, printed short."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.units import count_of, format_count
+
+EXAMPLES_KEPT = 5
+
+
+@dataclass
+class Dropped:
+    """Rows that were left out for one reason."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first five, as `file:line: detail`."""
+
+    def add(self, place: str, detail: str = "") -> None:
+        self.count += 1
+        if len(self.examples) < EXAMPLES_KEPT:
+            self.examples.append(f"{place}: {detail}" if detail else place)
+
+    def merge(self, other: Dropped) -> None:
+        self.count += other.count
+        self.examples = (self.examples + other.examples)[:EXAMPLES_KEPT]
+
+
+@dataclass
+class DatasetReport:
+    """One data set, up to the point where its rows are conversations."""
+
+    path: str
+    format: str
+    weight: float = 1.0
+    rows_read: int = 0
+    rows_kept: int = 0
+    """Rows that are a conversation."""
+    rows_used: int = 0
+    """Rows of one epoch: those kept, thinned or repeated by the weight."""
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+    """Reason -> rows."""
+
+    def drop(self, reason: str, place: str, detail: str = "") -> None:
+        self.dropped.setdefault(reason, Dropped()).add(place, detail)
+
+
+@dataclass
+class DataReport:
+    """All data sets together, and what tokenisation made of them. Token figures count the rows of one epoch."""
+
+    datasets: list[DatasetReport] = field(default_factory=list)
+    rows_read: int = 0
+    rows_kept: int = 0
+    """Rows of one epoch that are trained on: after weights, and without rows dropped as too long or without a label."""
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+    """Reason -> rows, over all data sets; tokenisation adds its own reasons."""
+    truncated_rows: int = 0
+    truncated_tokens: int = 0
+    """Tokens cut off at the end of truncated rows."""
+    unlabelled_rows: int = 0
+    """Rows without a labelled token after truncation; they teach nothing."""
+    tokens: int = 0
+    labelled_tokens: int = 0
+    length_histogram: list[tuple[int, int]] = field(default_factory=list)
+    """(longest length in tokens of this bin, rows), ascending."""
+    longest: int = 0
+    """Tokens of the longest row, before truncation."""
+    padding_ratio: float | None = None
+    """Share of positions that hold no token; None until batches are planned."""
+
+    @classmethod
+    def of(cls, datasets: list[DatasetReport]) -> DataReport:
+        """The sums over `datasets`, before tokenisation."""
+        report = cls(
+            datasets=datasets,
+            rows_read=sum(each.rows_read for each in datasets),
+            rows_kept=sum(each.rows_used for each in datasets),
+        )
+        for each in datasets:
+            for reason, rows in each.dropped.items():
+                report.dropped.setdefault(reason, Dropped()).merge(rows)
+        return report
+
+    def drop(self, reason: str, place: str, detail: str = "") -> None:
+        """Count a row that tokenisation leaves out; `rows_kept` is the caller's to lower."""
+        self.dropped.setdefault(reason, Dropped()).add(place, detail)
+
+    @property
+    def rows_dropped(self) -> int:
+        return sum(each.count for each in self.dropped.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> DataReport:
+        datasets = [
+            DatasetReport(**{**each, "dropped": _dropped_from_json(each["dropped"])}) for each in values["datasets"]
+        ]
+        histogram = [(bound, count) for bound, count in values["length_histogram"]]
+        dropped = _dropped_from_json(values["dropped"])
+        return cls(**{**values, "datasets": datasets, "dropped": dropped, "length_histogram": histogram})
+
+
+def _dropped_from_json(values: dict[str, Any]) -> dict[str, Dropped]:
+    return {reason: Dropped(**rows) for reason, rows in values.items()}
+
+
+def lines(report: DataReport, width: int = 60) -> list[str]:
+    """At most 12 lines of at most `width` characters; the whole stands in data.json."""
+    printed = [_rows_line(report), *_dataset_lines(report), *_dropped_lines(report)]
+    if report.tokens:
+        share = report.labelled_tokens / report.tokens
+        printed.append(f"tokens: {format_count(report.tokens)}, {share:.0%} labelled, longest row {report.longest:,}")
+    if report.padding_ratio is not None:
+        printed.append(f"padding: {report.padding_ratio:.1%} of all positions")
+    if report.truncated_rows:
+        rows = count_of(report.truncated_rows, "row")
+        printed.append(f"truncated: {rows}, {count_of(report.truncated_tokens, 'token')} lost")
+    if report.unlabelled_rows:
+        printed.append(f"without a label: {count_of(report.unlabelled_rows, 'row')}")
+    if report.length_histogram:
+        printed.append(f"lengths: {_sparkline(report.length_histogram)}")
+    return [textwrap.shorten(line, width, placeholder=" …") for line in printed]
+
+
+def _rows_line(report: DataReport) -> str:
+    dropped = f", {report.rows_dropped:,} dropped" if report.rows_dropped else ""
+    return f"data: {count_of(report.rows_read, 'row')} read, {report.rows_kept:,} used{dropped}"
+
+
+def _dataset_lines(report: DataReport, most: int = 3) -> list[str]:
+    if len(report.datasets) < 2:
+        return []
+    shown = report.datasets if len(report.datasets) <= most else report.datasets[: most - 1]
+    printed = [
+        f"  {Path(each.path).name}: {each.rows_used:,} of {each.rows_read:,}"
+        + (f" (weight {each.weight:g})" if each.weight != 1 else "")
+        for each in shown
+    ]
+    if rest := report.datasets[len(shown) :]:
+        printed.append(f"  and {count_of(len(rest), 'data set')} more: {sum(each.rows_used for each in rest):,}")
+    return printed
+
+
+def _dropped_lines(report: DataReport, most: int = 3) -> list[str]:
+    by_count = sorted(report.dropped.items(), key=lambda item: -item[1].count)
+    shown = by_count if len(by_count) <= most else by_count[: most - 1]
+    printed = [
+        f"  dropped {rows.count:,}: {reason}" + (f" ({rows.examples[0]})" if rows.examples else "")
+        for reason, rows in shown
+    ]
+    if rest := by_count[len(shown) :]:
+        printed.append(f"  dropped {sum(rows.count for _, rows in rest):,} for other reasons")
+    return printed
+
+
+def _sparkline(histogram: list[tuple[int, int]]) -> str:
+    """`1 ▂▅█▁ 2,048`: one bar a bin; a bin with any row at all is visible."""
+    bars, highest = "▁▂▃▄▅▆▇█", max(count for _, count in histogram)
+    drawn = "".join(bars[min(7, count * 8 // highest)] if count else " " for _, count in histogram)
+    return f"0 {drawn} {histogram[-1][0]:,} tokens"
