@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascendtune.core.errors import MachineError
+from ascendtune.data.store import IGNORED, ShardWriter, TokenDataset
+
+Rows = list[list[tuple[int, bool]]]
+
+
+def write(path: Path, rows: Rows, batch: int = 3) -> None:
+    writer = ShardWriter(path)
+    for begin in range(0, len(rows), batch):
+        part = rows[begin : begin + batch]
+        flat = [pair for row in part for pair in row]
+        writer.write(
+            np.array([token for token, _ in flat], np.int32),
+            np.array([token if learnt else IGNORED for token, learnt in flat], np.int32),
+            np.cumsum([0, *map(len, part)], dtype=np.int32),
+        )
+    writer.close()
+
+
+rows_of_tokens = st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), max_size=6), max_size=12)
+
+
+@given(shards=st.lists(rows_of_tokens, min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, shards: list[Rows]) -> None:
+    directory = tmp_path_factory.mktemp("tokens")
+    for number, rows in enumerate(shards):
+        write(directory / f"{number:05d}.arrow", rows)
+    rows = [row for shard in shards for row in shard]
+    dataset = TokenDataset.open(directory)
+
+    assert len(dataset) == len(rows)
+    assert dataset.lengths.dtype == dataset.label_counts.dtype == np.int32
+    assert dataset.lengths.tolist() == [len(row) for row in rows]
+    # A row's first token is predicted by nothing, so its label does not count.
+    assert dataset.label_counts.tolist() == [sum(learnt for _, learnt in row[1:]) for row in rows]
+    for index, row in enumerate(rows):
+        input_ids, labels = dataset.row(index)
+        assert input_ids.dtype == labels.dtype == np.int32
+        assert input_ids.tolist() == [token for token, _ in row]
+        assert labels.tolist() == [token if learnt else IGNORED for token, learnt in row]
+
+
+def test_rows_are_views_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "00000.arrow", [[(1, True), (2, True)], [(3, False)]])
+    dataset = TokenDataset.open(tmp_path)
+    input_ids, labels = dataset.row(0)
+    assert input_ids.base is not None and labels.base is not None
+    with pytest.raises(ValueError, match="read-only"):
+        input_ids[0] = 5
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_row_that_is_not_there(tmp_path: Path, index: int) -> None:
+    write(tmp_path / "00000.arrow", [[(1, True)], [(2, True)]])
+    with pytest.raises(IndexError):
+        TokenDataset.open(tmp_path).row(index)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * len(data)]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    shard = tmp_path / "00000.arrow"
+    write(shard, [[(1, True)] * 50])
+    shard.write_bytes(damage(shard.read_bytes()))
+    with pytest.raises(MachineError) as caught:
+        TokenDataset.open(tmp_path)
+    assert "00000.arrow" in str(caught.value) and "rebuilt" in caught.value.remedy
+
+
+def test_a_missing_data_set(tmp_path: Path) -> None:
+    with pytest.raises(MachineError):
+        TokenDataset.open(tmp_path / "nothing")
