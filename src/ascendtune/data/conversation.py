@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
 
@@ -11,12 +12,13 @@ class Message(TypedDict, total=False):
 
     `role` is system, user, assistant or tool. `content` is text (may be empty when there are `tool_calls`).
     `tool_calls` is `[{"type": "function", "function": {"name": …, "arguments": {…}}}]`. `train: False` on an assistant
-    turn takes it out of the loss.
+    turn takes it out of the loss. `tool_call_id` names the call that a tool turn answers, where the data say so.
     """
 
     role: str
     content: str
     tool_calls: list[dict[str, Any]]
+    tool_call_id: str
     name: str
     reasoning_content: str
     train: bool
@@ -32,17 +34,33 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A readable row that cannot be trained on, and why: "no answer", "the first turn is the assistant's", …"""
+    """A readable row that cannot be trained on. Its place is the row's."""
 
     reason: str
-    place: str
-    """`file:line` (text files) or `file, row n` (from 1)."""
+    """Short and the same for all such rows: "no answer", "wrong order of turns", …"""
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
-    """A row as read: its values and its place, for messages."""
+class Source:
+    """A file that rows were read from. It can say where a row stands; only messages ask, so it may take its time."""
 
-    values: dict[str, Any] = field(hash=False)
-    place: str = ""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def place(self, number: int) -> str:
+        """`file:line` for the row that its reader numbered `number`."""
+        return f"{self.path}:{number}"
+
+
+@dataclass(slots=True)
+class RawRow:
+    """A row as read: its values, and what is needed to find its place."""
+
+    values: dict[str, Any]
+    source: Source
+    number: int
+
+    @property
+    def place(self) -> str:
+        """`file:line` (text files) or `file, row n` (from 1)."""
+        return self.source.place(self.number)
