@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ def lines(report: DataReport, width: int = 60) -> list[str]:
         printed.append(f"without a label: {count_of(report.unlabelled_rows, 'row')}")
     if report.length_histogram:
         printed.append(f"lengths: {_sparkline(report.length_histogram)}")
-    return [textwrap.shorten(line, width, placeholder=" …") for line in printed]
+    return [line if len(line) <= width else line[: width - 2] + " …" for line in printed]
 
 
 def _rows_line(report: DataReport) -> str:
@@ -162,6 +161,6 @@ def _dropped_lines(report: DataReport, most: int = 3) -> list[str]:
 
 def _sparkline(histogram: list[tuple[int, int]]) -> str:
     """`1 ▂▅█▁ 2,048`: one bar a bin; a bin with any row at all is visible."""
-    bars, highest = "▁▂▃▄▅▆▇█", max(count for _, count in histogram)
+    bars, highest = "▁▂▃▄▅▆▇█", max(1, *(count for _, count in histogram))
     drawn = "".join(bars[min(7, count * 8 // highest)] if count else " " for _, count in histogram)
     return f"0 {drawn} {histogram[-1][0]:,} tokens"

@@ -1,0 +1,1 @@
+"""How does a row say its conversation? One file per format; which exist stands in `choose`."""

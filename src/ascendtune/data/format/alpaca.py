@@ -1,0 +1,47 @@
+"""Alpaca: an instruction, perhaps an input, and the output."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Conversation, Message
+from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message
+
+WORDS = ("instruction", "input", "output", "system", "history")
+
+
+def matches(columns: Collection[str]) -> bool:
+    return "instruction" in columns and "output" in columns
+
+
+def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+    """The user says instruction and input, on lines of their own; `history` holds earlier [question, answer] pairs."""
+    instruction, given, answer = row.get("instruction"), row.get("input"), row.get("output")
+    if answer is None:
+        return BadRow("no answer", "output is missing or null")
+    for name, value in (("instruction", instruction or ""), ("input", given or ""), ("output", answer)):
+        if not is_text(value):
+            return not_text(name, value)
+    messages = system_message(row.get("system"))
+    if isinstance(messages, BadRow):
+        return messages
+    if history := row.get("history"):
+        turns = _turns_of(listed(history))
+        if isinstance(turns, BadRow):
+            return turns
+        messages += turns
+    question = f"{instruction}\n{given}" if instruction and given else instruction or given or ""
+    messages.append({"role": "user", "content": question})
+    messages.append({"role": "assistant", "content": answer})
+    return checked(messages)
+
+
+def _turns_of(history: Any) -> list[Message] | BadRow:
+    turns: list[Message] = []
+    for pair in history if isinstance(history, list) else [history]:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_text, pair)):
+            return BadRow("unreadable history", "history must be a list of [question, answer] pairs")
+        turns.append({"role": "user", "content": pair[0]})
+        turns.append({"role": "assistant", "content": pair[1]})
+    return turns

@@ -1,0 +1,110 @@
+"""OpenAI messages: a list of turns with role and content."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Conversation, Message
+from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
+from ascendtune.data.json_rows import kind_of
+
+WORDS = ("messages", "tools", "system")
+
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def matches(columns: Collection[str]) -> bool:
+    return "messages" in columns
+
+
+def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+    """`system` is used where the messages do not begin with one; `tools` are the schemas offered."""
+    messages = messages_of(row.get("messages"))
+    if isinstance(messages, BadRow):
+        return messages
+    if messages and messages[0]["role"] != "system":
+        system = system_message(row.get("system"))
+        if isinstance(system, BadRow):
+            return system
+        messages = system + messages
+    schemas = tools(row.get("tools"))
+    return schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
+
+
+def messages_of(value: Any) -> list[Message] | BadRow:
+    """Our messages from a list in OpenAI's form; their order is not looked at."""
+    value = listed(value)
+    if not isinstance(value, list):
+        return BadRow("no messages", f"a list of turns is needed, this is {kind_of(value)}")
+    messages: list[Message] = []
+    for number, turn in enumerate(value, 1):
+        message = _message_of(turn, number)
+        if isinstance(message, BadRow):
+            return message
+        # Exporters write an empty system turn where there is none.
+        if message["role"] != "system" or message["content"].strip():
+            messages.append(message)
+    return messages
+
+
+def _message_of(turn: Any, number: int) -> Message | BadRow:
+    if not isinstance(turn, dict):
+        return not_text(f"turn {number}", turn)
+    role = _ROLES.get(turn["role"]) if isinstance(turn.get("role"), str) else None
+    if role is None:
+        return BadRow("unknown role", f"turn {number} has the role {turn.get('role')!r}; known: {', '.join(_ROLES)}")
+    content = _content_of(turn.get("content"), number)
+    if isinstance(content, BadRow):
+        return content
+    message: Message = {"role": role, "content": content}
+    if calls := turn.get("tool_calls") or turn.get("function_call"):
+        read = tool_calls(calls)
+        if isinstance(read, BadRow):
+            return read
+        message["tool_calls"] = read
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if is_text(text := turn.get(key)):
+            message[key] = text
+    return _weighted(message, turn, number)
+
+
+def _content_of(content: Any, number: int) -> str | BadRow:
+    if content is None:
+        return ""
+    if is_text(content):
+        return content
+    if not isinstance(content, list):
+        return not_text(f"turn {number}", content)
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            return BadRow("not only text", f"turn {number} holds a part of type {kind!r}; only text is trained on")
+        text = part.get("text") if part.get("text") is not None else part.get("value")
+        if not is_text(text):
+            return not_text(f"a part of turn {number}", text)
+        texts.append(text)
+    return "".join(texts)
+
+
+def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message | BadRow:
+    """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `train` ours. Only the assistant's turns have one."""
+    if message["role"] != "assistant":
+        return message
+    for key in ("weight", "loss_weight", "train"):
+        weight = turn.get(key)
+        if weight is None:
+            continue
+        if weight not in (0, 1):
+            return BadRow("unsupported weight", f"turn {number} has {key} {weight}; a turn is learnt (1) or not (0)")
+        if not weight:
+            message["train"] = False
+    return message

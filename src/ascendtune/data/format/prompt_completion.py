@@ -1,0 +1,42 @@
+"""Prompt and completion: two texts, or two lists of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Conversation, Message
+from ascendtune.data.format.messages import messages_of
+from ascendtune.data.format.turns import checked, is_text, not_text, system_message, tools
+
+WORDS = ("prompt", "completion", "system", "tools")
+
+
+def matches(columns: Collection[str]) -> bool:
+    return "prompt" in columns and "completion" in columns
+
+
+def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+    """Only the completion is learnt, also where the prompt holds earlier answers."""
+    prompt = _part(row.get("prompt"), "prompt", "user")
+    if isinstance(prompt, BadRow):
+        return prompt
+    completion = _part(row.get("completion"), "completion", "assistant")
+    if isinstance(completion, BadRow):
+        return completion
+    for message in prompt:
+        if message["role"] == "assistant":
+            message["train"] = False
+    system = system_message(row.get("system")) if not prompt or prompt[0]["role"] != "system" else []
+    if isinstance(system, BadRow):
+        return system
+    schemas = tools(row.get("tools"))
+    return schemas if isinstance(schemas, BadRow) else checked([*system, *prompt, *completion], schemas)
+
+
+def _part(value: Any, name: str, role: str) -> list[Message] | BadRow:
+    if isinstance(value, list):
+        return messages_of(value)
+    if value is None:
+        return BadRow("no answer" if role == "assistant" else "no question", f"{name} is missing or null")
+    return [{"role": role, "content": value}] if is_text(value) else not_text(name, value)

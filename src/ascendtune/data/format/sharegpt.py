@@ -1,0 +1,56 @@
+"""ShareGPT: a list of turns with from and value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Conversation
+from ascendtune.data.format import messages
+from ascendtune.data.format.turns import listed
+from ascendtune.data.json_rows import kind_of
+
+WORDS = ("conversations", "tools", "system")
+
+_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "observation": "tool",
+    "tool": "tool",
+    "function_response": "tool",
+}
+
+
+def matches(columns: Collection[str]) -> bool:
+    return "conversations" in columns
+
+
+def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
+    """Turns are put into OpenAI's words and read as such; turns that are already in them stay."""
+    turns = listed(row.get("conversations"))
+    if not isinstance(turns, list):
+        return BadRow("no messages", f"a list of turns is needed, this is {kind_of(turns)}")
+    translated = []
+    for number, turn in enumerate(turns, 1):
+        message = _translated(turn, number)
+        if isinstance(message, BadRow):
+            return message
+        translated.append(message)
+    return messages.convert({"messages": translated, "tools": row.get("tools"), "system": row.get("system")})
+
+
+def _translated(turn: Any, number: int) -> Any:
+    if not isinstance(turn, dict) or "from" not in turn:
+        return turn
+    speaker, value = turn["from"], turn.get("value")
+    rest = {key: kept for key, kept in turn.items() if key not in ("from", "value")}
+    if speaker == "function_call":
+        return {**rest, "role": "assistant", "content": "", "tool_calls": value or "[]"}
+    role = _ROLES.get(speaker) if isinstance(speaker, str) else None
+    if role is None:
+        known = ", ".join([*_ROLES, "function_call"])
+        return BadRow("unknown role", f"turn {number} is from {speaker!r}; known: {known}")
+    return {**rest, "role": role, "content": value}

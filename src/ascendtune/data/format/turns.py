@@ -1,0 +1,120 @@
+"""What all formats share: texts, the order of turns, tool calls and tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from ascendtune.data.conversation import BadRow, Conversation, Message
+from ascendtune.data.json_rows import kind_of
+
+# Who may speak after whom. None is the beginning.
+_AFTER: Mapping[str | None, tuple[str, ...]] = {
+    None: ("system", "user"),
+    "system": ("user",),
+    "user": ("assistant",),
+    "assistant": ("user", "tool"),
+    "tool": ("assistant", "tool"),
+}
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """A string that can be encoded. JSON can escape half a surrogate pair, which is no character."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def not_text(name: str, value: Any) -> BadRow:
+    detail = "half a surrogate pair" if isinstance(value, str) else kind_of(value)
+    return BadRow("not text", f"{name} is {detail}")
+
+
+def system_message(value: Any) -> list[Message] | BadRow:
+    """A list of one message, or of none when `value` is missing or empty."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return []
+    return [{"role": "system", "content": value}] if is_text(value) else not_text("system", value)
+
+
+def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Conversation | BadRow:
+    """The conversation, when its turns are in order, none is empty and the assistant ends it."""
+    if not messages:
+        return BadRow("no messages", "the list is empty")
+    before, learnt = None, False
+    for number, message in enumerate(messages, 1):
+        role = message["role"]
+        if role not in _AFTER[before]:
+            return _out_of_order(role, before, number)
+        if role == "tool" and before == "assistant" and not messages[number - 2].get("tool_calls"):
+            return BadRow("wrong order of turns", f"turn {number} answers a tool call that nobody made")
+        if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
+            return BadRow("no answer" if role == "assistant" else "no question", f"turn {number} ({role}) is empty")
+        learnt = learnt or (role == "assistant" and message.get("train", True))
+        before = role
+    if before != "assistant":
+        return BadRow("ends without an assistant turn", f"the last turn is {before}")
+    return Conversation(messages, tools) if learnt else BadRow("no label", "every assistant turn has weight 0")
+
+
+def _out_of_order(role: str, before: str | None, number: int) -> BadRow:
+    if before is None:
+        return BadRow("wrong order of turns", f"the first turn is {role}; user (or system, then user) begins")
+    return BadRow("wrong order of turns", f"turn {number} is {role}, after {before}")
+
+
+def listed(value: Any) -> Any:
+    """CSV and some JSON files hold lists and objects as JSON text: those are read; everything else stays."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def tool_calls(value: Any) -> list[dict[str, Any]] | BadRow:
+    """`{"name", "arguments"}`, or OpenAI's `{"type", "function": {…}}`, or a list of them, or the JSON text of these.
+
+    Arguments become objects: templates write them out in their own way.
+    """
+    value = listed(value)
+    calls = []
+    for call in value if isinstance(value, list) else [value]:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not is_text(function.get("name")):
+            return BadRow("unreadable tool call", "a call needs a name and arguments")
+        arguments = function.get("arguments")
+        arguments = {} if arguments in (None, "") else listed(arguments)
+        if not isinstance(arguments, dict):
+            return BadRow("unreadable tool call", f"the arguments of {function['name']} are not a JSON object")
+        made: dict[str, Any] = {
+            "type": "function",
+            "function": {"name": function["name"], "arguments": arguments},
+        }
+        if is_text(call.get("id")):
+            made["id"] = call["id"]
+        calls.append(made)
+    return calls if calls else BadRow("unreadable tool call", "the list of calls is empty")
+
+
+def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
+    """Schemas in OpenAI's form, from that form or from bare `{"name", "description", "parameters"}`; None for none."""
+    value = listed(value)
+    if value is None or value == "" or value == []:
+        return None
+    schemas = []
+    for schema in value if isinstance(value, list) else [value]:
+        schema = listed(schema)
+        function = schema.get("function", schema) if isinstance(schema, dict) else None
+        if not isinstance(function, dict) or not is_text(function.get("name")):
+            return BadRow("unreadable tools", "tools must be a list of schemas, each with a name")
+        schemas.append(schema if "function" in schema else {"type": "function", "function": schema})
+    return schemas

@@ -1,0 +1,120 @@
+"""Rows of JSON files: one array of objects, or one object a line."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import DataError
+from ascendtune.data.conversation import RawRow, Source
+from ascendtune.data.opened import head, read_lines, read_text
+
+_BETWEEN_ROWS = re.compile(r"[\s,\[]*")
+
+
+def rows_of_json(path: Path) -> Iterator[RawRow]:
+    """The rows of `path`; the first character tells an array from lines, whatever the suffix says.
+
+    Raises:
+        DataError: not JSON (line and column), not a list of objects.
+    """
+    start = head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return _rows_of_array(path) if start.startswith(b"[") else _rows_of_lines(path)
+
+
+class _ArraySource(Source):
+    """Numbers are indices into the array; lines are found by reading the file once more, when first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lines: array[int] | None = None
+
+    def place(self, number: int) -> str:
+        if self._lines is None:
+            self._lines = _lines_of_rows(read_text(self.path))
+        return f"{self.path}:{self._lines[number]}"
+
+
+def _lines_of_rows(text: str) -> array[int]:
+    """The line on which each element of a JSON array begins."""
+    decoder, lines = json.JSONDecoder(), array("Q")
+    line, seen, position = 1, 0, text.index("[") + 1
+    while True:
+        between = _BETWEEN_ROWS.match(text, position)
+        start = between.end() if between else position
+        if text.startswith("]", start):
+            return lines
+        line += text.count("\n", seen, start)
+        seen = start
+        lines.append(line)
+        _, position = decoder.raw_decode(text, start)
+
+
+def _rows_of_array(path: Path) -> Iterator[RawRow]:
+    try:
+        rows = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise _not_json(path, error) from error
+    source = _ArraySource(path)
+    for index, values in enumerate(rows):
+        if type(values) is not dict:
+            raise _not_an_object(values, source.place(index))
+        yield RawRow(values, source, index)
+
+
+def _rows_of_lines(path: Path) -> Iterator[RawRow]:
+    source, parse = Source(path), json.loads
+    for number, line in read_lines(path):
+        try:
+            values = parse(line)
+        except (ValueError, RecursionError) as error:
+            if line.isspace():
+                continue
+            raise _one_object(path, number) or _not_json(path, error, number) from error
+        if type(values) is not dict:
+            raise _not_an_object(values, source.place(number))
+        yield RawRow(values, source, number)
+
+
+def _not_json(path: Path, error: Exception, line: int | None = None) -> DataError:
+    if isinstance(error, json.JSONDecodeError):
+        line = line or error.lineno
+        what = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} (line {line}, column {error.colno})"
+    else:
+        what = "not readable JSON: " + ("nested too deeply" if isinstance(error, RecursionError) else str(error))
+    return DataError(what, remedy="mend or remove this row", where=f"{path}:{line}" if line else path)
+
+
+def _one_object(path: Path, failed_line: int) -> DataError | None:
+    """An object that spreads over the whole file is a wrapper around the rows, not a malformed line."""
+    if failed_line != 1:
+        return None
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError):
+        return None
+    lists = [key for key, value in content.items() if isinstance(value, list)] if isinstance(content, dict) else []
+    remedy = (
+        f"take the list out: jq '.{lists[0]}' '{path.name}' > rows.json"
+        if lists
+        else "write a list of objects, [{…}, {…}]"
+    )
+    return DataError("the file holds one JSON object, not a list of rows", remedy=remedy, where=path)
+
+
+def _not_an_object(values: Any, place: str) -> DataError:
+    return DataError(
+        f"a row must be an object of column names and values; this one is {kind_of(values)}",
+        remedy='write each row as {"column": "text", …}',
+        where=place,
+    )
+
+
+def kind_of(value: Any) -> str:
+    """A JSON value's kind, for messages: 'a list', 'null', …"""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -1,0 +1,68 @@
+"""From a data set's files to rows of values, each of which knows its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from ascendtune.core.errors import DataError
+from ascendtune.data.conversation import RawRow
+from ascendtune.data.files import SUFFIXES, data_files, data_suffix
+from ascendtune.data.json_rows import rows_of_json
+from ascendtune.data.opened import head
+from ascendtune.data.spec import DatasetSpec
+from ascendtune.data.table_rows import rows_of_csv, rows_of_parquet, rows_of_text
+
+
+def read_rows(spec: DatasetSpec, path: Path | None = None) -> Iterator[RawRow]:
+    """The rows of a data set, at most `spec.limit`; files are opened one after the other, as rows are taken.
+
+    Args:
+        path: where the data set lies; default is `spec.path`.
+
+    Raises:
+        DataError: no such file, no rows, or a file that cannot be read; with file, line and remedy.
+    """
+    return islice(chain.from_iterable(map(rows_of_file, data_files(spec, path))), spec.limit)
+
+
+def rows_of_file(path: Path) -> Iterator[RawRow]:
+    """The rows of one file, its format told by its suffix, or by its content where the suffix says nothing."""
+    match data_suffix(path) or _suffix_by_content(path):
+        case ".csv":
+            rows = rows_of_csv(path)
+        case ".tsv":
+            rows = rows_of_csv(path, delimiter="\t")
+        case ".txt":
+            rows = rows_of_text(path)
+        case ".parquet":
+            rows = rows_of_parquet(path)
+        case _:
+            rows = rows_of_json(path)
+    first = next(rows, None)
+    if first is None:
+        raise _no_rows(path)
+    yield first
+    yield from rows
+
+
+def _suffix_by_content(path: Path) -> str:
+    start = head(path)
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"PAR1"):
+        return ".parquet"
+    if text.startswith((b"{", b"[")):
+        return ".json"
+    if not text:
+        raise _no_rows(path)
+    raise DataError(
+        "neither the name nor the content tells the format of this file",
+        remedy=f"name it after its format: {', '.join(SUFFIXES)} (or .gz)",
+        where=path,
+    )
+
+
+def _no_rows(path: Path) -> DataError:
+    what = "the file has no rows" if head(path, 64).strip() else "the file is empty"
+    return DataError(what, remedy="give a file with at least one row, or remove it from the recipe", where=path)

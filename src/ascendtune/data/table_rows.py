@@ -1,0 +1,101 @@
+"""Rows of tables: CSV, TSV and Parquet; and of text files, whose one column is `text`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.core.errors import DataError, MachineError
+from ascendtune.data.conversation import RawRow, Source
+from ascendtune.data.opened import opened, read_lines
+
+_LONGEST_FIELD = 2**31 - 1
+
+
+def rows_of_csv(path: Path, delimiter: str = ",") -> Iterator[RawRow]:
+    """The rows below the header; a row's number is the line on which it begins.
+
+    Raises:
+        DataError: a header without names, a ragged line, a quote that is never closed.
+    """
+    csv.field_size_limit(_LONGEST_FIELD)
+    source = Source(path)
+    reader = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    begin = 1
+    try:
+        for fields in reader:
+            if not header:
+                header = _checked_header(fields, path, begin) if fields else []
+            elif len(fields) == len(header):
+                yield RawRow(dict(zip(header, fields, strict=True)), source, begin)
+            elif fields:
+                raise DataError(
+                    f"this row has {len(fields)} fields, the header has {len(header)}",
+                    remedy="put fields that contain the delimiter, a quote or a line break in double quotes",
+                    where=source.place(begin),
+                )
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"not valid CSV: {error}",
+            remedy='look for a quote that is never closed; a quote inside a field is written ""',
+            where=source.place(begin),
+        ) from error
+
+
+def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
+    twice = [name for name in names if names.count(name) > 1 or not name.strip()]
+    if twice:
+        raise DataError(
+            f"the header has a name that is empty or stands twice: '{twice[0]}'",
+            remedy="the first line must name every column, each differently",
+            where=f"{path}:{line}",
+        )
+    return names
+
+
+def rows_of_text(path: Path) -> Iterator[RawRow]:
+    """One row a line; empty lines separate and are no rows."""
+    source = Source(path)
+    for number, line in read_lines(path):
+        if text := line.rstrip("\r\n"):
+            yield RawRow({"text": text}, source, number)
+
+
+class _NumberedSource(Source):
+    """Parquet has no lines."""
+
+    def place(self, number: int) -> str:
+        return f"{self.path}, row {number}"
+
+
+def rows_of_parquet(path: Path) -> Iterator[RawRow]:
+    """All rows, numbered from 1.
+
+    Raises:
+        DataError: the file is damaged or not Parquet.
+        MachineError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MachineError(
+            "reading Parquet needs pyarrow", remedy="pip install 'ascendtune[train]'", where=path
+        ) from error
+    source, number = _NumberedSource(path), 0
+    with opened(path) as file:
+        try:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=8192):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield RawRow(values, source, number)
+        # pyarrow says "corrupt page" with OSError.
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(
+                f"the Parquet file is damaged: {str(error).splitlines()[0]}",
+                remedy="copy or download it again",
+                where=path,
+            ) from error
