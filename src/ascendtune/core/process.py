@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+import psutil
 
 from ascendtune.core.errors import MachineError
 
@@ -49,14 +53,30 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 class Child:
-    """A child in a session of its own, so that it and everything below it can be ended together."""
+    """A child in a session of its own, so that the terminal's Ctrl-C reaches us alone and we pass it on once.
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, log: Path | None = None) -> None:
+    It gets SIGTERM when this process dies, however that happens.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], *, stdin: int | None = None, stderr: Path | None = None
+    ) -> None:
+        """Start `argv`.
+
+        Args:
+            stdin: a descriptor for the child's descriptor 0 (default: /dev/null).
+            stderr: a file that the child's stderr is appended to (default: ours). Its stdout is always ours.
+        """
         self.argv = tuple(argv)
-        sink = log.open("ab") if log else None
+        sink = stderr.open("ab") if stderr else None
         try:
             self._process = subprocess.Popen(
-                list(argv), env=dict(env), start_new_session=True, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL
+                list(argv),
+                env=dict(env),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stderr=sink,
+                preexec_fn=_terminate_with_parent,
             )
         except OSError as error:
             raise MachineError(
@@ -78,13 +98,33 @@ class Child:
             return None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send `number` to the child alone; it passes the signal on as it sees fit."""
+        """Send `number` to the child alone."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
-    def kill_session(self) -> None:
-        """SIGKILL to every process group that the child leads; only what this object started."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _terminate_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """Every process that `pid` started, directly or not, that still lives."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send `number` to each process that still lives; psutil makes sure that a pid was not taken over."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)
+
+
+def wait_all(processes: Sequence[psutil.Process], timeout_seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end; returns those that have not."""
+    return psutil.wait_procs(list(processes), timeout=timeout_seconds)[1]

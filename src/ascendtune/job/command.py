@@ -1,0 +1,62 @@
+"""A job as an argv: the program itself for one process, torchrun's agent around it for several."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import Mapping
+
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.job.spec import JobSpec
+
+
+def command(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+    """The argv that starts `spec` on this machine.
+
+    Args:
+        env: the user's environment; MASTER_PORT in it is the port of the rendezvous, otherwise a free one is found.
+
+    Raises:
+        InputError: MASTER_PORT is not a port.
+        MachineError: MASTER_PORT is taken.
+    """
+    if spec.nproc == 1:
+        return list(spec.argv)
+    # 127.0.0.1 and --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
+    torchrun = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", "1"),
+        *("--nproc-per-node", str(spec.nproc)),
+        *("--max-restarts", "0"),
+        *("--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", f"127.0.0.1:{_port(env.get('MASTER_PORT'))}"),
+        *("--local-addr", "127.0.0.1"),
+    ]
+    return [*torchrun, "--module", "ascendtune.job.rank", str(spec.run_dir / "log"), *spec.argv]
+
+
+def _port(given: str | None) -> int:
+    """The user's port when it is free; 0 lets the operating system choose."""
+    if not given:
+        return 0
+    if not given.isdigit() or not 0 < int(given) < 65536:
+        raise InputError(
+            f"MASTER_PORT={given} is not a port",
+            remedy="set a number from 1 to 65535, or unset it: a free port is found then",
+            where="environment variable MASTER_PORT",
+        )
+    with socket.socket() as probe:
+        # As the rendezvous server will: a port in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(given)))
+            probe.listen()
+        except OSError as error:
+            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise MachineError(
+                f"port {given} {reason}",
+                remedy="unset MASTER_PORT (a free port is found then) or choose another",
+                where="environment variable MASTER_PORT",
+            ) from error
+    return int(given)

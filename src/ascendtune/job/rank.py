@@ -1,0 +1,38 @@
+"""Runs inside each process that torchrun starts: puts its output where it belongs, then becomes the program.
+
+    python -m ascendtune.job.rank LOG_DIRECTORY PROGRAM ARGUMENT…
+
+Rank 0 speaks to the user; torchrun hands it the user's stderr as descriptor 0, because torchrun's own descriptor 2 goes
+to launcher.log. Every other rank writes to rank_N.log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(log_directory: str, *program: str) -> None:
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        os.dup2(0, 2)
+    else:
+        log = os.open(Path(log_directory) / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    # When torchrun's agent is killed, nobody else would end this process; SIGTERM lets it write a checkpoint.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.execv(program[0], program)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

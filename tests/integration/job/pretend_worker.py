@@ -1,0 +1,43 @@
+"""A program with a worker's manners and no torch: it keeps run.json, stops on signals, or fails as it is told."""
+
+import os
+import signal
+import sys
+import time
+
+from ascendtune.core.rundir import RunDir
+
+run, how = RunDir(sys.argv[1]), sys.argv[2]
+rank = int(os.environ["RANK"])
+asked = []
+
+
+def stop(number, frame):
+    asked.append(number)
+
+
+signal.signal(signal.SIGINT, signal.SIG_IGN if how == "deaf" else stop)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else stop)
+if rank == 0:
+    run.begin_attempt({})
+print(f"out {rank}", flush=True)
+print(f"err {rank} {sys.stderr.fileno()}", file=sys.stderr, flush=True)
+(run.path / f"pid_{rank}").write_text(str(os.getpid()))
+
+if how == "fail" and rank == 1:
+    time.sleep(0.5)
+    run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "lower it", "exit_code": 1, "rank": 1})
+    sys.exit(1)
+if how == "die" and rank == 1:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+if how in ("wait", "deaf", "fail", "die"):
+    for _ in range(600):
+        time.sleep(0.05)
+        if asked:
+            (run.path / f"stopped_{rank}").write_text(str(asked[0]))
+            if rank == 0 and how == "wait":
+                run.end_attempt("stopped", {"what": "stopped", "remedy": "", "exit_code": 128 + asked[0], "rank": 0})
+            sys.exit(128 + asked[0])
+if rank == 0:
+    run.end_attempt("finished")

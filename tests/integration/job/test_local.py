@@ -1,0 +1,142 @@
+"""Jobs of two processes under the real torchrun: output, causes, signals, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ascendtune.core.rundir import RunDir
+
+_START = """
+import sys
+from pathlib import Path
+from ascendtune.cli.complain import complain
+from ascendtune.core import log
+from ascendtune.job.backend.local import start
+from ascendtune.job.spec import JobSpec
+log.set_up()
+run, how = Path(sys.argv[1]), sys.argv[2]
+worker = (sys.executable, sys.argv[3], str(run), how)
+result = start(JobSpec(worker, run, nproc=2, kind="cpu"))
+if result.error:
+    complain(result.error)
+sys.exit(result.exit_code)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    return run
+
+
+def _start(run: RunDir, how: str) -> subprocess.Popen[str]:
+    worker = Path(__file__).with_name("pretend_worker.py")
+    return subprocess.Popen(
+        [sys.executable, "-c", _START, str(run), how, str(worker)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _until(condition: Callable[[], bool], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def _pids(run: RunDir) -> list[int]:
+    paths = [run.path / f"pid_{rank}" for rank in (0, 1)]
+    _until(lambda: all(path.exists() and path.read_text() for path in paths))
+    return [int(path.read_text()) for path in paths]
+
+
+def _gone(pids: list[int]) -> bool:
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+
+
+def test_rank_0_speaks_to_the_user_and_the_others_to_their_logs(run: RunDir) -> None:
+    job = _start(run, "finish")
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert out == "out 0\n"
+    assert err == "err 0 2\n"
+    assert (run.logs / "rank_1.log").read_text() == "out 1\nerr 1 2\n"
+    assert run.read()["state"] == "finished"
+
+
+def test_the_failing_ranks_message_comes_last_with_its_exit_code(run: RunDir) -> None:
+    job = _start(run, "fail")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "error: rank 1: the loss is not a number\n   do: lower it\nwhere: " in err
+    assert err.rstrip().endswith("rank_1.log")
+    assert "Traceback" not in err and "ChildFailedError" not in err
+    assert "ChildFailedError" in (run.logs / "launcher.log").read_text()
+    assert _gone(_pids(run))
+
+
+def test_a_killed_rank_is_named_although_it_could_say_nothing(run: RunDir) -> None:
+    job = _start(run, "die")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "rank 1 was killed (SIGKILL)" in err and "Traceback" not in err
+    assert run.read()["state"] == "failed"
+    assert run.read()["exit_cause"]["what"] == "rank 1 was killed (SIGKILL)"
+    assert _gone(_pids(run))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_reaches_every_worker_once(run: RunDir, number: signal.Signals) -> None:
+    job = _start(run, "wait")
+    pids = _pids(run)
+    job.send_signal(number)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 128 + number
+    assert "once more stops now" in err and "Traceback" not in err
+    assert [(run.path / f"stopped_{rank}").read_text() for rank in (0, 1)] == [str(int(number))] * 2
+    assert _gone(pids)
+
+
+def test_the_second_signal_ends_everything_at_once(run: RunDir) -> None:
+    job = _start(run, "deaf")
+    pids = _pids(run)
+    job.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began = time.monotonic()
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert job.returncode == 130
+    assert _gone(pids)
+    assert run.read()["state"] == "stopped"
+
+
+def test_no_orphan_is_left_when_the_command_is_killed(run: RunDir) -> None:
+    job = _start(run, "wait")
+    pids = _pids(run)
+    agents = {psutil.Process(pid).ppid() for pid in pids}
+    job.kill()
+    job.communicate(timeout=60)
+    _until(lambda: _gone([*pids, *agents]))
+    assert (run.path / "stopped_0").read_text() == str(int(signal.SIGTERM))
+
+
+def test_no_orphan_is_left_when_torchrun_is_killed(run: RunDir) -> None:
+    job = _start(run, "wait")
+    pids = _pids(run)
+    os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
+    job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert _gone(pids)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.job.command import command
+from ascendtune.job.spec import JobSpec
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "torchrun_argv.txt"
+
+
+def _spec(nproc: int) -> JobSpec:
+    return JobSpec((sys.executable, "-m", "ascendtune.train.worker", "runs/a"), Path("runs/a"), nproc=nproc, kind="cpu")
+
+
+def test_one_process_is_the_program_itself() -> None:
+    assert command(_spec(1), {"MASTER_PORT": "nonsense"}) == [sys.executable, "-m", "ascendtune.train.worker", "runs/a"]
+
+
+def test_several_processes_are_torchruns() -> None:
+    argv = ["python" if word == sys.executable else word for word in command(_spec(8), {})]
+    assert "\n".join(argv) + "\n" == GOLDEN.read_text()
+
+
+def test_a_free_master_port_is_used() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert f"127.0.0.1:{port}" in command(_spec(2), {"MASTER_PORT": str(port)})
+
+
+def test_a_taken_master_port_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(MachineError, match=f"port {port} is in use") as raised:
+            command(_spec(2), {"MASTER_PORT": str(port)})
+    assert raised.value.exit_code == 3
+
+
+@pytest.mark.parametrize("given", ["http", "0", "65536", "-1"])
+def test_a_master_port_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(InputError, match="is not a port"):
+        command(_spec(2), {"MASTER_PORT": given})

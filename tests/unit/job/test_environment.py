@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ascendtune.job.environment import environment
+from ascendtune.job.spec import JobSpec
+
+
+def _spec(**changes: Any) -> JobSpec:
+    return JobSpec(**{"argv": ("x",), "run_dir": Path("r"), "nproc": 1, "kind": "cpu", **changes})
+
+
+def test_one_process_on_the_cpu_keeps_all_threads() -> None:
+    assert environment(_spec(), {"PATH": "/bin"}, cores=8) == {"PATH": "/bin"}
+
+
+def test_several_processes_share_the_cores() -> None:
+    assert environment(_spec(nproc=3), {}, cores=8)["OMP_NUM_THREADS"] == "2"
+    assert environment(_spec(nproc=3), {}, cores=2)["OMP_NUM_THREADS"] == "1"
+
+
+def test_what_the_user_set_stays() -> None:
+    user = {
+        "OMP_NUM_THREADS": "7",
+        "HCCL_CONNECT_TIMEOUT": "1800",
+        "TASK_QUEUE_ENABLE": "0",
+        "GLOO_SOCKET_IFNAME": "eth0",
+    }
+    assert environment(_spec(nproc=2, kind="npu"), user, cores=8) == user
+
+
+def test_ascend_defaults_are_for_ascend_only() -> None:
+    assert environment(_spec(kind="npu"), {}, cores=8)["TASK_QUEUE_ENABLE"] == "2"
+    assert environment(_spec(kind="cuda"), {}, cores=8) == {}
+
+
+def test_chosen_devices_limit_what_the_children_see() -> None:
+    user = {"ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3"}
+    assert environment(_spec(kind="npu", device_ids=("1", "3")), user, cores=8)["ASCEND_RT_VISIBLE_DEVICES"] == "1,3"
+    assert environment(_spec(kind="cuda", device_ids=("1",)), {}, cores=8) == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_rank_of_another_job_is_not_inherited() -> None:
+    assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == {}

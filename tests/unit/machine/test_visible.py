@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ascendtune.machine import visible
+from ascendtune.machine.visible import Visible, visible_devices
+
+
+@pytest.fixture
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty /dev; GPUs are counted by their files; torch_npu and a CUDA build of torch are there."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(visible, "find_spec", lambda name: object())
+    monkeypatch.setattr(visible, "_torch_is_built_for_cuda", lambda: True)
+    return tmp_path
+
+
+def _add(dev: Path, *names: str) -> None:
+    for name in names:
+        (dev / name).touch()
+
+
+def test_nothing_but_the_cpu(dev: Path) -> None:
+    _add(dev, "null", "davinci_manager", "nvidiactl", "nvidia-uvm")
+    assert visible_devices({}, dev) == Visible("cpu", ("0",))
+
+
+def test_ids_are_logical_whatever_the_numbers_of_the_files(dev: Path) -> None:
+    _add(dev, "davinci_manager", "davinci4", "davinci5", "davinci10")
+    assert visible_devices({}, dev) == Visible("npu", ("0", "1", "2"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "ids"),
+    [("1,3", ("1", "3")), ("0,1,x,2", ("0", "1")), ("1, 2,3", ("1",)), ("2,9,3", ("2",)), ("1,1", ("1",))],
+)
+def test_reading_stops_at_the_first_name_that_does_not_exist(dev: Path, variable: str, ids: tuple[str, ...]) -> None:
+    _add(dev, "davinci0", "davinci1", "davinci2", "davinci3")
+    assert visible_devices({"ASCEND_RT_VISIBLE_DEVICES": variable}, dev) == Visible("npu", ids)
+
+
+@pytest.mark.parametrize("variable", ["", "-1"])
+def test_devices_can_be_hidden(dev: Path, variable: str) -> None:
+    _add(dev, "nvidia0", "nvidia1")
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": variable}, dev).kind == "cpu"
+
+
+def test_gpus_may_have_unique_names(dev: Path) -> None:
+    _add(dev, "nvidia0", "nvidia1")
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev) == Visible("cuda", ("GPU-8f1a", "1"))
+
+
+def test_devices_that_torch_cannot_use_are_said(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _add(dev, "nvidia0")
+    monkeypatch.setattr(visible, "_torch_is_built_for_cuda", lambda: False)
+    found = visible_devices({}, dev)
+    assert found.kind == "cpu" and found.note and "built without CUDA" in found.note
+    _add(dev, "davinci0")
+    monkeypatch.setattr(visible, "find_spec", lambda name: None)
+    found = visible_devices({}, dev)
+    assert found.kind == "cpu" and found.note and "torch_npu is not installed" in found.note
