@@ -98,9 +98,17 @@ class RunDir:
         with translated_disk_errors(self.path, "creating the run directory"):
             for directory in (self.path, self.checkpoints, self.logs, self.heartbeats):
                 directory.mkdir(parents=True, exist_ok=True)
+        self.rewrite_recipe(recipe_yaml, origins)
+        write_json(self.run_json, {"schema_version": SCHEMA_VERSION, "state": "created", "attempts": [], **facts})
+
+    def rewrite_recipe(self, recipe_yaml: str, origins: dict[str, str]) -> None:
+        """Replace recipe.yaml and origins.json: what the next attempt trains with."""
         write_atomically(self.recipe, recipe_yaml)
         write_json(self.origins, origins)
-        write_json(self.run_json, {"schema_version": SCHEMA_VERSION, "state": "created", "attempts": [], **facts})
+
+    def has_metrics(self) -> bool:
+        """Whether any step was recorded."""
+        return self.metrics.is_file() and self.metrics.stat().st_size > 0
 
     def read(self) -> dict[str, Any]:
         """run.json.

@@ -1,0 +1,92 @@
+"""From row numbers to arrays: padding-free when packing, padded on the right otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascendtune.data.plan import Sequence_
+from ascendtune.data.store import IGNORED, TokenDataset
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch on the host.
+
+    The target of a position is the label of the next one, so the last position of a document has none. Positions with a
+    target are listed by index: whoever computes the loss selects them without asking the device which they are.
+    """
+
+    input_ids: NDArray[np.int64]
+    """(batch, tokens); batch is 1 when packed."""
+    position_ids: NDArray[np.int64] | None
+    """(1, tokens), starting at 0 in every document; None when padded, where they are the same for all rows."""
+    cu_seqlens: tuple[int, ...] | None
+    """Where documents begin and the last one ends, when packed: (0, 3, 7) for documents of 3 and 4 tokens."""
+    target_index: NDArray[np.int64]
+    """(labelled,) positions with a target, in the flattened (batch × tokens) order."""
+    targets: NDArray[np.int64]
+    """(labelled,) token ids to predict there."""
+    tokens: int
+    """Real tokens, padding not counted."""
+
+
+def collate(dataset: TokenDataset, sequences: list[Sequence_], *, packed: bool, pad_id: int) -> Batch:
+    """Arrays for one micro-batch of at least one sequence."""
+    rows = [dataset.row(number) for sequence in sequences for number in sequence]
+    return _concatenate(rows) if packed else _pad(rows, pad_id)
+
+
+Row = tuple[NDArray[np.int32], NDArray[np.int32]]
+
+
+def _concatenate(rows: list[Row]) -> Batch:
+    lengths = [len(ids) for ids, _ in rows]
+    ends = np.cumsum(lengths)
+    targets = _next_labels(np.concatenate([labels for _, labels in rows]), ends)
+    index = np.flatnonzero(targets != IGNORED)
+    return Batch(
+        input_ids=np.concatenate([ids for ids, _ in rows]).astype(np.int64)[None],
+        position_ids=(np.arange(ends[-1]) - np.repeat(ends - lengths, lengths))[None],
+        cu_seqlens=(0, *ends.tolist()),
+        target_index=index,
+        targets=targets[index],
+        tokens=int(ends[-1]),
+    )
+
+
+def _pad(rows: list[Row], pad_id: int) -> Batch:
+    longest = max(len(ids) for ids, _ in rows)
+    input_ids = np.full((len(rows), longest), pad_id, dtype=np.int64)
+    targets = np.full((len(rows), longest), IGNORED, dtype=np.int64)
+    for number, (ids, labels) in enumerate(rows):
+        input_ids[number, : len(ids)] = ids
+        targets[number, : len(ids)] = _next_labels(labels, np.array([len(ids)]))
+    flat = targets.reshape(-1)
+    index = np.flatnonzero(flat != IGNORED)
+    return Batch(input_ids, None, None, index, flat[index], sum(len(ids) for ids, _ in rows))
+
+
+def _next_labels(labels: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    shifted = np.empty(len(labels), dtype=np.int64)
+    shifted[:-1] = labels[1:]
+    shifted[ends - 1] = IGNORED
+    return shifted
+
+
+def hash_of_batch(dataset: TokenDataset, sequences: list[Sequence_]) -> str:
+    """16 hex digits over tokens and labels of a global batch in order: equal on two machines that see the same data."""
+    digest = hashlib.blake2b(digest_size=8)
+    for sequence in sequences:
+        for number in sequence:
+            ids, labels = dataset.row(number)
+            digest.update(len(ids).to_bytes(4, "little"))
+            digest.update(np.ascontiguousarray(ids, dtype="<i4"))
+            digest.update(np.ascontiguousarray(labels, dtype="<i4"))
+        digest.update(b"|")
+    return digest.hexdigest()

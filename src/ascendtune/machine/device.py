@@ -1,0 +1,126 @@
+"""A device as training sees it: an object that answers, so that nobody asks `if device == "npu"`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.table import load
+
+if TYPE_CHECKING:
+    import torch
+
+Kind = Literal["cpu", "cuda", "npu"]
+
+_BACKENDS = {
+    "cpu": "ascendtune.machine.torch_backend.cpu:CpuDevice",
+    "cuda": "ascendtune.machine.torch_backend.cuda:CudaDevice",
+    "npu": "ascendtune.machine.torch_backend.npu:NpuDevice",
+}
+
+
+class Device(ABC):
+    """One accelerator (or the CPU) that this process computes on."""
+
+    kind: Kind
+    collective_backend: str
+    """Name for torch.distributed: gloo, nccl or hccl."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+    @property
+    @abstractmethod
+    def attention(self) -> str:
+        """The attention that `auto` means here; a key of the table in train/attention."""
+
+    @property
+    @abstractmethod
+    def torch_device(self) -> torch.device:
+        """What tensors are moved to."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The vendor's name of the chip."""
+
+    @property
+    @abstractmethod
+    def memory_total_bytes(self) -> int:
+        """Memory that this device can address."""
+
+    @abstractmethod
+    def memory_peak_bytes(self) -> int:
+        """The most memory this process has held since `reset_peak`. On CPU: resident set, including the interpreter."""
+
+    @abstractmethod
+    def activate(self) -> None:
+        """Make this the process's current device and apply its defaults. Called once, before any tensor exists."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything that was queued has run."""
+
+    @property
+    @abstractmethod
+    def supports_bf16(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def supports_fp16(self) -> bool: ...
+
+    @property
+    def fused_optimizer(self) -> bool:
+        """Whether torch's AdamW takes `fused=True` here."""
+        return True
+
+    @property
+    @abstractmethod
+    def peak_flops(self) -> float | None:
+        """Dense bf16 FLOP/s of the vendor's data sheet, or None where it is not known; the base of `mfu`."""
+
+    @abstractmethod
+    def versions(self) -> dict[str, str | None]:
+        """Versions of the software below torch, for run.json."""
+
+    def best_precision(self) -> Literal["bf16", "fp16", "fp32"]:
+        """What `precision: auto` means."""
+        if self.supports_bf16:
+            return "bf16"
+        return "fp16" if self.supports_fp16 else "fp32"
+
+
+def open_device(kind: Kind, index: int = 0) -> Device:
+    """The device `index` of `kind`, as this process sees it (visible-devices variables count).
+
+    Raises:
+        MachineError: torch has no such device.
+    """
+    backend: type[Device] = load(_BACKENDS, kind)
+    return backend(index)
+
+
+def find_device(index: int = 0) -> Device:
+    """The best device that torch can use in this process: NPU, then CUDA, then CPU."""
+    import torch
+
+    from ascendtune.machine.torch_backend.npu import npu_is_usable
+
+    if npu_is_usable():
+        return open_device("npu", index)
+    if torch.cuda.is_available():
+        return open_device("cuda", index)
+    return open_device("cpu", index)
+
+
+def require_index(index: int, count: int, kind: Kind) -> None:
+    """Raise MachineError when there is no device `index` among `count`."""
+    if index >= count:
+        raise MachineError(
+            f"there is no {kind} device {index}: torch sees {count}",
+            remedy="ask for fewer devices with --devices, or check the visible-devices variable",
+        )
+
+
+__all__ = ["Device", "Kind", "find_device", "open_device", "require_index"]

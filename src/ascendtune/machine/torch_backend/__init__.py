@@ -1,0 +1,1 @@
+"""One file per vendor: everything torch says about its devices."""

@@ -1,0 +1,63 @@
+"""The CPU as a training device, joined by Gloo."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import psutil
+import torch
+
+from ascendtune.machine.device import Device
+
+
+class CpuDevice(Device):
+    kind = "cpu"
+    collective_backend = "gloo"
+
+    @property
+    def attention(self) -> str:
+        return "sdpa"
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def name(self) -> str:
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+        except OSError:
+            return "CPU"
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+    @property
+    def memory_total_bytes(self) -> int:
+        return int(psutil.virtual_memory().total)
+
+    def memory_peak_bytes(self) -> int:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+    def activate(self) -> None:
+        """Nothing to choose: there is one CPU."""
+
+    def synchronize(self) -> None:
+        """Operations on the CPU have run when they return."""
+
+    @property
+    def supports_bf16(self) -> bool:
+        # Every CPU computes bf16, but without these instructions it is slower than fp32, so `auto` must not take it.
+        return bool(torch.cpu._is_avx512_bf16_supported()) or bool(torch.cpu._is_amx_tile_supported())
+
+    @property
+    def supports_fp16(self) -> bool:
+        return False
+
+    @property
+    def peak_flops(self) -> float | None:
+        return None
+
+    def versions(self) -> dict[str, str | None]:
+        return {}

@@ -1,0 +1,73 @@
+"""NVIDIA GPUs, joined by NCCL."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+
+from ascendtune.machine.device import Device, require_index
+
+# Dense bf16 FLOP/s from NVIDIA's data sheets.
+_PEAK_FLOPS = {
+    "A100": 312e12,
+    "A800": 312e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H800": 989e12,
+    "H200": 989e12,
+    "H20": 148e12,
+    "L40S": 362e12,
+    "4090": 165e12,
+}
+
+
+class CudaDevice(Device):
+    kind = "cuda"
+    collective_backend = "nccl"
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        require_index(index, torch.cuda.device_count(), "cuda")
+
+    @property
+    def attention(self) -> str:
+        """torch's varlen attention where this torch has it and the chip computes bf16 (sm_80 and later)."""
+        has_varlen = importlib.util.find_spec("torch.nn.attention.varlen") is not None
+        return "varlen" if has_varlen and torch.cuda.get_device_capability(self.index)[0] >= 8 else "sdpa"
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("cuda", self.index)
+
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self.index)
+
+    @property
+    def memory_total_bytes(self) -> int:
+        return int(torch.cuda.get_device_properties(self.index).total_memory)
+
+    def memory_peak_bytes(self) -> int:
+        return int(torch.cuda.max_memory_allocated(self.index))
+
+    def activate(self) -> None:
+        torch.cuda.set_device(self.index)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.index)
+
+    @property
+    def supports_bf16(self) -> bool:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+
+    @property
+    def supports_fp16(self) -> bool:
+        return True
+
+    @property
+    def peak_flops(self) -> float | None:
+        return next((flops for chip, flops in _PEAK_FLOPS.items() if chip in self.name), None)
+
+    def versions(self) -> dict[str, str | None]:
+        return {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}

@@ -1,0 +1,86 @@
+"""Ascend NPUs, joined by HCCL. The only file of this room that names torch_npu."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+from ascendtune.core.errors import MachineError
+from ascendtune.machine.device import Device, require_index
+
+# Dense bf16 FLOP/s per chip. 354e12 is what verl, MindSpeed-LLM and ms-swift take for the 910B (their flops counters).
+_PEAK_FLOPS = {"Ascend910B": 354e12}
+# Chips without bf16: 910A ("Ascend910", "Ascend910ProB") and the 310 inference family.
+_WITHOUT_BF16 = ("Ascend910A", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA", "Ascend310")
+
+
+def npu_is_usable() -> bool:
+    """Whether torch_npu is installed, imports, and sees a device. A broken installation is the doctor's to explain."""
+    if importlib.util.find_spec("torch_npu") is None:
+        return False
+    import torch_npu
+
+    return bool(torch_npu.npu.is_available())
+
+
+class NpuDevice(Device):
+    kind = "npu"
+    collective_backend = "hccl"
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        try:
+            import torch_npu
+        except ImportError as error:
+            raise MachineError(
+                f"torch_npu cannot be imported: {error}",
+                remedy="install the torch-npu that belongs to this torch and source CANN's set_env.sh",
+            ) from error
+        self._npu = torch_npu.npu
+        self._version = str(torch_npu.__version__)
+        require_index(index, int(self._npu.device_count()), "npu")
+
+    @property
+    def attention(self) -> str:
+        return "npu_fusion"
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("npu", self.index)
+
+    @property
+    def name(self) -> str:
+        return str(self._npu.get_device_name(self.index))
+
+    @property
+    def memory_total_bytes(self) -> int:
+        return int(self._npu.get_device_properties(self.index).total_memory)
+
+    def memory_peak_bytes(self) -> int:
+        return int(self._npu.max_memory_allocated(self.index))
+
+    def activate(self) -> None:
+        self._npu.set_device(self.index)
+        # Compiled-ahead operators instead of compiling at first use: without this the first steps take minutes
+        # (torch_npu documentation, set_compile_mode).
+        self._npu.set_compile_mode(jit_compile=False)
+
+    def synchronize(self) -> None:
+        self._npu.synchronize(self.index)
+
+    @property
+    def supports_bf16(self) -> bool:
+        return not self.name.startswith(_WITHOUT_BF16) and self.name != "Ascend910"
+
+    @property
+    def supports_fp16(self) -> bool:
+        return True
+
+    @property
+    def peak_flops(self) -> float | None:
+        return next((flops for chip, flops in _PEAK_FLOPS.items() if self.name.startswith(chip)), None)
+
+    def versions(self) -> dict[str, str | None]:
+        return {"torch_npu": self._version, "cann_home": os.environ.get("ASCEND_HOME_PATH")}

@@ -1,0 +1,1 @@
+"""How is attention computed, so that documents in one sequence never see each other?"""

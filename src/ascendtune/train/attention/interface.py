@@ -1,0 +1,69 @@
+"""One attention function per device, handed to transformers under a name of ours.
+
+Every function has the signature of transformers' attention interface and the same meaning:
+
+    query:  (batch, heads, tokens, head_dim)
+    key, value:  (batch, key_value_heads, tokens, head_dim)
+    returns: ((batch, tokens, heads, head_dim), None)
+
+Attention is causal. With `cu_seqlens` (host integers 0 … tokens) batch is 1 and a token sees only its own document.
+Without it every row is one document, padded on the right: a causal token never sees the padding behind it, so no mask
+is needed. transformers builds no mask for a name that it has no mask function for, which is what we want: no
+(tokens × tokens) mask exists anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.core.table import load
+
+AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
+
+TABLE = {
+    "eager": "ascendtune.train.attention.eager:eager_attention",
+    "sdpa": "ascendtune.train.attention.sdpa:sdpa_attention",
+    "varlen": "ascendtune.train.attention.varlen:varlen_attention",
+    "npu_fusion": "ascendtune.train.attention.npu:npu_fusion_attention",
+}
+
+
+def register(name: str) -> str:
+    """Make the attention `name` of the table known to transformers; returns the name to give as `attn_implementation`."""
+    from transformers import AttentionInterface
+
+    registered = f"ascendtune_{name}"
+    AttentionInterface.register(registered, load(TABLE, name))
+    return registered
+
+
+def choose(config: Any, wanted: str, device_default: str) -> tuple[str, str]:
+    """The attention to use and why. Models with soft-capped scores or attention sinks need the explicit formula."""
+    if wanted != "auto":
+        return wanted, "as asked"
+    for key, what in (("attn_logit_softcapping", "soft-caps its attention scores"),):
+        if getattr(config, key, None):
+            return "eager", f"this model {what}, which fused attention does not compute"
+    if getattr(config, "model_type", None) == "gpt_oss":
+        return "eager", "this model has attention sinks, which fused attention does not compute"
+    return device_default, "fused attention of this device"
+
+
+def document_lengths(cu_seqlens: tuple[int, ...]) -> list[int]:
+    """(0, 3, 7) -> [3, 4]."""
+    return [end - start for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)]
+
+
+def grouped_heads(module: nn.Module) -> bool:
+    """Whether several query heads share one key-value head."""
+    return getattr(module, "num_key_value_groups", 1) > 1
+
+
+def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | None) -> None:
+    """Fused attentions that would silently drop a part of the formula must refuse instead."""
+    if softcap is not None or s_aux is not None:
+        raise NotImplementedError(f"{name} attention computes neither soft-capping nor sinks; use model.attention: eager")

@@ -1,0 +1,1 @@
+"""Who is told when something happens in a run?"""

@@ -1,0 +1,55 @@
+"""The end of a run: weights in Hugging Face format, complete or absent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.files import sync_directory
+from ascendtune.core.units import format_bytes
+from ascendtune.data.tokenizer import Tokenizer
+
+
+def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path) -> None:
+    """Write weights (safetensors), config, tokenizer and chat template to `directory`.
+
+    Args:
+        tuned: a transformers model, or a PeftModel, of which the adapter alone is written.
+
+    Raises:
+        MachineError: the disk is full or may not be written; what was there before is untouched.
+    """
+    temporary = directory.with_name(f".{directory.name}.writing")
+    with translated_disk_errors(directory, "writing the model"):
+        shutil.rmtree(temporary, ignore_errors=True)
+        _require_space(tuned, directory.parent)
+        try:
+            tuned.save_pretrained(temporary, safe_serialization=True)
+        except Exception as error:
+            # safetensors reports a full disk as an error of its own, with the number in its text.
+            if "os error 28" in str(error) or "No space left" in str(error):
+                raise OSError(28, os.strerror(28)) from error
+            raise
+        tokenizer.save(temporary)
+        for path in sorted(temporary.rglob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        shutil.rmtree(directory, ignore_errors=True)
+        temporary.rename(directory)
+        sync_directory(directory.parent)
+
+
+def _require_space(tuned: Any, place: Path) -> None:
+    whole = not hasattr(tuned, "peft_config")
+    needed = sum(each.numel() * each.element_size() for each in tuned.parameters() if whole or each.requires_grad)
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise MachineError(
+            f"the model needs {format_bytes(needed)}, the disk has {format_bytes(free)} left",
+            remedy="free space and give the same command again: it goes on from the last checkpoint",
+            where=place,
+        )

@@ -1,0 +1,104 @@
+"""What is proven about a model before its first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import FoundWrong
+from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.stage.sft import decoder_of
+
+_LENGTHS = (5, 9, 7)
+# Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
+# next to nothing), and of the same row computed in another shape.
+_SAME_SHAPE = {"fp32": 1e-5, "bf16": 4e-3, "fp16": 1e-3}
+_OTHER_SHAPE = {"fp32": 1e-3, "bf16": 6e-2, "fp16": 1e-2}
+
+
+def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attention: str, compute: str) -> float:
+    """Show that documents in one sequence do not see each other; returns the largest difference that was seen.
+
+    Three documents go through the model in one sequence. Another first document must leave the hidden states of the
+    others as they are, and each alone must give what it gives in company: then attention stops at the borders and
+    positions start anew. Call it under the autocast of training.
+
+    Args:
+        attention: for the message.
+        compute: fp32, bf16 or fp16: how much rounding is allowed.
+
+    Raises:
+        FoundWrong: a document's hidden states depend on its neighbours.
+    """
+    first, *others = _documents(device, vocabulary)
+    together = _hidden(model, [first, *others])
+    in_other_company = _hidden(model, [first.flip(0).add(1).remainder(vocabulary), *others])
+    alone = torch.cat([_hidden(model, [document]) for document in (first, *others)], dim=1)
+    scale = float(together.abs().max())
+    behind_first = len(first)
+    leaked = float((together - in_other_company)[:, behind_first:].abs().max())
+    moved = float((together - alone).abs().max())
+    for difference, allowed in ((leaked, _SAME_SHAPE[compute] * scale), (moved, _OTHER_SHAPE[compute] * scale)):
+        if not difference <= allowed:
+            raise FoundWrong(
+                f"documents packed into one sequence see each other: hidden states differ by {difference:.3g} "
+                f"(allowed {allowed:.2g}, largest value {scale:.3g}) under attention '{attention}'",
+                remedy="set data.packing: false, or model.attention: sdpa; please report the model",
+            )
+    return max(leaked, moved)
+
+
+def head_is_plain(model: Any, device: torch.device, vocabulary: int) -> bool:
+    """Whether logits are exactly `head(hidden)`: not scaled, capped or otherwise changed on the way."""
+    (document,) = _documents(device, vocabulary)[:1]
+    head = model.get_output_embeddings()
+    if head is None:
+        return False
+    with torch.no_grad(), _evaluating(model):
+        inputs = _batch([document]).model_inputs()
+        expected = model(**inputs).logits.float()
+        found = head(decoder_of(model)(**inputs).last_hidden_state).float()
+    return bool(torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
+
+
+def _documents(device: torch.device, vocabulary: int) -> list[torch.Tensor]:
+    # A generator of its own: the check must not move the random state that training starts from.
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, vocabulary, (length,), generator=generator).to(device) for length in _LENGTHS]
+
+
+def _hidden(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad(), _evaluating(model):
+        hidden: torch.Tensor = decoder_of(model)(**_batch(documents).model_inputs()).last_hidden_state
+    return hidden
+
+
+def _batch(documents: list[torch.Tensor]) -> DeviceBatch:
+    ends = [0]
+    for document in documents:
+        ends.append(ends[-1] + len(document))
+    device = documents[0].device
+    nothing = torch.empty(0, dtype=torch.int64, device=device)
+    return DeviceBatch(
+        input_ids=torch.cat(documents)[None],
+        position_ids=torch.cat([torch.arange(len(document), device=device) for document in documents])[None],
+        cu_seqlens=tuple(ends),
+        cu_seqlens_device=torch.tensor(ends, dtype=torch.int32, device=device),
+        target_index=nothing,
+        targets=nothing,
+    )
+
+
+class _evaluating:  # noqa: N801  # reads as a verb where it is used
+    """Switch dropout off for a moment."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __enter__(self) -> None:
+        self._was_training = self._model.training
+        self._model.eval()
+
+    def __exit__(self, *_: object) -> None:
+        self._model.train(self._was_training)

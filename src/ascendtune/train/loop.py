@@ -1,0 +1,334 @@
+"""The training loop: read it top-down from `Loop.run`."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.core.errors import FoundWrong, Stopped
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.collate import collate, hash_of_batch
+from ascendtune.data.plan import BatchPlan, Sequence_, share_of_rank
+from ascendtune.data.store import TokenDataset
+from ascendtune.train.batch import DeviceBatch, to_device
+from ascendtune.train.callback.base import Callback
+from ascendtune.train.callback.stop import StopRequest
+from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.evaluate import Evaluation
+from ascendtune.train.phases import Phases
+from ascendtune.train.precision import Precision
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.schedule import Schedule
+from ascendtune.train.strategy.base import Strategy
+
+
+@dataclass
+class Counters:
+    """What a checkpoint remembers beside tensors."""
+
+    step: int = 0
+    """Optimiser steps that are behind."""
+    tokens_seen: int = 0
+    skipped_steps: int = 0
+    """Steps left out because their gradient was not a number."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    worse_evaluations: int = 0
+    """Evaluations since the best one."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """State of the fp16 gradient scaler."""
+
+
+@dataclass
+class Parts:
+    """Everything a loop works with; the worker puts it together."""
+
+    recipe: Recipe
+    run: RunDir
+    attempt: int
+    strategy: Strategy
+    precision: Precision
+    objective: nn.Module
+    module: nn.Module
+    """`objective` as the strategy wrapped it: what is called in training."""
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    dataset: TokenDataset
+    plan: BatchPlan
+    per_device: int
+    packed: bool
+    pad_id: int
+    total_steps: int
+    flops_per_token: float
+    evaluation: Evaluation | None
+    checkpointer: Checkpointer
+    checkpoint_every: int
+    callbacks: list[Callback]
+    phases: Phases
+    stop: StopRequest
+
+
+class Loop:
+    """Trains from `counters.step` to `parts.total_steps`."""
+
+    def __init__(self, parts: Parts, counters: Counters) -> None:
+        self.parts = parts
+        self.counters = counters
+        self._scaler = parts.precision.scaler()
+        if self._scaler is not None and counters.scaler:
+            self._scaler.load_state_dict(counters.scaler)
+        self._trainable = [each for each in parts.objective.parameters() if each.requires_grad]
+        self._window = _Window.start(parts.strategy.device.torch_device)
+
+    def run(self) -> str:
+        """Train; returns why it ended: "all steps done" or "no improvement …".
+
+        Raises:
+            Stopped: a signal came; a checkpoint of the last step is complete.
+            FoundWrong: the loss or the gradient is not a number.
+        """
+        parts, counters = self.parts, self.counters
+        parts.module.train()
+        while counters.step < parts.total_steps:
+            self._step()
+            counters.step += 1
+            if self._recorded(counters.step):
+                self._record()
+            if self._evaluates(counters.step) and (reason := self._evaluate()):
+                return reason
+            if self._checkpoints(counters.step):
+                self._save()
+            parts.checkpointer.poll()
+        return "all steps done"
+
+    def _step(self) -> None:
+        """One optimiser step over one global batch."""
+        parts, counters, window = self.parts, self.counters, self._window
+        parts.phases.step = counters.step + 1
+        sequences = parts.plan.batch(counters.step)
+        # Every rank knows the whole batch, so the divisor of the loss needs no communication.
+        labelled = parts.plan.labelled_tokens(sequences)
+        scale = parts.strategy.gradient_scale() / labelled
+        loss = torch.zeros((), device=parts.strategy.device.torch_device)
+        for batch, is_last in self._micro_batches(sequences):
+            sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)
+            with sync:
+                with parts.phases.phase("forward"), parts.precision.autocast():
+                    summed = parts.module(batch)
+                with parts.phases.phase("backward"):
+                    scaled = summed * scale
+                    (self._scaler.scale(scaled) if self._scaler else scaled).backward()
+            loss += summed.detach()
+        with parts.phases.phase("optimizer"):
+            window.add(loss, labelled, parts.plan.tokens(sequences), sequences)
+            self._update(window)
+
+    def _micro_batches(self, sequences: list[Sequence_]) -> Iterator[tuple[DeviceBatch, bool]]:
+        """This rank's part of the step, and whether it is the last micro-batch."""
+        parts, strategy = self.parts, self.parts.strategy
+        shares = share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=parts.per_device)
+        for number, share in enumerate(shares):
+            with parts.phases.phase("data"):
+                # A rank without work must still take part in the collectives: it runs a batch that teaches nothing.
+                host = collate(parts.dataset, share or sequences[:1], packed=parts.packed, pad_id=parts.pad_id)
+                batch = to_device(host, strategy.device)
+                if not share:
+                    nothing = batch.targets[:0]
+                    batch = DeviceBatch(
+                        batch.input_ids, batch.position_ids, batch.cu_seqlens, batch.cu_seqlens_device, nothing, nothing
+                    )
+            yield batch, number == len(shares) - 1
+
+    def _update(self, window: _Window) -> None:
+        """Clip, step, forget the gradients. A gradient that is not a number never reaches the weights of a checked step."""
+        parts, optimizer = self.parts, self.parts.optimizer
+        rate = parts.schedule.learning_rate(self.counters.step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        gradients = [each.grad for each in self._trainable if each.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if (limit := parts.recipe.optim.max_grad_norm) is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._trainable, limit, norm)
+        window.grad_norm, window.learning_rate = norm, rate
+        if self._must_check() and not self._is_finite(window, norm):
+            self.counters.skipped_steps += 1
+        elif self._scaler is not None:
+            self._scaler.step(optimizer)
+        else:
+            optimizer.step()
+        if self._scaler is not None:
+            self._scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    def _must_check(self) -> bool:
+        # Looking costs a synchronisation, which a recorded step pays anyway. The scaler looks by itself, on the device.
+        return self._scaler is None and (self._recorded(self.counters.step + 1) or self.parts.recipe.on_nan == "skip")
+
+    def _is_finite(self, window: _Window, norm: torch.Tensor) -> bool:
+        """Read loss and norm; stop, or say whether to skip, when they are not numbers."""
+        with self.parts.phases.phase("collective"):
+            window.read(self.parts.strategy, self.parts.stop.signal_number)
+        if math.isfinite(window.loss) and math.isfinite(window.norm):
+            return True
+        if self.parts.recipe.on_nan == "skip":
+            return False
+        step = self.counters.step + 1
+        raise FoundWrong(
+            f"step {step}: loss {window.loss}, gradient norm {window.norm}: not a number",
+            remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; the weights are those "
+            "before this step. on_nan: skip leaves such steps out",
+            where=self.parts.run.metrics,
+        )
+
+    def _record(self) -> None:
+        """Write the line of this step, then see whether anybody asked for the end."""
+        parts, counters, window = self.parts, self.counters, self._window
+        if not window.is_read:
+            with parts.phases.phase("collective"):
+                window.read(parts.strategy, parts.stop.signal_number)
+        counters.tokens_seen += window.tokens
+        elapsed = time.perf_counter() - window.begun
+        speed = window.tokens / elapsed
+        peak = parts.strategy.device.peak_flops
+        self._tell(
+            "on_step",
+            {
+                "attempt": parts.attempt,
+                "step": counters.step,
+                "epoch": round(counters.step / parts.plan.steps_per_epoch, 6),
+                "loss": window.loss,
+                "grad_norm": window.norm,
+                "learning_rate": window.learning_rate,
+                "tokens": window.tokens,
+                "labelled_tokens": window.labelled,
+                "tokens_seen": counters.tokens_seen,
+                "tokens_per_second": speed,
+                "mfu": parts.flops_per_token * speed / (peak * parts.strategy.world_size) if peak else None,
+                "memory_peak_bytes": parts.strategy.device.memory_peak_bytes(),
+                "batch_hash": self._hash(window.last_batch),
+                "skipped_steps": counters.skipped_steps,
+                "seconds": {"step": round(elapsed, 6), **parts.phases.take()},
+            },
+        )
+        asked = window.asked_to_stop
+        self._window = _Window.start(parts.strategy.device.torch_device)
+        if asked:
+            self._stop(asked)
+
+    def _hash(self, sequences: list[Sequence_]) -> str | None:
+        parts = self.parts
+        return hash_of_batch(parts.dataset, sequences) if parts.recipe.align.batch_hash and parts.strategy.is_main else None
+
+    def _stop(self, number: int) -> None:
+        self._save()
+        self.parts.checkpointer.wait()
+        step = self.counters.step
+        raise Stopped(
+            f"stopped by {signal.Signals(number).name} after step {step}, with a checkpoint",
+            remedy="give the same command again to go on from there",
+            signal_number=number,
+            where=self.parts.run.checkpoint(step),
+        )
+
+    def _evaluate(self) -> str | None:
+        """Evaluate; returns the reason to end early, if there is one."""
+        parts, counters, evaluation = self.parts, self.counters, self.parts.evaluation
+        assert evaluation is not None
+        begun = time.perf_counter()
+        with parts.phases.phase("evaluation"):
+            loss, labelled = evaluation.loss(parts.objective)
+        early = parts.recipe.eval.early_stop
+        improved = counters.best_loss is None or loss < counters.best_loss - (early.min_improvement if early else 0.0)
+        if improved:
+            counters.best_loss, counters.best_step, counters.worse_evaluations = loss, counters.step, 0
+        else:
+            counters.worse_evaluations += 1
+        seconds = time.perf_counter() - begun
+        record = {"attempt": parts.attempt, "step": counters.step, "loss": loss, "labelled_tokens": labelled, "seconds": seconds}
+        self._tell("on_evaluation", record)
+        # Evaluation is not training time: the next record's speed begins after it.
+        self._window.begun += seconds
+        if improved and parts.recipe.checkpoint.best:
+            parts.checkpointer.protected = {counters.step}
+            self._save()
+        if early and counters.worse_evaluations >= early.patience:
+            return f"no improvement in {early.patience} evaluations; the best was step {counters.best_step}"
+        return None
+
+    def _save(self) -> None:
+        parts, begun = self.parts, time.perf_counter()
+        if self._scaler is not None:
+            self.counters.scaler = self._scaler.state_dict()
+        with parts.phases.phase("checkpoint"):
+            parts.checkpointer.save(self.counters.step, asdict(self.counters))
+        self._window.begun += time.perf_counter() - begun
+
+    def _recorded(self, step: int) -> bool:
+        # Steps with a checkpoint are recorded, so that a resumed run never begins inside a window.
+        return step % self.parts.recipe.track.every_steps == 0 or step == self.parts.total_steps or self._checkpoints(step)
+
+    def _checkpoints(self, step: int) -> bool:
+        return step % self.parts.checkpoint_every == 0 and step < self.parts.total_steps
+
+    def _evaluates(self, step: int) -> bool:
+        if self.parts.evaluation is None:
+            return False
+        every = self.parts.recipe.eval.every_steps or self.parts.plan.steps_per_epoch
+        return step % every == 0 or step == self.parts.total_steps
+
+    def _tell(self, moment: str, record: dict[str, Any]) -> None:
+        if self.parts.strategy.is_main:
+            for callback in self.parts.callbacks:
+                getattr(callback, moment)(record)
+
+
+@dataclass
+class _Window:
+    """What has happened since the last record: one step, or `track.every_steps` of them."""
+
+    loss_sum: torch.Tensor
+    begun: float
+    labelled: int = 0
+    tokens: int = 0
+    last_batch: list[Sequence_] = field(default_factory=list)
+    grad_norm: torch.Tensor | None = None
+    learning_rate: float = 0.0
+    is_read: bool = False
+    loss: float = math.nan
+    """Mean over the labelled tokens of the window, all ranks; known once read."""
+    norm: float = math.nan
+    asked_to_stop: int = 0
+    """A signal that reached any rank, agreed by all of them."""
+
+    @classmethod
+    def start(cls, device: torch.device) -> _Window:
+        return cls(torch.zeros((), device=device), time.perf_counter())
+
+    def add(self, loss: torch.Tensor, labelled: int, tokens: int, batch: list[Sequence_]) -> None:
+        self.loss_sum += loss
+        self.labelled += labelled
+        self.tokens += tokens
+        self.last_batch = batch
+        self.is_read = False
+
+    def read(self, strategy: Strategy, signal_number: int) -> None:
+        """Bring the numbers to the host: the one synchronisation of a recorded step."""
+        norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
+        by_interrupt, by_term = float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)
+        # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
+        loss, norm_sum, interrupts, terms = strategy.sum(
+            [self.loss_sum, norm / strategy.world_size, by_interrupt, by_term]
+        )
+        self.loss, self.norm = loss / self.labelled, norm_sum
+        self.asked_to_stop = signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
+        self.is_read = True

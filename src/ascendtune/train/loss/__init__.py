@@ -1,0 +1,1 @@
+"""How far is the model from the data? Losses that score only what is learnt."""

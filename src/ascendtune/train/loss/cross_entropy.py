@@ -1,0 +1,114 @@
+"""Cross-entropy over labelled positions, in chunks: (labelled × vocabulary) logits never exist at once.
+
+The gradient is computed in the forward pass, chunk by chunk, while the logits are there (the method of Liger's fused
+linear cross-entropy): three matrix products per chunk, nothing recomputed, and unlabelled positions cost nothing.
+
+For one position with hidden state h, weights W (vocabulary × hidden) and target y, in fp32:
+
+    z = W h        loss = logsumexp(z) - z_y        dloss/dz = softmax(z) - onehot(y)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+# Bytes of fp32 logits a chunk may take; large enough that the matrix product runs at full speed.
+_CHUNK_BYTES = 64 * 1024 * 1024
+
+
+def linear_cross_entropy(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
+    """Sum of the cross-entropy of `head(hidden)` against `targets`, in fp32.
+
+    Args:
+        hidden: (positions, hidden) the labelled positions only.
+        head: the language-model head; a plain nn.Linear takes the fused path, anything else (an adapter around it, a
+            normalised head) is called chunk by chunk under recomputation.
+        targets: (positions,) int64 token ids.
+
+    Returns:
+        (): the sum; 0 with a gradient of 0 when there is no position.
+    """
+    if type(head) is nn.Linear:
+        return _fused(hidden, head, targets)
+    return _chunkwise(hidden, head, targets)
+
+
+def _fused(hidden: torch.Tensor, head: nn.Linear, targets: torch.Tensor) -> torch.Tensor:
+    weight, bias = head.weight, head.bias
+    if torch.is_autocast_enabled(hidden.device.type):
+        # Autocast does not reach into a custom function: cast here, so that gradients flow back through the casts.
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        bias = bias.to(dtype) if bias is not None else None
+    loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor
+    ) -> torch.Tensor:
+        wants_hidden, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
+        rows = _rows_per_chunk(weight.shape[0])
+        for start in range(0, len(hidden), rows):
+            chunk, target = hidden[start : start + rows], targets[start : start + rows]
+            logits = nn.functional.linear(chunk, weight, bias).float()
+            normaliser = torch.logsumexp(logits, dim=-1)
+            total += (normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum()
+            if not (wants_hidden or wants_weight or grad_bias is not None):
+                continue
+            grad = logits.sub_(normaliser[:, None]).exp_()
+            grad.scatter_add_(1, target[:, None], grad.new_full((len(target), 1), -1.0))
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            grad = grad.to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad, weight, out=grad_hidden[start : start + rows])
+            if grad_weight is not None:
+                if grad_weight.dtype == weight.dtype:
+                    grad_weight.addmm_(grad.t(), chunk)
+                else:
+                    grad_weight += grad.t() @ chunk
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = weight.dtype, bias.dtype if bias is not None else None
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        return (
+            grad_hidden * grad_output.to(grad_hidden.dtype) if grad_hidden is not None else None,
+            (grad_weight * grad_output).to(weight_dtype) if grad_weight is not None else None,
+            (grad_bias * grad_output).to(bias_dtype) if grad_bias is not None else None,
+            None,
+        )
+
+
+def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
+    from torch.utils.checkpoint import checkpoint
+
+    def score(chunk: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(head(chunk).float(), target, reduction="sum")
+
+    if len(hidden) == 0:
+        return head(hidden).float().sum()
+    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    rows = _rows_per_chunk(int(getattr(head, "out_features", 131072)))
+    for start in range(0, len(hidden), rows):
+        part = checkpoint(score, hidden[start : start + rows], targets[start : start + rows], use_reentrant=False)
+        assert isinstance(part, torch.Tensor)
+        total = total + part
+    return total
+
+
+def _rows_per_chunk(vocabulary: int) -> int:
+    return max(64, _CHUNK_BYTES // (4 * vocabulary))

@@ -1,0 +1,111 @@
+"""A transformers model, ready for its tuner: right type, our attention, room for new tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.train.attention.interface import choose, register
+from ascendtune.train.precision import DTYPES, Precision
+from ascendtune.train.recipe import ModelSection
+
+
+def read_config(section: ModelSection, directory: Path) -> Any:
+    """The model's config.
+
+    Raises:
+        RecipeError: transformers does not know the architecture, or it needs code that may not run.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(directory, trust_remote_code=section.trust_remote_code)
+    except (ValueError, KeyError, ImportError) as error:
+        remedy = "upgrade transformers, or check config.json"
+        if "trust_remote_code" in str(error):
+            remedy = "read the model's Python files, then set model.trust_remote_code: true"
+        first_line = str(error).strip().splitlines()[0]
+        raise RecipeError(f"the model cannot be read: {first_line}", remedy=remedy, where=directory) from error
+
+
+def choose_attention(section: ModelSection, config: Any, device_default: str) -> tuple[str, str]:
+    """Name of the attention and the reason for it."""
+    return choose(config, section.attention, device_default)
+
+
+def load_model(
+    section: ModelSection, directory: Path, config: Any, *, precision: Precision, attention: str, vocabulary: int, seed: int
+) -> Any:
+    """A causal language model on the CPU, in training mode.
+
+    Args:
+        attention: a name from the attention table.
+        vocabulary: tokens of the tokenizer; the embeddings grow when they have fewer rows.
+        seed: for `init: random`, and for nothing else.
+
+    Raises:
+        RecipeError: weights are missing or do not fit the architecture.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    dtype, implementation = DTYPES[precision.weights], register(attention)
+    if section.init == "random":
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
+        )
+    else:
+        model = _load_weights(section, directory, dtype, implementation)
+    grow_embeddings(model, vocabulary)
+    model.train()
+    return model
+
+
+def _load_weights(section: ModelSection, directory: Path, dtype: torch.dtype, implementation: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=dtype,
+            attn_implementation=implementation,
+            trust_remote_code=section.trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise RecipeError(
+            f"the weights cannot be loaded: {first_line}",
+            remedy="check that the folder holds the safetensors of this config.json, complete",
+            where=directory,
+        ) from error
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        # transformers fills these with random numbers and says so in a warning that scrolls by.
+        raise RecipeError(
+            f"{len(missing)} weights are missing from the files, first {missing[0]}",
+            remedy="download the model again; `model.init: random` starts from random weights on purpose",
+            where=directory,
+        )
+    return model
+
+
+def grow_embeddings(model: Any, vocabulary: int) -> int:
+    """Add rows for new tokens, each the mean of the old rows; returns how many. Never shrinks."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if vocabulary <= rows:
+        return 0
+    model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    tables = [model.get_input_embeddings().weight]
+    if (head := model.get_output_embeddings()) is not None and head.weight is not tables[0]:
+        tables.append(head.weight)
+    with torch.no_grad():
+        for table in tables:
+            table[rows:] = table[:rows].float().mean(0).to(table.dtype)
+    return vocabulary - rows

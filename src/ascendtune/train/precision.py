@@ -1,0 +1,60 @@
+"""In which type things are held and multiplied."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from ascendtune.core.errors import MachineError
+from ascendtune.machine.device import Device
+from ascendtune.train.recipe import Recipe
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The outcome of `precision` and `model.dtype` on one device, with the reason."""
+
+    compute: str
+    """fp32, bf16 or fp16: the type of matrix products (autocast)."""
+    weights: str
+    """In which type the model's weights are loaded."""
+    reason: str
+    device_type: str
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of every forward pass."""
+        if self.compute == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device_type, DTYPES[self.compute])
+
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """fp16 gradients need scaling; bf16 has fp32's range."""
+        return torch.amp.GradScaler(self.device_type) if self.compute == "fp16" else None
+
+
+def choose_precision(recipe: Recipe, device: Device) -> Precision:
+    """Resolve `auto`.
+
+    Raises:
+        MachineError: the device does not compute the type that is asked for.
+    """
+    compute = recipe.precision
+    reason = "as asked"
+    if compute == "auto":
+        compute = device.best_precision()
+        reason = f"the best that {device.name} has"
+    elif compute == "fp16" and not device.supports_fp16:
+        raise MachineError(f"{device.name} ({device.kind}) does not train in fp16", remedy="use precision: bf16 or fp32")
+    elif compute == "bf16" and not device.supports_bf16 and device.kind != "cpu":
+        # Every CPU computes bf16, only slowly; an accelerator without it raises in the middle of the first step.
+        raise MachineError(f"{device.name} has no bf16", remedy="use precision: fp16 or fp32")
+    weights = recipe.model.dtype
+    if weights == "auto":
+        # Trained weights are fp32: at small learning rates a bf16 weight does not move. Frozen ones need no more than
+        # what they are multiplied in; adapters over them are fp32 in any case.
+        weights = compute if recipe.method.tuner == "lora" else "fp32"
+    return Precision(compute, weights, reason, device.torch_device.type)

@@ -1,0 +1,227 @@
+"""From a recipe to a run directory that a worker can train in: model found, data prepared, place chosen. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core import process
+from ascendtune.core.errors import InputError, MachineError, RecipeError
+from ascendtune.core.files import file_lock
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.prepare import Prepared, prepare
+from ascendtune.hub.download import fetch_model
+from ascendtune.train.recipe import Recipe
+
+Progress = Callable[[str, int, int], None]
+
+# Keys that may differ when a run goes on: they change where things go and how fast, not what is learnt.
+_FREE_TO_CHANGE = ("name", "run_dir", "checkpoint.", "track.", "data.processes", "memory.", "parallel.", "batch.")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a start comes to."""
+
+    run: RunDir | None
+    """None when only the data was asked for."""
+    prepared: Prepared
+    messages: list[str] = field(default_factory=list)
+    """Sentences for the user: what is resumed and why, which name was taken."""
+
+
+def prepare_run(
+    recipe: Recipe,
+    origins: dict[str, str],
+    *,
+    allow_change: Sequence[str] = (),
+    trust_checkpoint: bool = False,
+    only_data: bool = False,
+    progress: Progress | None = None,
+) -> Start:
+    """Do everything that needs no device.
+
+    Args:
+        origins: where each key's value came from, for origins.json.
+        allow_change: dotted keys (or `data`) that may differ from the run that is resumed.
+        trust_checkpoint: load a checkpoint from outside the run; its metadata is a pickle.
+        only_data: prepare the tokens and stop there.
+
+    Raises:
+        RecipeError, DataError: the recipe, the model or the data are not right.
+        MachineError: the run directory cannot be written or is in use.
+    """
+    model_directory = fetch_model(
+        recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
+    ).resolve()
+    choice = None if only_data else _choose_directory(recipe, allow_change, trust_checkpoint)
+    prepared = prepare(
+        recipe.data, model_directory, new_tokens=recipe.model.new_tokens, seed=recipe.seed, progress=progress
+    )
+    if choice is None:
+        return Start(None, prepared)
+    if choice.resumed is not None:
+        _require_same_data(choice.run, prepared.fingerprint, allow_change)
+        choice.run.update(resume_from=str(choice.resumed), model_directory=str(model_directory), argv=_argv())
+        choice.run.rewrite_recipe(recipe.to_yaml(), origins)
+    else:
+        choice.run.create(recipe.to_yaml(), origins, _facts(recipe, model_directory, prepared, choice.foreign))
+    return Start(choice.run, prepared, [*choice.messages])
+
+
+@dataclass(frozen=True)
+class _Choice:
+    run: RunDir
+    resumed: Path | None
+    """A checkpoint of this run to go on from."""
+    foreign: Path | None
+    """A checkpoint of another run to start from."""
+    messages: list[str]
+
+
+def _choose_directory(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> _Choice:
+    wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
+    newest = _newest_of_series(wanted)
+    if newest is not None:
+        _require_free(newest)
+    if resume not in ("auto", "never"):
+        return _from_path(recipe, Path(resume), wanted, allow_change, trust_checkpoint)
+    if newest is None:
+        return _Choice(RunDir(wanted), None, None, [])
+    state, steps = newest.read()["state"], newest.checkpoint_steps()
+    if resume == "never":
+        reason = "checkpoint.resume is never"
+    elif state == "finished":
+        reason = f"{newest} has finished"
+    elif not steps:
+        reason = f"{newest} has no checkpoint"
+        if not newest.has_metrics():
+            return _Choice(newest, None, None, [f"starting over in {newest}: its last attempt ended before the first step"])
+    else:
+        _require_same_recipe(newest, recipe, allow_change)
+        checkpoint = newest.checkpoint(steps[-1])
+        return _Choice(newest, checkpoint, None, [f"resuming {newest} from step {steps[-1]}: it was {state} and has this checkpoint"])
+    free = RunDir(_next_of_series(wanted))
+    return _Choice(free, None, None, [f"starting {free}: {reason}"])
+
+
+def _from_path(
+    recipe: Recipe, checkpoint: Path, wanted: Path, allow_change: Sequence[str], trust_checkpoint: bool
+) -> _Choice:
+    key = "checkpoint.resume"
+    if not checkpoint.is_dir():
+        raise RecipeError(
+            f"{key}: no such checkpoint", remedy="give a directory like runs/NAME/checkpoints/step_100", where=checkpoint
+        )
+    if not (checkpoint / "state.json").is_file() or not (checkpoint / ".metadata").is_file():
+        raise RecipeError(
+            f"{key}: not a complete checkpoint", remedy="give a directory that holds state.json and .metadata", where=checkpoint
+        )
+    owner = RunDir(checkpoint.resolve().parent.parent)
+    if owner.run_json.is_file() and owner.path == wanted.resolve():
+        _require_same_recipe(owner, recipe, allow_change)
+        return _Choice(RunDir(wanted), checkpoint, None, [f"resuming {wanted} from {checkpoint}: as asked"])
+    if not trust_checkpoint:
+        raise RecipeError(
+            f"{key}: this checkpoint belongs to another run, and its metadata is a pickle, which can run code",
+            remedy="add --trust-checkpoint when you know who wrote it",
+            where=checkpoint,
+        )
+    run = RunDir(wanted if _newest_of_series(wanted) is None else _next_of_series(wanted))
+    return _Choice(run, None, checkpoint.resolve(), [f"starting {run} from {checkpoint}: as asked"])
+
+
+def _series(wanted: Path) -> dict[int, Path]:
+    """`name` is number 1, `name-2` number 2, …: those that exist as run directories or otherwise."""
+    pattern = re.compile(re.escape(wanted.name) + r"(?:-(\d+))?")
+    entries = wanted.parent.iterdir() if wanted.parent.is_dir() else iter(())
+    found = ((pattern.fullmatch(entry.name), entry) for entry in entries)
+    return {int(match.group(1) or 1): entry for match, entry in found if match}
+
+
+def _newest_of_series(wanted: Path) -> RunDir | None:
+    runs = {number: RunDir(path) for number, path in _series(wanted).items() if RunDir(path).run_json.is_file()}
+    return runs[max(runs)] if runs else None
+
+
+def _next_of_series(wanted: Path) -> Path:
+    taken = _series(wanted)
+    return wanted.with_name(f"{wanted.name}-{max(taken) + 1}") if taken else wanted
+
+
+def _require_free(run: RunDir) -> None:
+    with file_lock(run.lock, wait=False) as free:
+        if not free:
+            raise MachineError(
+                "this run is being trained by another process",
+                remedy="wait for it, or give this one another name: name=OTHER",
+                where=run.path,
+            )
+
+
+def _require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]) -> None:
+    before = _leaves(Recipe.load(run.recipe).model_dump(mode="json"))
+    after = _leaves(recipe.model_dump(mode="json"))
+    changed = [
+        f"{key}: {before.get(key)} -> {after.get(key)}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not _may_change(key, allow_change)
+    ]
+    if changed:
+        keys = " ".join(f"--allow-change {line.partition(':')[0]}" for line in changed)
+        raise RecipeError(
+            "this run was trained with another recipe: " + "; ".join(changed),
+            remedy=f"undo the change; or go on with it: {keys}; or start anew: checkpoint.resume=never",
+            where=run.recipe,
+        )
+
+
+def _require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str]) -> None:
+    before = run.read().get("data_hash")
+    if before != fingerprint and not _may_change("data", allow_change):
+        raise InputError(
+            f"the data is not what this run was trained on: its files, template or tokenizer have changed ({before} -> {fingerprint})",
+            remedy="restore the data; or go on with it: --allow-change data; or start anew: checkpoint.resume=never",
+            where=run.path,
+        )
+
+
+def _may_change(key: str, allowed: Sequence[str]) -> bool:
+    return key.startswith(_FREE_TO_CHANGE) or any(key == each or key.startswith(each + ".") for each in allowed)
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _facts(recipe: Recipe, model_directory: Path, prepared: Prepared, foreign: Path | None) -> dict[str, Any]:
+    """What run.json says from the beginning; the worker adds devices, versions and what it chose."""
+    git = process.run(["git", "rev-parse", "HEAD"], timeout_seconds=5)
+    return {
+        "name": recipe.name,
+        "argv": _argv(),
+        "directory": os.getcwd(),
+        "host": socket.gethostname(),
+        "git_commit": git.output.strip() if git.exit_code == 0 else None,
+        "recipe_hash": hashlib.sha256(recipe.to_yaml().encode()).hexdigest()[:16],
+        "data_hash": prepared.fingerprint,
+        "seed": recipe.seed,
+        "model_directory": str(model_directory),
+        "resume_from": str(foreign) if foreign else None,
+        "exit_cause": None,
+        "resolved": {},
+    }
+
+
+def _argv() -> list[str]:
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]

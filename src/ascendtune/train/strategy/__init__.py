@@ -1,0 +1,1 @@
+"""How do several devices share the work?"""

@@ -1,0 +1,60 @@
+"""What the loop asks of a strategy; on one device all answers are trivial."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from ascendtune.machine.device import Device
+
+
+class Strategy:
+    """One device. `ddp` and others override what differs."""
+
+    name = "single"
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.rank = 0
+        self.world_size = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    def wrap(self, objective: nn.Module) -> nn.Module:
+        """The module to call in training: `objective` plus whatever keeps the ranks' gradients equal."""
+        return objective
+
+    def without_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Context for all but the last micro-batch of a step."""
+        return nullcontext()
+
+    def sum(self, values: list[torch.Tensor | float]) -> list[float]:
+        """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
+        return _stack(values, self.device).tolist()  # type: ignore[no-any-return]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def gradient_scale(self) -> float:
+        """What a summed loss is multiplied with so that gradients come out summed over ranks."""
+        return 1.0
+
+    def close(self) -> None:
+        """Leave the process group."""
+
+
+def _stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
+    # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
+    dtype = torch.float64 if device.kind != "npu" else torch.float32
+    target = device.torch_device
+    return torch.stack(
+        [
+            value.detach().to(dtype) if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype, device=target)
+            for value in values
+        ]
+    )

@@ -1,0 +1,26 @@
+"""Which weights may change?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ascendtune.core.table import load
+from ascendtune.train.recipe import MethodSection
+
+TABLE = {
+    "full": "ascendtune.train.tuner.full:tune_all",
+    "lora": "ascendtune.train.tuner.lora:add_adapter",
+}
+
+
+def apply_tuner(model: Any, section: MethodSection) -> Any:
+    """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel)."""
+    tune: Callable[[Any, MethodSection], Any] = load(TABLE, section.tuner)
+    return tune(model, section)
+
+
+def trainable_share(model: Any) -> tuple[int, int]:
+    """(trainable, all) parameters; tied ones count once."""
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(count for count, trains in counts if trains), sum(count for count, _ in counts)
