@@ -1,0 +1,204 @@
+"""A path or a hub id becomes a path on this machine, or an error that says what to do.
+
+Downloads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN, proxies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError, disk_fault
+from ascendtune.core.log import say
+from ascendtune.core.nearest import nearest_path
+from ascendtune.hub.verify import check_model_directory
+
+Kind = Literal["model", "dataset"]
+
+_HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
+_DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
+# Pickled weights are not among them: they are never loaded, so nobody should wait for them.
+_MODEL_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.tiktoken", "*.jinja", "*.py"]
+# Copies of the weights in other layouts, for other programs.
+_MODEL_COPIES = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors"]
+
+
+def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed: bool = True) -> Path:
+    """The directory of a model in Hugging Face format; downloaded when it is a hub id.
+
+    Args:
+        revision: branch, tag or commit of a hub id.
+        weights_needed: False when they will be drawn at random; then they are not downloaded either.
+
+    Raises:
+        RecipeError: no such path, no such model, no access, or not a whole model.
+        MachineError: the hub cannot be reached, or the disk is full.
+    """
+    path = _local(path_or_id, "model")
+    if path is None:
+        wanted = [each for each in _MODEL_FILES if weights_needed or each != "*.safetensors"]
+        path = _download(path_or_id, "model", revision, wanted, _MODEL_COPIES)
+    check_model_directory(path, weights_needed=weights_needed)
+    return path
+
+
+def fetch_dataset(
+    path_or_id: str, revision: str | None = None, *, split: str | None = None, subset: str | None = None
+) -> Path:
+    """The file or directory of a data set; downloaded when it is a hub id.
+
+    Args:
+        revision: branch, tag or commit of a hub id.
+        split: of a hub id, only files named after it are downloaded.
+        subset: likewise.
+
+    Raises:
+        DataError: no such path, no such data set, no access.
+        MachineError: the hub cannot be reached, or the disk is full.
+    """
+    path = _local(path_or_id, "dataset")
+    if path is not None:
+        return path
+    words = [word for word in (subset, split) if word]
+    middle = "".join(f"{word}*" for word in words)
+    wanted = [f"*{middle}{suffix}{packed}" for suffix in _DATA_SUFFIXES for packed in ("", ".gz")]
+    path = _download(path_or_id, "dataset", revision, wanted, [])
+    if not path.is_dir():
+        named = f" named after {' and '.join(words)}" if words else ""
+        raise DataError(
+            f"the data set {path_or_id} has no data file{named}",
+            remedy=f"look at the names on {_endpoint()}/datasets/{path_or_id}/tree/main; "
+            f"files must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
+        )
+    return path
+
+
+def _local(text: str, kind: Kind) -> Path | None:
+    """The path, or None when `text` is a hub id.
+
+    Raises:
+        RecipeError, DataError: `text` reads like a path, and nothing is there.
+    """
+    path = Path(text).expanduser()
+    if path.exists():
+        return path
+    if _reads_like_a_path(text):
+        nearest = nearest_path(path)
+        remedy = f"did you mean '{nearest}'?" if nearest else "check the path; it starts at the working directory"
+        raise _input_error(kind)(f"no such {_noun(kind)} path", remedy=remedy, where=text)
+    return None
+
+
+def _reads_like_a_path(text: str) -> bool:
+    has_folder = "/" in text and Path(text).parent.is_dir()
+    is_file = text.removesuffix(".gz").endswith(_DATA_SUFFIXES)
+    return text.startswith(("/", "~", ".")) or has_folder or is_file or not _HUB_ID.fullmatch(text)
+
+
+def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MachineError(
+            f"'{name}' is not a local path, and downloading needs huggingface_hub",
+            remedy="pip install 'ascendtune[train]', or give a local path",
+        ) from error
+    if not sys.stderr.isatty():
+        huggingface_hub.utils.disable_progress_bars()
+    say(f"looking for the {_noun(kind)} {name} in the cache and on {_endpoint()}")
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                name,
+                repo_type=kind,
+                revision=revision,
+                allow_patterns=list(wanted),
+                ignore_patterns=list(unwanted) or None,
+            )
+        )
+    except Exception as error:
+        translated = _translated(error, name, kind, revision)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def _translated(error: BaseException, name: str, kind: Kind, revision: str | None) -> AscendtuneError | None:
+    """Our error for one of huggingface_hub or of the network; None for what is neither."""
+    from huggingface_hub import errors
+
+    refused, noun, url = (
+        _input_error(kind),
+        _noun(kind),
+        f"{_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}",
+    )
+    nearest = nearest_path(Path(name))
+    or_path = f"; for a local path: did you mean '{nearest}'?" if nearest else ""
+    if isinstance(error, errors.GatedRepoError):
+        return refused(
+            f"the {noun} {name} is gated: access must be granted first",
+            remedy=f"ask for access on {url}, then set HF_TOKEN",
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return refused(
+            f"there is no {noun} {name} on {_endpoint()} (or it is private), and no such local path",
+            remedy=f"check the spelling; a private one needs HF_TOKEN{or_path}",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return refused(f"{name} has no revision '{revision}'", remedy=f"choose one that is listed on {url}/tree/main")
+    if isinstance(error, errors.HFValidationError):
+        return refused(f"'{name}' is neither a local path nor a hub id: {error}", remedy="check the spelling")
+    if _status(error) in (401, 403):
+        return refused(f"{_endpoint()} refuses access to {name}", remedy="set HF_TOKEN to a token that may read it")
+    if isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError):
+        return _unreachable(error, name, noun, or_path)
+    if isinstance(error, errors.FileMetadataError) or type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
+        return _unreachable(error, name, noun, or_path)
+    if isinstance(error, OSError):
+        return disk_fault(error, _cache(), "downloading") or _unreachable(error, name, noun, or_path)
+    return None
+
+
+def _unreachable(error: BaseException, name: str, noun: str, or_path: str) -> MachineError:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return MachineError(
+            f"the {noun} {name} is not a local path and not whole in the cache, and HF_HUB_OFFLINE forbids downloading",
+            remedy=f"unset HF_HUB_OFFLINE, or fetch it on another machine and copy {_cache()}{or_path}",
+        )
+    reason = _status(error) or type(error.__cause__ or error).__name__
+    return MachineError(
+        f"the {noun} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used ({reason})",
+        remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
+        f"machine and give its path here{or_path}",
+    )
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an error, or of its cause."""
+    for each in (error, error.__cause__):
+        response: Any = getattr(each, "response", None)
+        if response is not None:
+            return int(response.status_code)
+    return None
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _input_error(kind: Kind) -> type[RecipeError] | type[DataError]:
+    return RecipeError if kind == "model" else DataError
+
+
+def _noun(kind: Kind) -> str:
+    return "model" if kind == "model" else "data set"

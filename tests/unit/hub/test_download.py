@@ -1,0 +1,198 @@
+"""Downloads run in processes of their own: huggingface_hub reads its variables once, when it is imported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import DataError, RecipeError
+from ascendtune.core.process import Finished, run
+from ascendtune.hub.download import fetch_dataset, fetch_model
+
+_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_EMPTY_WEIGHTS = (2).to_bytes(8, "little") + b"{}"
+_MODEL = {
+    "config.json": b'{"model_type": "qwen2"}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": _EMPTY_WEIGHTS,
+    "pytorch_model.bin": b"pickle",
+    "original/params.json": b"{}",
+}
+_DATASET = {
+    "README.md": b"# rows",
+    "en/train.jsonl": b'{"prompt": "1", "completion": "2"}\n',
+    "en/test.jsonl": b"{}\n",
+    "zh/train.jsonl": b"{}\n",
+}
+
+
+_REPOSITORIES = {"models/owner/whole": _MODEL, "datasets/owner/rows": _DATASET}
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """As much of the hub's protocol as a snapshot needs, over two repositories and two refusals."""
+
+    requested: list[str]
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = self.path.partition("?")[0].lstrip("/")
+        self.requested.append(path)
+        if "gated" in path:
+            return self._send(403, b"", {"X-Error-Code": "GatedRepo"}, with_body)
+        if "broken" in path:
+            return self._send(500, b"", {}, with_body)
+        for name, files in _REPOSITORIES.items():
+            bare = name.removeprefix("models/")
+            if path.startswith(f"api/{name}/revision/"):
+                if not path.endswith("/main"):
+                    return self._send(404, b"", {"X-Error-Code": "RevisionNotFound"}, with_body)
+                info = {
+                    "id": name.partition("/")[2],
+                    "sha": _COMMIT,
+                    "siblings": [{"rfilename": each} for each in files],
+                }
+                return self._send(200, json.dumps(info).encode(), {}, with_body)
+            if path.startswith(f"api/{name}/tree/"):
+                tree = [
+                    {"type": "file", "path": each, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                    for each, content in files.items()
+                ]
+                return self._send(200, json.dumps(tree).encode(), {}, with_body)
+            if path.startswith(f"{bare}/resolve/"):
+                content = files[path.removeprefix(f"{bare}/resolve/").partition("/")[2]]
+                headers = {"X-Repo-Commit": _COMMIT, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+                return self._send(200, content, headers, with_body)
+        return self._send(404, b"", {"X-Error-Code": "RepoNotFound"}, with_body)
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str], with_body: bool) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    _Hub.requested = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+_ASK = """
+import sys
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.hub.download import fetch_dataset, fetch_model
+for call in sys.argv[1:]:
+    try:
+        print(eval(call))
+    except AscendtuneError as error:
+        print(type(error).__name__, error.exit_code, error)
+"""
+
+
+def _ask(home: Path, endpoint: str, *calls: str, **variables: str) -> Finished:
+    kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    environment = {**kept, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **variables}
+    done = run([sys.executable, "-c", _ASK, *calls], timeout_seconds=60, env=environment)
+    assert done.exit_code == 0, done.error
+    return done
+
+
+def test_a_model_is_downloaded_without_pickles_and_then_found_offline(hub: str, tmp_path: Path) -> None:
+    _Hub.requested.clear()
+    done = _ask(tmp_path, hub, "fetch_model('owner/whole')")
+    assert "%" not in done.error, "a progress bar where there is no terminal"
+    folder = Path(done.output.strip())
+    assert sorted(entry.name for entry in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert (folder / "model.safetensors").read_bytes() == _EMPTY_WEIGHTS
+    assert not [path for path in _Hub.requested if path.endswith(".bin") or "original" in path]
+
+    asked_before = len(_Hub.requested)
+    offline = _ask(tmp_path, hub, "fetch_model('owner/whole')", "fetch_model('owner/other')", HF_HUB_OFFLINE="1")
+    found, missing = offline.output.strip().split("\n", 1)
+    assert Path(found) == folder
+    assert missing.startswith("MachineError 3") and "HF_HUB_OFFLINE forbids" in missing
+    assert len(_Hub.requested) == asked_before
+
+
+def test_only_the_split_and_subset_of_a_data_set_are_downloaded(hub: str, tmp_path: Path) -> None:
+    folder = Path(_ask(tmp_path, hub, "fetch_dataset('owner/rows', split='train', subset='en')").output.strip())
+    assert [str(file.relative_to(folder)) for file in folder.rglob("*.*")] == ["en/train.jsonl"]
+
+
+def test_a_split_without_files_is_named(hub: str, tmp_path: Path) -> None:
+    answer = _ask(tmp_path, hub, "fetch_dataset('owner/rows', split='dev')").output
+    assert answer.startswith("DataError 2 the data set owner/rows has no data file named after dev")
+
+
+def test_a_hub_in_trouble_is_told_apart_from_a_wrong_name(hub: str, tmp_path: Path) -> None:
+    answer = _ask(tmp_path, hub, "fetch_model('owner/broken')").output
+    assert answer.startswith("MachineError 3") and "(500)" in answer
+
+
+def test_refusals_of_the_hub_say_what_to_do(hub: str, tmp_path: Path) -> None:
+    answers = _ask(
+        tmp_path,
+        hub,
+        "fetch_model('owner/nothing')",
+        "fetch_dataset('owner/nothing')",
+        "fetch_model('owner/whole', 'v9')",
+        "fetch_model('owner/gated')",
+    ).output
+    assert answers.startswith("RecipeError 2 there is no model owner/nothing on http://127.0.0.1")
+    assert "DataError 2 there is no data set owner/nothing" in answers
+    assert "RecipeError 2 owner/whole has no revision 'v9'" in answers
+    assert "RecipeError 2 the model owner/gated is gated" in answers and "HF_TOKEN" in answers
+    assert answers.count("  do: ") == 4
+
+
+def test_a_hub_that_cannot_be_reached_is_a_fault_of_the_machine(tmp_path: Path) -> None:
+    # Port 9 (discard) is closed everywhere.
+    answer = _ask(tmp_path, "http://127.0.0.1:9", "fetch_model('owner/whole')").output
+    assert answer.startswith("MachineError 3") and "set HF_ENDPOINT to a mirror" in answer
+
+
+@pytest.mark.parametrize("text", ["./model", "/no/such/model", "~/no-such-model", "a/b/c", "models/qwem", "two words"])
+def test_what_reads_like_a_path_never_reaches_the_network(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "qwen").mkdir(parents=True)
+    began = time.monotonic()
+    with pytest.raises(RecipeError, match="no such model path") as raised:
+        fetch_model(text)
+    assert time.monotonic() - began < 1
+    if text == "models/qwem":
+        assert raised.value.remedy == "did you mean 'models/qwen'?"
+
+
+def test_a_missing_data_file_is_a_path_even_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alpaca.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match="no such data set path") as raised:
+        fetch_dataset("alpaca.json")
+    assert raised.value.remedy == "did you mean 'alpaca.jsonl'?"
+    assert fetch_dataset("alpaca.jsonl") == Path("alpaca.jsonl")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.hub.verify import check_model_directory
+
+_HEADER = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+_WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(8)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(_WEIGHTS)
+    return folder
+
+
+def test_a_whole_model_passes(model: Path) -> None:
+    check_model_directory(model, weights_needed=True)
+
+
+def test_a_model_written_by_transformers_passes(tiny_model: Path) -> None:
+    check_model_directory(tiny_model, weights_needed=True)
+
+
+def _shards(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+    files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def _adapter(model: Path) -> None:
+    (model / "config.json").rename(model / "adapter_config.json")
+
+
+def _one_level_up(model: Path) -> None:
+    inner = model / "checkpoint"
+    inner.mkdir()
+    shutil.move(model / "config.json", inner / "config.json")
+
+
+_DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda m: (m / "config.json").unlink(), "there is no config.json"),
+    "adapter": (_adapter, "this is a LoRA adapter"),
+    "one level up": (_one_level_up, "did you mean '.*checkpoint'"),
+    "config is no JSON": (lambda m: (m / "config.json").write_text("{"), "not readable as JSON"),
+    "config without type": (lambda m: (m / "config.json").write_text("{}"), "does not say the model_type"),
+    "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), "the model has no tokenizer"),
+    "no weights": (lambda m: (m / "model.safetensors").unlink(), "no weights"),
+    "only pickles": (lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"), "convert them once"),
+    "cut off": (lambda m: (m / "model.safetensors").write_bytes(_WEIGHTS[:-1]), "damaged or cut off"),
+    "empty weights": (lambda m: (m / "model.safetensors").write_bytes(b""), "damaged or cut off"),
+    "not weights": (lambda m: (m / "model.safetensors").write_bytes(b"<html>" * 9), "damaged or cut off"),
+    "LFS pointer": (
+        lambda m: (m / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "git lfs pull",
+    ),
+    "missing shard": (_shards, "1 of 2 weight files are missing: model-00002-of-00002.safetensors"),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_what_is_missing_is_named_with_its_remedy(model: Path, damage: str) -> None:
+    spoil, message = _DAMAGES[damage]
+    spoil(model)
+    with pytest.raises(RecipeError, match=message.replace("'", ".")) as raised:
+        check_model_directory(model, weights_needed=True)
+    assert raised.value.where and raised.value.where.startswith(str(model))
+
+
+def test_random_weights_need_none(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    check_model_directory(model, weights_needed=False)
+
+
+def test_a_file_is_not_a_model(model: Path) -> None:
+    with pytest.raises(RecipeError, match="a model is a directory"):
+        check_model_directory(model / "config.json", weights_needed=True)
