@@ -102,6 +102,7 @@ def _reads_like_a_path(text: str) -> bool:
 def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
     try:
         import huggingface_hub
+        import huggingface_hub.utils
     except ImportError as error:
         raise MachineError(
             f"'{name}' is not a local path, and downloading needs huggingface_hub",
