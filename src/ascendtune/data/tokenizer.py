@@ -38,7 +38,7 @@ class Tokenizer:
     Attributes:
         backend: the `tokenizers.Tokenizer`, without truncation and padding.
         named_tokens: texts of the named special tokens that exist: {"eos_token": "</s>", …}.
-        special_tokens: texts of all special tokens.
+        added_tokens: texts that are one token wherever they stand; special_tokens: those of them that are special.
         chat_templates: Jinja texts by name; the usual one is "default".
         vocab_size: rows that the embeddings need: the largest token id + 1.
     """
@@ -97,6 +97,7 @@ class Tokenizer:
 
     def _read_added_tokens(self) -> None:
         added = self.backend.get_added_tokens_decoder()
+        self.added_tokens = frozenset(token.content for token in added.values())
         self.special_tokens = frozenset(token.content for token in added.values() if token.special)
         self.vocab_size = max([self.backend.get_vocab_size(with_added_tokens=False), *(number + 1 for number in added)])
 

@@ -1,0 +1,78 @@
+"""The Jinja dialect that chat templates are written in: the same sandbox, filters and tags as in transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# Around what a {% generation %} block writes. They leave the text before anybody sees it.
+GENERATION_BEGINS = "\ufdd0generation\ufdd1"
+GENERATION_ENDS = "\ufdd0endgeneration\ufdd1"
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles chat templates."""
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+        self.filters["tojson"] = to_json
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+
+
+def split_generation_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """The text without marks, and the character ranges that lay between them, in order."""
+    if GENERATION_BEGINS not in text:
+        return text, []
+    pieces, ranges, length = [], [], 0
+    before, *blocks = text.split(GENERATION_BEGINS)
+    for piece in [before, *blocks]:
+        generated, mark, rest = piece.partition(GENERATION_ENDS)
+        if mark:
+            ranges.append((length, length + len(generated)))
+        pieces += [generated, rest]
+        length += len(generated) + len(rest)
+    return "".join(pieces), ranges
+
+
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape `<`, `>`, `&` and `'` for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}`: a template says itself what the model writes."""
+
+    tags = {"generation"}  # noqa: RUF012  # declared so by Jinja
+
+    def parse(self, parser: Parser) -> nodes.CallBlock:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        block = nodes.CallBlock(self.call_method("_marked"), [], [], body)
+        block.set_lineno(line)
+        return block
+
+    def _marked(self, caller: Macro | Callable[[], str]) -> str:
+        return f"{GENERATION_BEGINS}{caller()}{GENERATION_ENDS}"
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

@@ -1,0 +1,179 @@
+"""Chat templates: from messages to the text that the model reads, and which part of it the model must learn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.data.conversation import Conversation, Message
+from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
+from ascendtune.data.spans import Refused, Rendered, find_spans
+from ascendtune.data.tokenizer import Tokenizer
+
+NAMED = ("chatml", "llama3", "qwen", "alpaca", "plain")
+
+_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
+
+# Whatever else a template of somebody else does wrong, it shows as one of these.
+_TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+class ChatTemplate:
+    """A Jinja chat template together with the tokenizer whose special tokens it writes.
+
+    Args:
+        source: the Jinja text.
+        name: for messages.
+        loss_on: learn what the assistant says, or everything.
+        environment: compiles the template.
+
+    Raises:
+        RecipeError: the source is not valid Jinja.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        *,
+        name: str = "auto",
+        loss_on: Literal["assistant", "all"] = "assistant",
+        environment: ChatEnvironment | None = None,
+    ) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self.name = name
+        self.loss_on = loss_on
+        self.environment = environment or ChatEnvironment()
+        try:
+            self._compiled = self.environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise RecipeError(
+                f"the chat template '{name}' is not valid Jinja: {error.message} (its line {error.lineno})",
+                remedy=f"mend it, or set data.template to one of {', '.join(NAMED)}",
+            ) from error
+
+    @classmethod
+    def load(
+        cls, template: str, tokenizer: Tokenizer, *, loss_on: Literal["assistant", "all"] = "assistant"
+    ) -> ChatTemplate:
+        """The template that `data.template` asks for.
+
+        Raises:
+            RecipeError: the model has none, no such name or file, or not valid Jinja.
+        """
+        return cls(template_source(template, tokenizer), tokenizer, name=template, loss_on=loss_on)
+
+    def render(self, conversation: Conversation) -> Rendered:
+        """The whole conversation, EOS included where the template itself ends the answer without a stop token.
+
+        Raises:
+            Refused: the template does not take it.
+        """
+        return find_spans(self, conversation)
+
+    def render_prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
+        """The text after which the model answers.
+
+        Raises:
+            Refused: the template does not take it.
+        """
+        return self.text_of(messages, tools, add_generation_prompt=True)[0]
+
+    def text_of(
+        self,
+        messages: Sequence[Message],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """What the template writes, and the ranges that its {% generation %} tags mark (none without such tags)."""
+        try:
+            text = self._compiled.render(
+                messages=[_as_templates_expect(message) for message in messages],
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self.tokenizer.named_tokens,
+            )
+        except _TEMPLATE_FAULTS as error:
+            raise Refused(str(error) or type(error).__name__) from error
+        return split_generation_marks("".join((text,)))
+
+    @cached_property
+    def turn_end(self) -> str | None:
+        """What the template writes right after an answer to end it: `<|im_end|>`, `</s>`, …; None when nothing."""
+        question: Message = {"role": "user", "content": "question"}
+        try:
+            text, _ = self.text_of([question, {"role": "assistant", "content": "answer"}])
+        except Refused:
+            return self.tokenizer.eos
+        rest = text[text.rfind("answer") + len("answer") :].strip() if "answer" in text else ""
+        added = sorted(self.tokenizer.added_tokens, key=len, reverse=True)
+        token = next((token for token in added if rest.startswith(token)), None)
+        # A marker that is no token of this tokenizer is still what the model has to write.
+        return token or (rest if rest and not re.search(r"\s", rest) else None)
+
+    @cached_property
+    def stop_tokens(self) -> tuple[str, ...]:
+        """Single tokens that end a turn."""
+        texts = [self.turn_end, *map(self.tokenizer.text_of, self.tokenizer.eos_ids)]
+        return tuple(dict.fromkeys(text for text in texts if text and text in self.tokenizer.added_tokens))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Token ids at which generation stops; the template's own turn end first."""
+        ids = [*map(self.tokenizer.id_of, self.stop_tokens), *self.tokenizer.eos_ids]
+        return tuple(dict.fromkeys(each for each in ids if each is not None))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on what does not fit between template and tokenizer."""
+        found = []
+        split = sorted({marker for marker in _MARKER.findall(self.source) if marker not in self.tokenizer.added_tokens})
+        if split and self.name != "auto":
+            found.append(
+                f"the template '{self.name}' writes {', '.join(split)}, which this tokenizer splits into several "
+                f"tokens; set model.new_tokens: [{', '.join(split)}] to make each one token"
+            )
+        if not self.stop_tokens:
+            found.append(
+                "neither tokenizer nor template names a token that ends an answer: the model cannot learn to stop"
+            )
+        return found
+
+
+def template_source(template: str, tokenizer: Tokenizer) -> str:
+    """The Jinja text for `auto`, a name, or a path."""
+    if template == "auto":
+        if source := tokenizer.chat_templates.get("default"):
+            return source
+        raise RecipeError(
+            "the model has no chat template",
+            remedy=f"set data.template to one of {', '.join(NAMED)}, or to a path of a Jinja file",
+            where=tokenizer.directory,
+        )
+    if template in NAMED:
+        return files("ascendtune.data").joinpath("templates", f"{template}.jinja").read_text(encoding="utf-8")
+    try:
+        return Path(template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise RecipeError(
+            f"data.template '{template}' is neither a name nor a readable Jinja file",
+            remedy=f"use auto, one of {', '.join(NAMED)}, or a path",
+        ) from None
+
+
+def _as_templates_expect(message: Message) -> dict[str, Any]:
+    """Without our own key; reasoning also under its older name, as transformers passes it on."""
+    shown: dict[str, Any] = {key: value for key, value in message.items() if key != "train"}
+    if shown.get("reasoning_content") is not None:
+        shown.setdefault("thinking", shown["reasoning_content"])
+    return shown
