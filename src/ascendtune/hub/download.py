@@ -38,7 +38,7 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
         RecipeError: no such path, no such model, no access, or not a whole model.
         MachineError: the hub cannot be reached, or the disk is full.
     """
-    path = _local(path_or_id, "model")
+    path = find_local(path_or_id, "model")
     if path is None:
         wanted = [each for each in _MODEL_FILES if weights_needed or each != "*.safetensors"]
         path = _download(path_or_id, "model", revision, wanted, _MODEL_COPIES)
@@ -60,7 +60,7 @@ def fetch_dataset(
         DataError: no such path, no such data set, no access.
         MachineError: the hub cannot be reached, or the disk is full.
     """
-    path = _local(path_or_id, "dataset")
+    path = find_local(path_or_id, "dataset")
     if path is not None:
         return path
     words = [word for word in (subset, split) if word]
@@ -77,7 +77,7 @@ def fetch_dataset(
     return path
 
 
-def _local(text: str, kind: Kind) -> Path | None:
+def find_local(text: str, kind: Kind) -> Path | None:
     """The path, or None when `text` is a hub id.
 
     Raises:
