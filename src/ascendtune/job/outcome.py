@@ -58,8 +58,8 @@ def outcome(
 
 def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
-    if rank == 0:
-        # Rank 0 has the terminal and has said it.
+    if rank == 0 or code > 128:
+        # Rank 0 has the terminal and has said it; a stop is said by every rank.
         return Outcome(code)
     error = _CLASSES.get(code, FoundWrong)(
         f"rank {rank}: {cause['what']}" if rank is not None else cause["what"],

@@ -1,0 +1,28 @@
+"""The table of commands: what exists can be read here, and is imported when it is called."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """`target` is "module:function"; the function's signature is the command's, its docstring the help."""
+
+    target: str
+    help: str
+
+
+GROUPS = {
+    "recipe": "Check a recipe, or print the schema of all recipes.",
+    "runs": "Look at run directories.",
+}
+
+COMMANDS = {
+    "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
+    "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
+    "recipe check": Entry("ascendtune.cli.recipe_check:check", "Check a recipe without starting anything."),
+    "recipe schema": Entry("ascendtune.cli.recipe_schema:schema", "Print the JSON schema that editors complete from."),
+    "runs list": Entry("ascendtune.cli.runs_list:list_runs", "List runs: state, step, loss, speed, age."),
+    "runs show": Entry("ascendtune.cli.runs_show:show", "Show one run: data, versions, choices, checkpoints."),
+    "runs compare": Entry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
+}

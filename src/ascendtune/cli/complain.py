@@ -1,0 +1,51 @@
+"""How trouble is told: what happened, what to do, where to look. On stderr, in one form for every command."""
+
+from __future__ import annotations
+
+import sys
+
+from typer.exceptions import TyperException
+
+from ascendtune.cli.terminal import colour
+from ascendtune.core.errors import AscendtuneError
+
+
+def complain(error: AscendtuneError) -> None:
+    """Print the error and whatever was found in the same look."""
+    _print("error", error.what, error.remedy, error.where)
+    for other in error.further:
+        complain(other)
+
+
+def complain_about_usage(error: TyperException) -> None:
+    """Print a mistake on the command line: an unknown command or option, a missing argument, a wrong type."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "ascendtune"
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        # A group called without a command: its help is the answer.
+        print(message, file=sys.stderr)
+        return
+    _print("error", message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows what is possible", None)
+
+
+def complain_about_bug(error: Exception) -> None:
+    """Print one line on an exception that nobody foresaw."""
+    words = " ".join(str(error).split())
+    print(
+        f"{colour('error', 'red', sys.stderr)}: this is a bug in ascendtune: {type(error).__name__}: {words}; "
+        "run with --debug for the traceback",
+        file=sys.stderr,
+    )
+
+
+def warn(message: str) -> None:
+    """Something to look at; the command goes on."""
+    print(f"{colour('warning', 'yellow', sys.stderr)}: {message}", file=sys.stderr)
+
+
+def _print(kind: str, what: str, remedy: str, where: str | None) -> None:
+    print(f"{colour(kind, 'red', sys.stderr)}: {what}", file=sys.stderr)
+    print(f"   do: {remedy}", file=sys.stderr)
+    if where:
+        print(f"where: {where}", file=sys.stderr)

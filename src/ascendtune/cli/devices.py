@@ -1,0 +1,73 @@
+"""`--devices N` and `--device-ids 0,1` against what the machine has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.units import count_of
+from ascendtune.machine.device import Kind
+from ascendtune.machine.visible import VARIABLES, Visible
+
+_WORDS: dict[Kind, str] = {"npu": "NPU", "cuda": "GPU", "cpu": "CPU process"}
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What the job gets."""
+
+    kind: Kind
+    count: int
+    ids: tuple[str, ...] | None = None
+    """Only these; None: the first `count` of those that are visible."""
+    warning: str | None = None
+
+
+def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) -> Devices:
+    """The devices for a job.
+
+    Args:
+        count: `--devices`; by default all accelerators, or one process on the CPU.
+        ids: `--device-ids`.
+        cores: of this machine, for the warning.
+
+    Raises:
+        InputError: both were given, or the ids are not a list of different names.
+        MachineError: more devices, or other ones, than there are.
+    """
+    if ids is not None:
+        if count is not None:
+            raise InputError("--devices and --device-ids contradict each other", remedy="keep one of them")
+        return _by_ids(visible, ids)
+    if visible.kind == "cpu":
+        warning = None
+        if count is not None and count > cores:
+            warning = f"{count} processes share {count_of(cores, 'core')}: slower than {cores}"
+        return Devices("cpu", count or 1, warning=warning)
+    there = len(visible.ids)
+    if count is not None and count > there:
+        raise MachineError(
+            f"{count} devices asked for, {there} {_WORDS[visible.kind]} visible",
+            remedy=f"use --devices {there}, or look at {VARIABLES[visible.kind]}",
+        )
+    return Devices(visible.kind, count or there)
+
+
+def _by_ids(visible: Visible, text: str) -> Devices:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) != len(names):
+        raise InputError(
+            f"--device-ids {text} is not a list of different devices", remedy="write it as --device-ids 0,1"
+        )
+    if visible.kind == "cpu":
+        raise MachineError(
+            "--device-ids names accelerators, and none is visible",
+            remedy="use --devices N for N processes on the CPU" if visible.note is None else visible.note,
+        )
+    if missing := [name for name in names if name not in visible.ids]:
+        raise MachineError(
+            f"{_WORDS[visible.kind]} {', '.join(missing)} is not visible",
+            remedy=f"choose from {', '.join(visible.ids)}, or look at {VARIABLES[visible.kind]}",
+        )
+    # The Ascend runtime reads its variable only as long as it ascends.
+    return Devices(visible.kind, len(names), tuple(sorted(names, key=visible.ids.index)))

@@ -1,0 +1,56 @@
+"""`ascendtune init`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ascendtune.core.errors import InputError
+
+
+def init(
+    model: Annotated[str | None, typer.Option(help="Directory or hub id of the model.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="File, directory or hub id of a data set; repeatable.")] = None,
+    tuner: Annotated[str | None, typer.Option(metavar="full|lora", help="Default: by the model's size.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The recipe to write.")] = Path("recipe.yaml"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite without asking.")] = False,
+) -> None:
+    """Write a commented recipe for a model and data; asks for what is not given.
+
+    \b
+    ascendtune init
+    ascendtune init --model models/qwen --data rows.json -o recipe.yaml
+
+    The data's columns and first rows, and the model's config.json, decide format, template, lengths and tuner.
+    """
+    from ascendtune.cli.draft import draft, look_at_data, look_at_model
+    from ascendtune.core.config import parse_document, validate
+    from ascendtune.core.files import write_atomically
+    from ascendtune.train.recipe import Recipe
+
+    if tuner not in (None, "full", "lora"):
+        raise InputError(f"--tuner {tuner} is not possible", remedy="use full or lora")
+    model = model or _ask("model (directory or hub id)", "--model")
+    paths = data or [_ask("data (file, directory or hub id)", "--data")]
+    _require_free(output, yes)
+    facts = look_at_model(model)
+    text = draft(facts, [look_at_data(path) for path in paths], tuner=tuner)
+    validate(Recipe, parse_document(text, str(output)))
+    write_atomically(output, f"# Check: ascendtune recipe check {output}\n# Train: ascendtune train {output}\n\n{text}")
+    print(f"wrote {output}; next: ascendtune train {output}")
+
+
+def _ask(what: str, flag: str) -> str:
+    if not sys.stdin.isatty():
+        raise InputError(f"{flag} is missing", remedy=f"give {flag}; without a terminal nothing can be asked")
+    return str(typer.prompt(what)).strip()
+
+
+def _require_free(output: Path, yes: bool) -> None:
+    if not output.exists() or yes:
+        return
+    if not (sys.stdin.isatty() and typer.confirm(f"{output} exists. Overwrite it?")):
+        raise InputError("the file exists", remedy="choose another with --output, or add --yes", where=output)

@@ -1,0 +1,137 @@
+"""The entry point: finds the command, runs it, and turns whatever happens into one message and one exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import Abort, TyperException
+from typer.main import get_command
+
+from ascendtune import __version__
+from ascendtune.cli.commands import COMMANDS, GROUPS
+from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.table import load
+
+DEBUG = "ASCENDTUNE_DEBUG"
+"""Environment variable that `--debug` sets, so that workers started below say as much."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    words = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(_run(words))
+
+
+def _run(words: list[str]) -> int:
+    try:
+        code = _root().main(words, prog_name="ascendtune", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except AscendtuneError as error:
+        complain(error)
+        return _after(error, error.exit_code)
+    except TyperException as error:
+        complain_about_usage(error)
+        return error.exit_code
+    except (KeyboardInterrupt, Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`| head`); what is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a bug becomes one line
+        complain_about_bug(error)
+        return _after(error, 1)
+
+
+def _after(error: Exception, code: int) -> int:
+    if os.environ.get(DEBUG):
+        import traceback
+
+        traceback.print_exception(error)
+    return code
+
+
+def _take_debug(words: list[str]) -> list[str]:
+    """`--debug` may stand anywhere before `--`; it belongs to the whole command line."""
+    ours = words[: words.index("--")] if "--" in words else words
+    if "--debug" in ours:
+        os.environ[DEBUG] = "1"
+    return [word for word in ours if word != "--debug"] + words[len(ours) :]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"ascendtune {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Say more, and show tracebacks.")] = False,
+) -> None:
+    """Fine-tune LLMs on Ascend NPU, NVIDIA GPU and CPU from one recipe.
+
+    \b
+    ascendtune init --model MODEL --data rows.json
+    ascendtune train recipe.yaml
+    """
+
+
+class _LazyGroup(TyperGroup):
+    """A group that lists its commands from the table and imports the one that is called.
+
+    `self.commands` holds placeholders with the table's help; only `resolve_command`, on the way to running, to the
+    command's own help and to completing its options, puts the real command in their place.
+    """
+
+    def __init__(self, *, prefix: str = "", **settings: Any) -> None:
+        super().__init__(**settings)
+        self._prefix = prefix
+        for name, entry in COMMANDS.items():
+            group, _, command = name.rpartition(" ")
+            if group == prefix:
+                self.commands[command] = TyperCommand(command, help=entry.help, rich_markup_mode=None)
+            elif not prefix:
+                self.commands.setdefault(group, _subgroup(group))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            # Typer gives its own flags no default, and None is a value that it imports pydantic to convert.
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        return parameters
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and not isinstance(command, _LazyGroup):
+            command = _real(f"{self._prefix} {name}".strip(), name)
+        return name, command, rest
+
+
+def _subgroup(name: str) -> _LazyGroup:
+    return _LazyGroup(prefix=name, name=name, help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None)
+
+
+def _real(path: str, name: str) -> Any:
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
+    app.command(name)(load({path: COMMANDS[path].target}, path))
+    return get_command(app)
+
+
+def _root() -> Any:
+    app = typer.Typer(cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None, context_settings=_SETTINGS)
+    app.callback()(_options)
+    return get_command(app)
+
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

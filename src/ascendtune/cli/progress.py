@@ -1,0 +1,59 @@
+"""One line that counts up while the user waits; nothing where nobody watches, and nothing under two seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TextIO
+
+from ascendtune.core.units import format_duration
+
+_SILENT_SECONDS = 2.0
+_REFRESH_SECONDS = 0.1
+_BAR = 24
+
+
+class Progress:
+    """Use as a context manager; the line is wiped at the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._watched = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+        self._what = ""
+        self._began = self._last = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._wipe()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` of what is being done; `total` 0 when unknown."""
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._began = what, now
+        waited = now - self._began
+        if not self._watched or waited < _SILENT_SECONDS or now - self._last < _REFRESH_SECONDS:
+            return
+        self._last, self._shown = now, True
+        self._stream.write("\r\x1b[K" + self._line(done, total, waited))
+        self._stream.flush()
+
+    def _line(self, done: int, total: int, waited: float) -> str:
+        if total <= 0:
+            line = f"{self._what} {done:,}"
+        else:
+            filled = round(_BAR * done / total)
+            left = waited / done * (total - done) if done else None
+            line = (
+                f"{self._what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
+            )
+        return line[: os.get_terminal_size(self._stream.fileno()).columns - 1]
+
+    def _wipe(self) -> None:
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False

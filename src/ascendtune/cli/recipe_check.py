@@ -1,0 +1,87 @@
+"""`ascendtune recipe check`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ascendtune.cli.complain import warn
+
+if TYPE_CHECKING:
+    from ascendtune.train.recipe import Recipe
+
+
+def check(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
+    ] = None,
+) -> None:
+    """Check a recipe and the paths in it, and say what it comes to. Nothing is started or downloaded.
+
+    \b
+    ascendtune recipe check recipe.yaml
+    ascendtune recipe check recipe.yaml method.tuner=lora
+    """
+    from ascendtune.train.recipe import Recipe
+
+    checked, origins = Recipe.load_with_origins(recipe, overrides or [])
+    facts = _facts(checked)
+    given = sum(origin != "default" for origin in origins.values())
+    print(f"{recipe}: fine, {given} keys set, {len(origins) - given} at their defaults")
+    longest = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"  {name.ljust(longest)}  {value}")
+    for sentence in checked.without_effect(origins):
+        warn(sentence)
+
+
+def _facts(recipe: Recipe) -> dict[str, str]:
+    batch, optim = recipe.batch, recipe.optim
+    length = f"up to {recipe.data.max_length:,} tokens"
+    return {
+        "model": _model(recipe),
+        "data": _data(recipe.data.train),
+        **({"evaluation": _data(recipe.data.eval)} if recipe.data.eval else {}),
+        "tuner": recipe.method.tuner + (f", rank {recipe.method.lora.rank}" if recipe.method.tuner == "lora" else ""),
+        "learning rate": f"{recipe.learning_rate:g}, {optim.scheduler}",
+        "length": f"{optim.max_steps:,} steps" if optim.max_steps else f"{optim.epochs or 1:g} epochs",
+        "one step": f"{batch.per_device} × {batch.accumulate} sequences of {length} on each device",
+        "run directory": str(recipe.run_directory()),
+    }
+
+
+def _model(recipe: Recipe) -> str:
+    from ascendtune.data.template import ChatTemplate
+    from ascendtune.data.tokenizer import Tokenizer
+    from ascendtune.hub.download import find_local
+    from ascendtune.hub.verify import check_model_directory
+
+    path = find_local(recipe.model.path, "model")
+    if path is None:
+        return f"{recipe.model.path} (hub id, not looked at)"
+    check_model_directory(path, weights_needed=recipe.model.init == "pretrained")
+    ChatTemplate.load(recipe.data.template, Tokenizer.load(path), loss_on=recipe.data.loss_on)
+    return str(path)
+
+
+def _data(specs: list[Any]) -> str:
+    from ascendtune.core.units import count_of, format_bytes
+    from ascendtune.data.files import data_files
+    from ascendtune.hub.download import find_local
+
+    shown = []
+    for spec in specs:
+        path = find_local(spec.path, "dataset")
+        if path is None:
+            shown.append(f"{spec.path} (hub id, not looked at)")
+            continue
+        files = data_files(spec, path)
+        size = format_bytes(sum(file.stat().st_size for file in files))
+        shown.append(
+            f"{spec.path} ({size})" if len(files) == 1 else f"{spec.path} ({count_of(len(files), 'file')}, {size})"
+        )
+    return ", ".join(shown)

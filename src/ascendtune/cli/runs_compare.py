@@ -1,0 +1,110 @@
+"""`ascendtune runs compare`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ascendtune.core.rundir import RunDir
+
+_STEPS_SHOWN = 12
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run directories.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every step.")] = False,
+) -> None:
+    """Compare runs: losses side by side, and what differs in recipe and data.
+
+    \b
+    ascendtune runs compare runs/a runs/b
+    """
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.rundir import RunDir
+
+    if len(runs) < 2:
+        raise InputError("one run cannot be compared", remedy="give two or more run directories")
+    compared = _compare([RunDir.open(path) for path in runs])
+    print(json.dumps(compared, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(compared)))
+
+
+def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
+    metrics = [{record["step"]: record for record in run.read_metrics()} for run in runs]
+    recipes = [_flat(_recipe(run)) for run in runs]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    data = [run.read().get("data_hash") for run in runs]
+    return {
+        "runs": [str(run) for run in runs],
+        "recipe": {
+            key: [recipe.get(key) for recipe in recipes]
+            for key in keys
+            if any(recipe.get(key) != recipes[0].get(key) for recipe in recipes)
+        },
+        "data_hash": data,
+        "same_data": len(set(data)) == 1 if all(data) else None,
+        "first_different_batch": _first_different_batch(metrics),
+        "loss": {
+            step: [each.get(step, {}).get("loss") for each in metrics]
+            for step in sorted({step for each in metrics for step in each})
+        },
+    }
+
+
+def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | None:
+    """The first step, recorded by all, at which the runs saw different rows."""
+    common = sorted(set.intersection(*map(set, metrics)))
+    hashes = ((step, {each[step].get("batch_hash") for each in metrics}) for step in common)
+    return next((step for step, found in hashes if len(found - {None}) > 1), None)
+
+
+def _recipe(run: RunDir) -> Any:
+    import yaml
+
+    return yaml.safe_load(run.recipe.read_text()) if run.recipe.is_file() else {}
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    return {
+        path: leaf
+        for key, value in values.items()
+        for path, leaf in _flat(value, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
+
+
+def _lines(compared: dict[str, Any]) -> list[str]:
+    from ascendtune.cli.terminal import table
+
+    names = _short_names(compared["runs"])
+    lines = []
+    if compared["recipe"]:
+        rows = [[key, *map(str, values)] for key, values in compared["recipe"].items()]
+        lines += [table(["recipe", *names], rows), ""]
+    else:
+        lines += ["recipe: the same", ""]
+    same = {True: "the same", False: "different", None: "unknown"}[compared["same_data"]]
+    step = compared["first_different_batch"]
+    lines += [f"data: {same}" + (f"; the batches differ from step {step} on" if step is not None else ""), ""]
+    losses = list(compared["loss"].items())
+    if not losses:
+        return [*lines, "no step is recorded yet"]
+    shown = losses if len(losses) <= _STEPS_SHOWN else _spread(losses, _STEPS_SHOWN)
+    rows = [[str(step), *("-" if loss is None else f"{loss:.6f}" for loss in row)] for step, row in shown]
+    return [*lines, table(["step", *names], rows, right=["step", *names])]
+
+
+def _short_names(paths: list[str]) -> list[str]:
+    names = [Path(path).name for path in paths]
+    return names if len(set(names)) == len(names) else paths
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    """`count` of the items, evenly, with the first and the last."""
+    return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]

@@ -1,0 +1,94 @@
+"""`ascendtune runs show`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show one run: how it went, its data, versions, choices, checkpoints and pictures.
+
+    \b
+    ascendtune runs show runs/alpaca-qwen
+    """
+    from ascendtune.core.rundir import RunDir
+
+    facts = _facts(RunDir.open(run))
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(facts)))
+
+
+def _facts(run: RunDir) -> dict[str, Any]:
+    from ascendtune.cli.run_summary import last_metrics, state_of
+
+    record = run.read()
+    return {
+        "path": str(run),
+        **record,
+        "state": state_of(record),
+        "last_metrics": last_metrics(run),
+        "last_evaluation": next(reversed(list(run.read_evaluations())), None),
+        "data_report": json.loads(run.data_report.read_text()) if run.data_report.is_file() else None,
+        "checkpoints": [str(run.checkpoint(step)) for step in run.checkpoint_steps()],
+        "model": str(run.model) if run.model.is_dir() else None,
+        "pictures": sorted(str(path) for path in run.path.glob("loss.*")),
+    }
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
+    lines = [f"{facts['path']}: {facts['state']}, {len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"]
+    if cause:
+        lines += [f"  {cause['what']}", *([f"  do: {cause['remedy']}"] if cause.get("remedy") else [])]
+    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds"))
+    lines += _section("last evaluation", facts["last_evaluation"])
+    lines += _data(facts["data_report"])
+    lines += _section("chosen", facts.get("resolved"))
+    lines += _section("versions", facts.get("versions"))
+    places = {
+        "checkpoints": ", ".join(Path(path).name for path in facts["checkpoints"]),
+        "model": facts["model"],
+        "picture": ", ".join(facts["pictures"]),
+        "recipe": str(Path(facts["path"]) / "recipe.yaml"),
+    }
+    return [*lines, *_section("files", places)]
+
+
+def _data(report: dict[str, Any] | None) -> list[str]:
+    if report is None:
+        return []
+    from ascendtune.cli.terminal import width
+    from ascendtune.data.report import DataReport, lines
+
+    return ["", *lines(DataReport.from_json(report), width() or 100)]
+
+
+def _section(title: str, values: dict[str, Any] | None) -> list[str]:
+    shown = {name: value for name, value in (values or {}).items() if value not in (None, "", [], {})}
+    if not shown:
+        return []
+    longest = max(map(len, shown))
+    return ["", title, *(f"  {name.ljust(longest)}  {_short(value)}" for name, value in shown.items())]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_short, value))
+    return str(value)
+
+
+def _without(values: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:
+    return {name: value for name, value in values.items() if name not in names} if values else None

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.cli.devices import Devices, choose
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.machine.visible import Visible
+
+CPU = Visible("cpu", ("0",))
+NPU = Visible("npu", ("0", "1", "2", "3"))
+
+
+def _choose(visible: Visible, count: int | None = None, ids: str | None = None) -> Devices:
+    return choose(visible, count=count, ids=ids, cores=2)
+
+
+@pytest.mark.parametrize(
+    ("visible", "given", "chosen"),
+    [
+        (CPU, {}, Devices("cpu", 1)),
+        (CPU, {"count": 2}, Devices("cpu", 2)),
+        (NPU, {}, Devices("npu", 4)),
+        (NPU, {"count": 2}, Devices("npu", 2)),
+        (NPU, {"ids": "3,1"}, Devices("npu", 2, ("1", "3"))),
+    ],
+)
+def test_what_the_job_gets(visible: Visible, given: dict[str, Any], chosen: Devices) -> None:
+    assert _choose(visible, **given) == chosen
+
+
+def test_more_processes_than_cores_is_a_warning() -> None:
+    chosen = _choose(CPU, count=3)
+    assert chosen.count == 3 and chosen.warning == "3 processes share 2 cores: slower than 2"
+
+
+@pytest.mark.parametrize(("visible", "given"), [(NPU, {"count": 5}), (NPU, {"ids": "1,4"}), (CPU, {"ids": "0"})])
+def test_devices_that_are_not_there_are_the_machines_fault(visible: Visible, given: dict[str, Any]) -> None:
+    with pytest.raises(MachineError) as raised:
+        _choose(visible, **given)
+    assert raised.value.exit_code == 3
+
+
+@pytest.mark.parametrize("given", [{"count": 1, "ids": "0"}, {"ids": "0,0"}, {"ids": "0,"}])
+def test_contradictions_are_the_users(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        _choose(NPU, **given)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune import __version__
+from ascendtune.cli import main as entry
+from ascendtune.cli.commands import COMMANDS, GROUPS, Entry
+from ascendtune.core.errors import InputError, MachineError, RecipeError
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+HEAVY = ("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib")
+
+
+@pytest.mark.parametrize("words", [[], ["train"], ["runs"], ["init"], ["recipe", "check"]], ids=" ".join)
+def test_help_is_light_and_as_recorded(ascendtune: Any, words: list[str]) -> None:
+    result = ascendtune(*words, "--help")
+    assert result.returncode == 0 and result.stderr == ""
+    golden = GOLDEN / "help" / f"{'_'.join(['ascendtune', *words])}.txt"
+    assert result.stdout == golden.read_text(), f"when this is meant: {golden.name} is the new output"
+
+
+@pytest.mark.parametrize("words", [[], ["train"]], ids=" ".join)
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    look = (
+        "import sys; from ascendtune.cli.main import main\n"
+        "try: main(sys.argv[2:])\n"
+        "except SystemExit: print([name for name in sys.argv[1].split(',') if name in sys.modules], file=sys.stderr)"
+    )
+    argv = [sys.executable, "-c", look, ",".join(HEAVY), *words, "--help"]
+    result = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert result.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_exists_and_shows_an_example(name: str) -> None:
+    module, _, function = COMMANDS[name].target.partition(":")
+    command = getattr(import_module(module), function)
+    assert f"ascendtune {name}" in command.__doc__
+    assert name.count(" ") == 0 or name.split()[0] in GROUPS
+
+
+def test_version(ascendtune: Any) -> None:
+    assert ascendtune("--version").stdout == f"ascendtune {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "no such command 'trian'. Did you mean 'train'?"),
+        (["runs", "lst"], "no such command 'lst'. Did you mean 'list'?"),
+        (["train", "r.yaml", "--device", "2"], "--devices"),
+        (["train"], "missing argument"),
+        (["train", "r.yaml", "--devices", "two"], "valid integer"),
+        (["train", "r.yaml", "--devices", "0"], "--devices"),
+        (["runs", "compare", "a"], "one run cannot be compared"),
+    ],
+)
+def test_a_mistake_is_one_message_with_a_remedy(ascendtune: Any, words: list[str], said: str) -> None:
+    result = ascendtune(*words)
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith("error: ") and said in result.stderr
+    assert "\n   do: " in result.stderr and "Traceback" not in result.stderr
+
+
+def test_help_fits_60_columns(ascendtune: Any) -> None:
+    for words in ([], ["train"], ["init"], ["runs", "show"]):
+        lines = ascendtune(*words, "--help", COLUMNS="60").stdout.splitlines()
+        assert lines and max(map(len, lines)) <= 60
+
+
+def test_completion_knows_commands_and_options(ascendtune: Any) -> None:
+    def complete(line: str, position: int) -> list[str]:
+        env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(position)}
+        found: list[str] = ascendtune(**env).stdout.split()
+        return found
+
+    assert complete("ascendtune tr", 1) == ["train"]
+    assert complete("ascendtune runs s", 2) == ["show"]
+    assert complete("ascendtune train --dev", 2) == ["--devices", "--device-ids"]
+
+
+def _fail_with(error: BaseException) -> Any:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command that raises, and returns its exit code and what stood on stderr."""
+
+    def run(error: BaseException, *words: str) -> tuple[int, str]:
+        monkeypatch.setitem(COMMANDS, "fail", Entry("nowhere:nothing", "Fails."))
+        monkeypatch.setattr(entry, "load", lambda table, name: _fail_with(error))
+        monkeypatch.delenv("ASCENDTUNE_DEBUG", raising=False)
+        with pytest.raises(SystemExit) as left:
+            entry.main([*words, "fail"])
+        monkeypatch.delenv("ASCENDTUNE_DEBUG", raising=False)
+        assert isinstance(left.value.code, int)
+        return left.value.code, capsys.readouterr().err
+
+    return run
+
+
+def test_every_error_found_is_told_with_its_place(failing: Any) -> None:
+    further = [RecipeError("two", remedy="mend two", where="r.yaml:2")]
+    code, said = failing(RecipeError("one", remedy="mend one", where="r.yaml:1", further=further))
+    assert code == 2
+    assert said == ("error: one\n   do: mend one\nwhere: r.yaml:1\nerror: two\n   do: mend two\nwhere: r.yaml:2\n")
+
+
+def test_the_class_of_an_error_is_its_exit_code(failing: Any) -> None:
+    assert failing(MachineError("no", remedy="yes"))[0] == 3
+    assert failing(KeyboardInterrupt())[0] == 130
+
+
+def test_a_bug_is_one_line_and_a_traceback_only_on_request(failing: Any) -> None:
+    code, said = failing(ZeroDivisionError("by\nzero"))
+    assert code == 1
+    assert said == (
+        "error: this is a bug in ascendtune: ZeroDivisionError: by zero; run with --debug for the traceback\n"
+    )
+    assert "Traceback" in failing(ZeroDivisionError(), "--debug")[1]
+    assert "Traceback" in failing(InputError("no", remedy="yes"), "--debug")[1]
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    for number in range(300):
+        run = tmp_path / f"a-run-with-quite-a-long-name-{number}"
+        run.mkdir()
+        (run / "run.json").write_text(json.dumps({"state": "finished", "attempts": []}))
+    shell = f"{sys.executable} -m ascendtune runs list {tmp_path} --json | head -1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1] in ("0", "1", "141")

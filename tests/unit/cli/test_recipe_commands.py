@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+ROW = {"question": "2 + 2?", "answer": "4"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(ROW) + "\n" for _ in range(20)))
+    return path
+
+
+def test_the_schema_is_as_recorded(ascendtune: Any) -> None:
+    schema = ascendtune("recipe", "schema").stdout
+    assert schema == (GOLDEN / "recipe.schema.json").read_text()
+    assert json.loads(schema)["properties"]["optim"]
+
+
+def test_what_init_writes_passes_the_check(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
+    made = ascendtune("init", "--model", tiny_model, "--data", data)
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "recipe.yaml").read_text()
+    assert "columns: {prompt: question, completion: answer}" in text
+    assert "tuner: full" in text and "template: auto" in text
+    checked = ascendtune("recipe", "check", "recipe.yaml")
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.startswith("recipe.yaml: fine, ")
+
+
+def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("mine")
+    words = ("init", "--model", tiny_model, "--data", data)
+    refused = ascendtune(*words)
+    assert refused.returncode == 2 and "the file exists" in refused.stderr
+    assert (tmp_path / "recipe.yaml").read_text() == "mine"
+    assert ascendtune(*words, "--yes", "--tuner", "lora").returncode == 0
+    assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()
+
+
+def test_init_without_a_terminal_names_what_is_missing(ascendtune: Any) -> None:
+    result = ascendtune("init")
+    assert result.returncode == 2 and "--model is missing" in result.stderr
+
+
+def test_a_key_without_effect_is_said(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+    ascendtune("init", "--model", tiny_model, "--data", data)
+    checked = ascendtune("recipe", "check", "recipe.yaml", "method.lora.rank=4")
+    assert checked.returncode == 0
+    assert "warning: method.lora.rank has no effect: tuner is full" in checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("optim.learnin_rate=1", "did you mean 'optim.learning_rate'?"),
+        ("batch.per_device=0", "batch.per_device"),
+        ("model.path=./nowhere", "no such model path"),
+        ("data.train=./nowhere.json", "no such data"),
+        ("data.template=qwem", "data.template"),
+        ("optim.max_steps=3", "contradict"),
+    ],
+)
+def test_a_bad_recipe_is_refused_within_a_second(
+    ascendtune: Any, tiny_model: Path, data: Path, override: str, said: str
+) -> None:
+    ascendtune("init", "--model", tiny_model, "--data", data)
+    began = time.monotonic()
+    result = ascendtune("recipe", "check", "recipe.yaml", override)
+    # The promise is one second; a busy machine that runs tests side by side gets more.
+    assert time.monotonic() - began < 3
+    assert result.returncode == 2 and said in result.stderr
+    assert "\n   do: " in result.stderr and "Traceback" not in result.stderr

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.rundir import RunDir
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """a: finished after 30 steps. b: other learning rate, other data from step 5; says running, and is dead."""
+    for name, rate, steps in (("a", 1e-4, 30), ("b", 2e-4, 20)):
+        run = RunDir(tmp_path / "runs" / name)
+        run.create(f"name: {name}\noptim:\n  learning_rate: {rate}\n", {}, {"data_hash": name})
+        run.begin_attempt({})
+        with run.metrics.open("w") as file:
+            for step in range(1, steps + 1):
+                batch = "same" if step < 5 else name
+                record = {"step": step, "loss": 3 / step, "tokens_per_second": 1234.5, "batch_hash": batch}
+                file.write(json.dumps(record) + "\n")
+            file.write('{"step": 99, "lo')
+        run.checkpoint(10).mkdir()
+    RunDir(tmp_path / "runs" / "a").end_attempt("finished")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = RunDir(tmp_path / "runs" / "b")
+    dead.update(attempts=[{"attempt": 1, "started": time.time() - 100, "pid": gone.pid}])
+    return tmp_path / "runs"
+
+
+def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs: Path) -> None:
+    lines = ascendtune("runs", "list").stdout.splitlines()
+    assert lines[0].split() == ["name", "state", "step", "loss", "tokens/s", "age"]
+    assert lines[1].split()[:5] == ["a", "finished", "30", "0.1000", "1.23k"]
+    assert lines[2].split()[:5] == ["b", "died", "20", "0.1500", "1.23k"]
+    first, second = json.loads(ascendtune("runs", "list", runs, "--json").stdout)
+    assert (first["name"], first["step"], first["loss"]) == ("a", 30, 0.1)
+    assert 99 < second["age_seconds"] < 200
+
+
+def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
+    result = ascendtune("runs", "list")
+    assert result.returncode == 2 and "no such directory" in result.stderr
+    (tmp_path / "runs").mkdir()
+    assert ascendtune("runs", "list").stdout == "no runs in runs\n"
+
+
+def test_show(ascendtune: Any, runs: Path) -> None:
+    shown = ascendtune("runs", "show", "runs/a").stdout
+    assert shown.startswith("runs/a: finished, 1 attempt\n") and "step_10" in shown
+    facts = json.loads(ascendtune("runs", "show", "runs/a", "--json").stdout)
+    assert facts["last_metrics"]["step"] == 30 and facts["data_report"] is None
+
+
+def test_show_of_something_else_is_refused(ascendtune: Any, runs: Path) -> None:
+    result = ascendtune("runs", "show", "runs")
+    assert result.returncode == 2 and "not a run directory" in result.stderr
+
+
+def test_compare_says_what_differs(ascendtune: Any, runs: Path) -> None:
+    shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    assert "optim.learning_rate  0.0001  0.0002" in shown
+    assert "data: different; the batches differ from step 5 on" in shown
+    assert shown.splitlines()[-1].split() == ["30", "0.100000", "-"]
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert compared["loss"]["20"] == [0.15, 0.15] and len(compared["loss"]) == 30
+    assert compared["recipe"] == {"name": ["a", "b"], "optim.learning_rate": [0.0001, 0.0002]}
