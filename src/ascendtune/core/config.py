@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,14 +68,18 @@ def read_document(path: Path) -> Document:
         raise RecipeError("no such recipe", remedy=_missing_file_remedy(path), where=path) from None
     except IsADirectoryError:
         raise RecipeError(
-            "this is a directory, not a recipe", remedy="give the YAML file; a run is resumed with its recipe.yaml", where=path
+            "this is a directory, not a recipe",
+            remedy="give the YAML file; a run is resumed with its recipe.yaml",
+            where=path,
         ) from None
     except UnicodeDecodeError as error:
         raise RecipeError(
             f"not UTF-8 text (byte {error.start})", remedy="save the recipe as UTF-8", where=path
         ) from error
     except OSError as error:
-        raise RecipeError(f"cannot be read: {error.strerror}", remedy="check the path and its permissions", where=path) from error
+        raise RecipeError(
+            f"cannot be read: {error.strerror}", remedy="check the path and its permissions", where=path
+        ) from error
     return parse_document(text, str(path))
 
 
@@ -103,7 +106,9 @@ def parse_document(text: str, source: str) -> Document:
             where=where,
         ) from error
     except yaml.YAMLError as error:
-        raise RecipeError(f"not valid YAML: {error}", remedy="check the file for stray characters", where=source) from error
+        raise RecipeError(
+            f"not valid YAML: {error}", remedy="check the file for stray characters", where=source
+        ) from error
     finally:
         loader.dispose()
 
@@ -114,7 +119,7 @@ def _plain(loader: _Loader, node: yaml.Node, document: Document, path: Path_) ->
         loader.flatten_mapping(node)
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = loader.construct_object(key_node, deep=True)
             where = f"{document.source}:{key_node.start_mark.line + 1}"
             if not isinstance(key, str):
                 raise RecipeError(f"the key {key!r} is not text", remedy="put the key in quotes", where=where)
@@ -125,7 +130,7 @@ def _plain(loader: _Loader, node: yaml.Node, document: Document, path: Path_) ->
         return result
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, document, (*path, index)) for index, item in enumerate(node.value)]
-    return loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+    return loader.construct_object(node, deep=True)
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
@@ -142,7 +147,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 "not an override", remedy="write it as key=value, e.g. optim.learning_rate=1e-4", where=where
             )
         try:
-            value = yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+            value = yaml.load(text, _Loader)  # a SafeLoader
         except yaml.YAMLError as error:
             raise RecipeError("the value is not valid YAML", remedy="put the value in quotes", where=where) from error
         *parents, last = (int(part) if part.isdigit() else part for part in dotted.split("."))
@@ -180,7 +185,9 @@ def validate(model: type[Model], document: Document) -> Model:
         return model.model_validate(document.values)
     except ValidationError as error:
         complaints = [_complaint(model, document, item) for item in error.errors(include_url=False)]
-    first, *others = (RecipeError(item.what, remedy=item.remedy, where=item.where) for item in dict.fromkeys(complaints))
+    first, *others = (
+        RecipeError(item.what, remedy=item.remedy, where=item.where) for item in dict.fromkeys(complaints)
+    )
     raise RecipeError(first.what, remedy=first.remedy, where=first.where, further=others) from None
 
 
@@ -222,13 +229,12 @@ class Contradiction(ValueError):
 def _existing_path(values: Any, location: Iterable[str | int]) -> Path_:
     path: list[str | int] = []
     for part in location:
-        if isinstance(values, dict) and part in values:
+        inside = part in values if isinstance(values, dict) else False
+        if isinstance(values, list) and isinstance(part, int):
+            inside = part < len(values)
+        if inside:
             values = values[part]
-        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
-            values = values[part]
-        else:
-            continue
-        path.append(part)
+            path.append(part)
     return tuple(path)
 
 
@@ -248,7 +254,7 @@ def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
         return [annotation] if issubclass(annotation, BaseModel) else []
     return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
 
@@ -298,7 +304,11 @@ def to_yaml(model: BaseModel) -> str:
 
 def _missing_file_remedy(path: Path) -> str:
     folder = path.parent
-    names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml", ".json")] if folder.is_dir() else []
+    names = (
+        [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml", ".json")]
+        if folder.is_dir()
+        else []
+    )
     if close := difflib.get_close_matches(path.name, names, n=1):
         return f"did you mean '{folder / close[0]}'?"
     return "check the path; `ascendtune init` writes a recipe"

@@ -12,10 +12,12 @@ AscendtuneError
 
 from __future__ import annotations
 
+import copyreg
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 class AscendtuneError(Exception):
@@ -43,6 +45,10 @@ class AscendtuneError(Exception):
         self.remedy = remedy
         self.where = str(where) if where is not None else None
         self.further = tuple(further)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels between processes whole: exceptions are otherwise made again from the first argument alone."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""

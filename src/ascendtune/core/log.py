@@ -44,6 +44,11 @@ def warn(message: str) -> None:
     _logger.warning(message)
 
 
+def error(message: str) -> None:
+    """Why the work ended."""
+    _logger.error(message)
+
+
 def detail(message: str) -> None:
     """Something for `--debug`."""
     _logger.debug(message)

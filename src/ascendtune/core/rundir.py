@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,7 +138,7 @@ class RunDir:
         return number
 
     def end_attempt(self, state: State, cause: dict[str, Any] | None = None) -> None:
-        """Close the newest attempt. `cause` says why it ended when it did not finish: {what, remedy, exit_code, rank}."""
+        """Close the newest attempt. `cause` says why it did not finish: {what, remedy, exit_code, rank}."""
         attempts = self.read()["attempts"]
         if attempts:
             attempts[-1].update(ended=time.time(), state=state)
@@ -162,6 +163,12 @@ class RunDir:
             return []
         names = (entry.name for entry in self.checkpoints.iterdir() if entry.is_dir())
         return sorted(int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdigit())
+
+    def remove_checkpoints_after(self, step: int) -> None:
+        """A run that goes on from an earlier step must not find later weights of its former self."""
+        for later in self.checkpoint_steps():
+            if later > step:
+                shutil.rmtree(self.checkpoint(later))
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"

@@ -12,8 +12,6 @@ from ascendtune.data.plan import Sequence_
 from ascendtune.data.store import IGNORED, TokenDataset
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One micro-batch on the host.
@@ -86,7 +84,7 @@ def hash_of_batch(dataset: TokenDataset, sequences: list[Sequence_]) -> str:
         for number in sequence:
             ids, labels = dataset.row(number)
             digest.update(len(ids).to_bytes(4, "little"))
-            digest.update(np.ascontiguousarray(ids, dtype="<i4"))
-            digest.update(np.ascontiguousarray(labels, dtype="<i4"))
+            digest.update(ids.astype("<i4").tobytes())
+            digest.update(labels.astype("<i4").tobytes())
         digest.update(b"|")
     return digest.hexdigest()

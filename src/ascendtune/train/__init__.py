@@ -1,8 +1,8 @@
 """How do weights change? The recipe, the loop, checkpoints, and what comes out.
 
-    from ascendtune.train import Recipe, fit
+from ascendtune.train import Recipe, fit
 
-    result = fit(Recipe.load("recipe.yaml"))
+result = fit(Recipe.load("recipe.yaml"))
 """
 
 from ascendtune.train.fit import FitResult, fit

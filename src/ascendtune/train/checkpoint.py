@@ -115,10 +115,12 @@ class Checkpointer:
             return
         try:
             pending.result()
-        except Exception as error:  # noqa: BLE001  # whatever the writer raised; it is raised again, in our words
+        except Exception as error:  # whatever the writer raised; it is raised again, in our words
             place = self._run.checkpoint(self._pending_step)
             shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
-            fault = next((found for each in _chain(error) if (found := disk_fault(each, place, "writing a checkpoint"))), None)
+            fault = next(
+                (found for each in _chain(error) if (found := disk_fault(each, place, "writing a checkpoint"))), None
+            )
             raise fault or MachineError(
                 f"the checkpoint of step {self._pending_step} could not be written: {error}",
                 remedy="check the file system of the run directory",
@@ -138,7 +140,7 @@ class Checkpointer:
             state: State = json.loads((directory / "state.json").read_text())
             reader = dcp.FileSystemReader(directory)
             stored = reader.read_metadata().state_dict_metadata
-        except Exception as error:  # noqa: BLE001  # unpickling damaged metadata can raise anything
+        except Exception as error:  # unpickling damaged metadata can raise anything
             raise MachineError(
                 f"the checkpoint is damaged: {error}",
                 remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
@@ -153,7 +155,7 @@ class Checkpointer:
             )
         try:
             dcp.load(tensors, storage_reader=reader, no_dist=self._strategy.world_size == 1)
-        except Exception as error:  # noqa: BLE001  # truncated files surface as errors of zip, pickle, or storage
+        except Exception as error:  # truncated files surface as errors of zip, pickle, or storage
             raise MachineError(
                 f"the checkpoint is damaged: {_innermost(error)}",
                 remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
@@ -164,7 +166,7 @@ class Checkpointer:
         return state
 
     def _tensors(self, like: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
-        """Everything by name: `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimiser state is made to be filled."""
+        """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimiser state to be filled."""
         names = {parameter: name for name, parameter in self._model.named_parameters() if parameter.requires_grad}
         tensors = {f"model.{name}": parameter.detach() for parameter, name in names.items()}
         for group in self._optimizer.param_groups:

@@ -21,7 +21,14 @@ class Evaluation:
     """
 
     def __init__(
-        self, dataset: TokenDataset, strategy: Strategy, precision: Precision, *, capacity: int | None, per_device: int, pad_id: int
+        self,
+        dataset: TokenDataset,
+        strategy: Strategy,
+        precision: Precision,
+        *,
+        capacity: int | None,
+        per_device: int,
+        pad_id: int,
     ) -> None:
         self._dataset = dataset
         self._strategy = strategy
@@ -46,7 +53,10 @@ class Evaluation:
         with torch.no_grad(), self._precision.autocast():
             for step in range(self._plan.steps_per_epoch):
                 shares = share_of_rank(
-                    self._plan.batch(step), rank=strategy.rank, world_size=strategy.world_size, per_device=self._per_device
+                    self._plan.batch(step),
+                    rank=strategy.rank,
+                    world_size=strategy.world_size,
+                    per_device=self._per_device,
                 )
                 for sequences in filter(None, shares):
                     batch = collate(self._dataset, sequences, packed=self._packed, pad_id=self._pad_id)

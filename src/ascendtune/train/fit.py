@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
 
 
@@ -34,6 +33,9 @@ def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: b
     Raises:
         AscendtuneError: as the command line would report it; `exit_code` is the one it would return.
     """
+    # Imported here: whoever only checks a recipe waits neither for Arrow nor for torch.
+    from ascendtune.train.prepare import prepare_run
+
     start = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
     assert start.run is not None
 

@@ -90,7 +90,7 @@ def _batch(documents: list[torch.Tensor]) -> DeviceBatch:
     )
 
 
-class _evaluating:  # noqa: N801  # reads as a verb where it is used
+class _evaluating:  # reads as a verb where it is used
     """Switch dropout off for a moment."""
 
     def __init__(self, model: Any) -> None:

@@ -86,7 +86,7 @@ class Loop:
         if self._scaler is not None and counters.scaler:
             self._scaler.load_state_dict(counters.scaler)
         self._trainable = [each for each in parts.objective.parameters() if each.requires_grad]
-        self._window = _Window.start(parts.strategy.device.torch_device)
+        self._window = _Window(time.perf_counter())
 
     def run(self) -> str:
         """Train; returns why it ended: "all steps done" or "no improvement …".
@@ -134,7 +134,9 @@ class Loop:
     def _micro_batches(self, sequences: list[Sequence_]) -> Iterator[tuple[DeviceBatch, bool]]:
         """This rank's part of the step, and whether it is the last micro-batch."""
         parts, strategy = self.parts, self.parts.strategy
-        shares = share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=parts.per_device)
+        shares = share_of_rank(
+            sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=parts.per_device
+        )
         for number, share in enumerate(shares):
             with parts.phases.phase("data"):
                 # A rank without work must still take part in the collectives: it runs a batch that teaches nothing.
@@ -148,7 +150,7 @@ class Loop:
             yield batch, number == len(shares) - 1
 
     def _update(self, window: _Window) -> None:
-        """Clip, step, forget the gradients. A gradient that is not a number never reaches the weights of a checked step."""
+        """Clip, step, forget the gradients. In a checked step what is not a number never reaches the weights."""
         parts, optimizer = self.parts, self.parts.optimizer
         rate = parts.schedule.learning_rate(self.counters.step)
         for group in optimizer.param_groups:
@@ -162,6 +164,7 @@ class Loop:
         window.grad_norm, window.learning_rate = norm, rate
         if self._must_check() and not self._is_finite(window, norm):
             self.counters.skipped_steps += 1
+            window.leave_out_last()
         elif self._scaler is not None:
             self._scaler.step(optimizer)
         else:
@@ -206,8 +209,8 @@ class Loop:
                 "attempt": parts.attempt,
                 "step": counters.step,
                 "epoch": round(counters.step / parts.plan.steps_per_epoch, 6),
-                "loss": window.loss,
-                "grad_norm": window.norm,
+                "loss": window.loss if math.isfinite(window.loss) else None,
+                "grad_norm": window.norm if math.isfinite(window.norm) else None,
                 "learning_rate": window.learning_rate,
                 "tokens": window.tokens,
                 "labelled_tokens": window.labelled,
@@ -221,13 +224,17 @@ class Loop:
             },
         )
         asked = window.asked_to_stop
-        self._window = _Window.start(parts.strategy.device.torch_device)
+        self._window = _Window(time.perf_counter())
         if asked:
             self._stop(asked)
 
     def _hash(self, sequences: list[Sequence_]) -> str | None:
         parts = self.parts
-        return hash_of_batch(parts.dataset, sequences) if parts.recipe.align.batch_hash and parts.strategy.is_main else None
+        return (
+            hash_of_batch(parts.dataset, sequences)
+            if parts.recipe.align.batch_hash and parts.strategy.is_main
+            else None
+        )
 
     def _stop(self, number: int) -> None:
         self._save()
@@ -254,7 +261,13 @@ class Loop:
         else:
             counters.worse_evaluations += 1
         seconds = time.perf_counter() - begun
-        record = {"attempt": parts.attempt, "step": counters.step, "loss": loss, "labelled_tokens": labelled, "seconds": seconds}
+        record = {
+            "attempt": parts.attempt,
+            "step": counters.step,
+            "loss": loss,
+            "labelled_tokens": labelled,
+            "seconds": seconds,
+        }
         self._tell("on_evaluation", record)
         # Evaluation is not training time: the next record's speed begins after it.
         self._window.begun += seconds
@@ -275,7 +288,9 @@ class Loop:
 
     def _recorded(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so that a resumed run never begins inside a window.
-        return step % self.parts.recipe.track.every_steps == 0 or step == self.parts.total_steps or self._checkpoints(step)
+        return (
+            step % self.parts.recipe.track.every_steps == 0 or step == self.parts.total_steps or self._checkpoints(step)
+        )
 
     def _checkpoints(self, step: int) -> bool:
         return step % self.parts.checkpoint_every == 0 and step < self.parts.total_steps
@@ -296,9 +311,11 @@ class Loop:
 class _Window:
     """What has happened since the last record: one step, or `track.every_steps` of them."""
 
-    loss_sum: torch.Tensor
     begun: float
-    labelled: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)
+    """Summed loss of each step, this rank's part."""
+    counts: list[int] = field(default_factory=list)
+    """Labelled tokens of each step, all ranks."""
     tokens: int = 0
     last_batch: list[Sequence_] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
@@ -310,13 +327,13 @@ class _Window:
     asked_to_stop: int = 0
     """A signal that reached any rank, agreed by all of them."""
 
-    @classmethod
-    def start(cls, device: torch.device) -> _Window:
-        return cls(torch.zeros((), device=device), time.perf_counter())
+    @property
+    def labelled(self) -> int:
+        return sum(self.counts)
 
     def add(self, loss: torch.Tensor, labelled: int, tokens: int, batch: list[Sequence_]) -> None:
-        self.loss_sum += loss
-        self.labelled += labelled
+        self.losses.append(loss)
+        self.counts.append(labelled)
         self.tokens += tokens
         self.last_batch = batch
         self.is_read = False
@@ -326,9 +343,14 @@ class _Window:
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
         by_interrupt, by_term = float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)
         # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        loss, norm_sum, interrupts, terms = strategy.sum(
-            [self.loss_sum, norm / strategy.world_size, by_interrupt, by_term]
-        )
-        self.loss, self.norm = loss / self.labelled, norm_sum
+        total = torch.stack(self.losses).sum() if self.losses else 0.0
+        loss, norm_sum, interrupts, terms = strategy.sum([total, norm / strategy.world_size, by_interrupt, by_term])
+        self.loss, self.norm = (loss / self.labelled if self.losses else math.nan), norm_sum
         self.asked_to_stop = signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
         self.is_read = True
+
+    def leave_out_last(self) -> None:
+        """Forget the loss of a skipped step, so that it does not spoil the mean of the others."""
+        self.losses.pop()
+        self.counts.pop()
+        self.is_read = False

@@ -37,7 +37,14 @@ def choose_attention(section: ModelSection, config: Any, device_default: str) ->
 
 
 def load_model(
-    section: ModelSection, directory: Path, config: Any, *, precision: Precision, attention: str, vocabulary: int, seed: int
+    section: ModelSection,
+    directory: Path,
+    config: Any,
+    *,
+    precision: Precision,
+    attention: str,
+    vocabulary: int,
+    seed: int,
 ) -> Any:
     """A causal language model on the CPU, in training mode.
 
@@ -98,7 +105,7 @@ def _load_weights(section: ModelSection, directory: Path, dtype: torch.dtype, im
 
 def grow_embeddings(model: Any, vocabulary: int) -> int:
     """Add rows for new tokens, each the mean of the old rows; returns how many. Never shrinks."""
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows: int = model.get_input_embeddings().weight.shape[0]
     if vocabulary <= rows:
         return 0
     model.resize_token_embeddings(vocabulary, mean_resizing=False)

@@ -25,8 +25,8 @@ def make_optimizer(
         lr=learning_rate,
         betas=(section.beta1, section.beta2),
         eps=section.epsilon,
-        # torch._fused_adamw_ also runs on Ascend and on sharded tensors. torch_npu's own NpuFusedAdamW does not: it keeps
-        # views of the first gradients, and training goes on with stale ones when gradients are set to None.
+        # torch._fused_adamw_ runs on Ascend too, also on sharded tensors. torch_npu's own NpuFusedAdamW keeps views of
+        # the first gradients: when gradients are set to None, it goes on training with those stale ones.
         fused=device.fused_optimizer,
     )
 

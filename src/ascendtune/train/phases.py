@@ -22,7 +22,9 @@ class Phases:
     """
 
     def __init__(self, heartbeat: Path | None) -> None:
-        self._file = os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644) if heartbeat else None
+        self._file = (
+            os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644) if heartbeat else None
+        )
         self._seconds: dict[str, float] = {}
         self.step = 0
 

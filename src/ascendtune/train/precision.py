@@ -48,7 +48,9 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         compute = device.best_precision()
         reason = f"the best that {device.name} has"
     elif compute == "fp16" and not device.supports_fp16:
-        raise MachineError(f"{device.name} ({device.kind}) does not train in fp16", remedy="use precision: bf16 or fp32")
+        raise MachineError(
+            f"{device.name} ({device.kind}) does not train in fp16", remedy="use precision: bf16 or fp32"
+        )
     elif compute == "bf16" and not device.supports_bf16 and device.kind != "cpu":
         # Every CPU computes bf16, only slowly; an accelerator without it raises in the middle of the first step.
         raise MachineError(f"{device.name} has no bf16", remedy="use precision: fp16 or fp32")

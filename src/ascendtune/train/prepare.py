@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import socket
 import sys
@@ -103,11 +102,18 @@ def _choose_directory(recipe: Recipe, allow_change: Sequence[str], trust_checkpo
     elif not steps:
         reason = f"{newest} has no checkpoint"
         if not newest.has_metrics():
-            return _Choice(newest, None, None, [f"starting over in {newest}: its last attempt ended before the first step"])
+            return _Choice(
+                newest, None, None, [f"starting over in {newest}: its last attempt ended before the first step"]
+            )
     else:
         _require_same_recipe(newest, recipe, allow_change)
         checkpoint = newest.checkpoint(steps[-1])
-        return _Choice(newest, checkpoint, None, [f"resuming {newest} from step {steps[-1]}: it was {state} and has this checkpoint"])
+        return _Choice(
+            newest,
+            checkpoint,
+            None,
+            [f"resuming {newest} from step {steps[-1]}: it was {state} and has this checkpoint"],
+        )
     free = RunDir(_next_of_series(wanted))
     return _Choice(free, None, None, [f"starting {free}: {reason}"])
 
@@ -118,11 +124,15 @@ def _from_path(
     key = "checkpoint.resume"
     if not checkpoint.is_dir():
         raise RecipeError(
-            f"{key}: no such checkpoint", remedy="give a directory like runs/NAME/checkpoints/step_100", where=checkpoint
+            f"{key}: no such checkpoint",
+            remedy="give a directory like runs/NAME/checkpoints/step_100",
+            where=checkpoint,
         )
     if not (checkpoint / "state.json").is_file() or not (checkpoint / ".metadata").is_file():
         raise RecipeError(
-            f"{key}: not a complete checkpoint", remedy="give a directory that holds state.json and .metadata", where=checkpoint
+            f"{key}: not a complete checkpoint",
+            remedy="give a directory that holds state.json and .metadata",
+            where=checkpoint,
         )
     owner = RunDir(checkpoint.resolve().parent.parent)
     if owner.run_json.is_file() and owner.path == wanted.resolve():
@@ -187,7 +197,8 @@ def _require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str
     before = run.read().get("data_hash")
     if before != fingerprint and not _may_change("data", allow_change):
         raise InputError(
-            f"the data is not what this run was trained on: its files, template or tokenizer have changed ({before} -> {fingerprint})",
+            f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
+            "tokenizer have changed",
             remedy="restore the data; or go on with it: --allow-change data; or start anew: checkpoint.resume=never",
             where=run.path,
         )
@@ -210,7 +221,7 @@ def _facts(recipe: Recipe, model_directory: Path, prepared: Prepared, foreign: P
     return {
         "name": recipe.name,
         "argv": _argv(),
-        "directory": os.getcwd(),
+        "directory": str(Path.cwd()),
         "host": socket.gethostname(),
         "git_commit": git.output.strip() if git.exit_code == 0 else None,
         "recipe_hash": hashlib.sha256(recipe.to_yaml().encode()).hexdigest()[:16],

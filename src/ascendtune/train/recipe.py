@@ -117,7 +117,9 @@ class OptimSection(Section):
     def _one_length_of_each(self) -> OptimSection:
         if self.epochs is not None and self.max_steps is not None:
             raise Contradiction(
-                "optim.epochs and optim.max_steps contradict each other", remedy="keep one of them", path=("optim", "max_steps")
+                "optim.epochs and optim.max_steps contradict each other",
+                remedy="keep one of them",
+                path=("optim", "max_steps"),
             )
         if self.warmup_ratio and self.warmup_steps is not None:
             raise Contradiction(
@@ -273,7 +275,11 @@ class Recipe(Section):
         given = [key for key, origin in origins.items() if origin != "default"]
         rules = [
             ("method.lora.", self.method.tuner != "lora", f"tuner is {self.method.tuner}"),
-            ("optim.warmup", self.optim.scheduler == "constant" and not self.optim.warmup_steps and not self.optim.warmup_ratio, "it is zero"),
+            (
+                "optim.warmup",
+                self.optim.scheduler == "constant" and not self.optim.warmup_steps and not self.optim.warmup_ratio,
+                "it is zero",
+            ),
             ("optim.min_learning_rate_ratio", self.optim.scheduler == "constant", "the scheduler is constant"),
             ("optim.beta", self.optim.optimizer in ("sgd", "adafactor"), f"the optimizer is {self.optim.optimizer}"),
             ("optim.epsilon", self.optim.optimizer in ("sgd", "adafactor"), f"the optimizer is {self.optim.optimizer}"),

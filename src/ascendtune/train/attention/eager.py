@@ -40,7 +40,7 @@ def eager_attention(
             # A sink is one more key that takes weight and gives nothing.
             sinks = s_aux.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1).to(scores.dtype)
             scores = torch.cat([scores, sinks], dim=-1)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
         if s_aux is not None:
             weights = weights[..., :-1]
         outputs.append(nn.functional.dropout(weights, dropout, module.training) @ v)

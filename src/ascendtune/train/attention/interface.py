@@ -15,6 +15,7 @@ is needed. transformers builds no mask for a name that it has no mask function f
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ TABLE = {
 
 
 def register(name: str) -> str:
-    """Make the attention `name` of the table known to transformers; returns the name to give as `attn_implementation`."""
+    """Make the attention `name` of the table known to transformers; returns what to give as `attn_implementation`."""
     from transformers import AttentionInterface
 
     registered = f"ascendtune_{name}"
@@ -55,7 +56,7 @@ def choose(config: Any, wanted: str, device_default: str) -> tuple[str, str]:
 
 def document_lengths(cu_seqlens: tuple[int, ...]) -> list[int]:
     """(0, 3, 7) -> [3, 4]."""
-    return [end - start for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)]
+    return [end - start for start, end in pairwise(cu_seqlens)]
 
 
 def grouped_heads(module: nn.Module) -> bool:
@@ -66,4 +67,6 @@ def grouped_heads(module: nn.Module) -> bool:
 def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | None) -> None:
     """Fused attentions that would silently drop a part of the formula must refuse instead."""
     if softcap is not None or s_aux is not None:
-        raise NotImplementedError(f"{name} attention computes neither soft-capping nor sinks; use model.attention: eager")
+        raise NotImplementedError(
+            f"{name} attention computes neither soft-capping nor sinks; use model.attention: eager"
+        )

@@ -1,4 +1,4 @@
-"""torch's variable-length flash attention: all documents in one kernel. CUDA, bf16 or fp16; anything else goes to SDPA."""
+"""torch's variable-length flash attention: all documents in one kernel. CUDA, bf16 or fp16; the rest goes to SDPA."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def linear_cross_entropy(hidden: torch.Tensor, head: nn.Module, targets: torch.T
 
 
 def _fused(hidden: torch.Tensor, head: nn.Linear, targets: torch.Tensor) -> torch.Tensor:
-    weight, bias = head.weight, head.bias
+    weight: torch.Tensor = head.weight
+    bias: torch.Tensor | None = head.bias
     if torch.is_autocast_enabled(hidden.device.type):
         # Autocast does not reach into a custom function: cast here, so that gradients flow back through the casts.
         dtype = torch.get_autocast_dtype(hidden.device.type)
@@ -82,7 +83,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         return (
@@ -100,7 +101,8 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> 
         return nn.functional.cross_entropy(head(chunk).float(), target, reduction="sum")
 
     if len(hidden) == 0:
-        return head(hidden).float().sum()
+        nothing: torch.Tensor = head(hidden).float().sum()
+        return nothing
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
     rows = _rows_per_chunk(int(getattr(head, "out_features", 131072)))
     for start in range(0, len(hidden), rows):

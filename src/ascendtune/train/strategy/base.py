@@ -35,7 +35,7 @@ class Strategy:
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
-        return _stack(values, self.device).tolist()  # type: ignore[no-any-return]
+        return _stack(values, self.device).tolist()
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -54,7 +54,9 @@ def _stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
     target = device.torch_device
     return torch.stack(
         [
-            value.detach().to(dtype) if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype, device=target)
+            value.detach().to(dtype)
+            if isinstance(value, torch.Tensor)
+            else torch.tensor(value, dtype=dtype, device=target)
             for value in values
         ]
     )

@@ -43,7 +43,7 @@ class DdpStrategy(Strategy):
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         stacked = _stack(values, self.device)
         dist.all_reduce(stacked)
-        return stacked.tolist()  # type: ignore[no-any-return]
+        return stacked.tolist()
 
     def barrier(self) -> None:
         dist.barrier()

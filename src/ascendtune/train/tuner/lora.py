@@ -42,7 +42,11 @@ def scale_of(lora: LoraSection) -> float:
 
 
 def _require_modules(model: Any, key: str, names: list[str]) -> None:
-    present = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
+    present = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Embedding)
+    }
     whole = {name for name, _ in model.named_modules()}
     for name in names:
         if name in present or any(full == name or full.endswith("." + name) for full in whole):

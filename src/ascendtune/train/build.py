@@ -1,0 +1,178 @@
+"""Put a training loop together from a run directory: model, tuner, objective, optimiser, plan, callbacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.log import say, warn
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import format_count
+from ascendtune.data.plan import BatchPlan
+from ascendtune.data.prepare import Prepared
+from ascendtune.data.store import TokenDataset
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.train import guard
+from ascendtune.train.callback.base import Callback
+from ascendtune.train.callback.stop import StopRequest
+from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.evaluate import Evaluation
+from ascendtune.train.flops import flops_per_token
+from ascendtune.train.loop import Parts
+from ascendtune.train.model import choose_attention, load_model, read_config
+from ascendtune.train.optimizer import make_optimizer
+from ascendtune.train.phases import Phases
+from ascendtune.train.precision import DTYPES, choose_precision
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.schedule import Schedule
+from ascendtune.train.stage.sft import SupervisedObjective
+from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.tuner import apply_tuner, trainable_share
+
+
+@dataclass
+class Built:
+    parts: Parts
+    tuned: Any
+    """What is exported at the end: the model, or the PeftModel around it."""
+    tokenizer: Tokenizer
+    export_dtype: torch.dtype
+    """The type that the base weights came in; trained weights leave in it."""
+    resolved: dict[str, Any]
+    """What every `auto` became, and why: for run.json."""
+
+
+def build(
+    run: RunDir, recipe: Recipe, strategy: Strategy, prepared: Prepared, *, attempt: int, callbacks: list[Callback]
+) -> Built:
+    """Everything up to the first step.
+
+    Raises:
+        RecipeError: the model or a name in the recipe does not fit.
+        FoundWrong: packed documents would see each other.
+    """
+    record = run.read()
+    device, directory = strategy.device, Path(record["model_directory"])
+    precision = choose_precision(recipe, device)
+    config = read_config(recipe.model, directory)
+    attention, attention_reason = choose_attention(recipe.model, config, device.attention)
+    tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
+
+    # The seed decides random weights and adapters, alike on every rank; dropout differs between ranks from here on.
+    torch.manual_seed(recipe.seed)
+    model = load_model(
+        recipe.model, directory, config,
+        precision=precision, attention=attention, vocabulary=tokenizer.vocab_size, seed=recipe.seed,
+    ).to(device.torch_device)  # fmt: skip
+    export_dtype = _export_dtype(recipe, config)
+    torch.manual_seed(recipe.seed)
+    tuned = apply_tuner(model, recipe.method)
+    _save_memory(model, recipe)
+    packed = recipe.data.packing is not False
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    with precision.autocast():
+        plain_head = guard.head_is_plain(model, device.torch_device, vocabulary)
+        if packed:
+            guard.prove_isolation(
+                model, device.torch_device, vocabulary, attention=attention, compute=precision.compute
+            )
+    torch.manual_seed(recipe.seed + strategy.rank)
+
+    dataset = TokenDataset.open(prepared.train)
+    capacity = recipe.data.max_length if packed else None
+    global_batch = record.get("global_batch") or recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
+    plan = BatchPlan(
+        dataset.lengths, dataset.label_counts, capacity=capacity, global_batch=global_batch, seed=recipe.seed
+    )
+    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
+    trainable, parameters = trainable_share(model)
+    resolved = {
+        "device": {"kind": device.kind, "name": device.name, "world_size": strategy.world_size},
+        "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
+        "attention": {"name": attention, "reason": attention_reason},
+        "strategy": strategy.name,
+        "loss": "head fused with the loss, in chunks" if plain_head else "through the model's own logits",
+        "packing": packed,
+        "learning_rate": recipe.learning_rate,
+        "total_steps": total_steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "global_batch": global_batch,
+        "parameters": parameters,
+        "trainable": trainable,
+        "padding_ratio": plan.padding_ratio(recipe.batch.per_device),
+    }
+    if strategy.is_main:
+        _say(resolved, record, recipe, strategy)
+
+    objective = SupervisedObjective(model, plain_head=plain_head)
+    optimizer = make_optimizer(recipe.optim, model.named_parameters(), recipe.learning_rate, device)
+    checkpointer = Checkpointer(
+        run, strategy, model, optimizer,
+        keep=recipe.checkpoint.keep,
+        on_complete=partial(_tell_checkpoint, callbacks),
+    )  # fmt: skip
+    pad_id = tokenizer.pad_id
+    evaluation = prepared.eval and Evaluation(
+        TokenDataset.open(prepared.eval), strategy, precision,
+        capacity=capacity, per_device=recipe.batch.per_device, pad_id=pad_id,
+    )  # fmt: skip
+    parts = Parts(
+        recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=precision,
+        objective=objective, module=strategy.wrap(objective), optimizer=optimizer,
+        schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
+        dataset=dataset, plan=plan, per_device=recipe.batch.per_device, packed=packed, pad_id=pad_id,
+        total_steps=total_steps,
+        flops_per_token=flops_per_token(
+            model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters
+        ),
+        evaluation=evaluation or None,
+        checkpointer=checkpointer,
+        checkpoint_every=recipe.checkpoint.every_steps or max(20, total_steps // 10),
+        callbacks=callbacks,
+        phases=Phases(run.heartbeats / f"rank_{strategy.rank}.json"),
+        stop=StopRequest(),
+    )  # fmt: skip
+    return Built(parts, tuned, tokenizer, export_dtype, resolved)
+
+
+def _tell_checkpoint(callbacks: list[Callback], step: int) -> None:
+    for callback in callbacks:
+        callback.on_checkpoint(step)
+
+
+def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
+    if recipe.model.dtype != "auto":
+        return DTYPES[recipe.model.dtype]
+    source = getattr(config, "dtype", None)
+    if recipe.model.init == "random" or source not in DTYPES.values():
+        return torch.float32
+    assert isinstance(source, torch.dtype)
+    return source
+
+
+def _save_memory(model: Any, recipe: Recipe) -> None:
+    if recipe.memory.gradient_checkpointing:
+        if not getattr(model, "supports_gradient_checkpointing", False):
+            warn("memory.gradient_checkpointing has no effect: this model does not support it")
+            return
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _say(resolved: dict[str, Any], record: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:
+    share = resolved["trainable"] / resolved["parameters"]
+    say(
+        f"{resolved['device']['name']} ({resolved['device']['kind']} × {strategy.world_size}), "
+        f"{resolved['precision']['compute']}, attention {resolved['attention']['name']}; "
+        f"{format_count(resolved['trainable'])} of {format_count(resolved['parameters'])} parameters train ({share:.2%})"
+    )
+    asked = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
+    if resolved["global_batch"] != asked:
+        say(
+            f"the global batch stays {resolved['global_batch']} sequences, as the run began, "
+            f"though this start would make it {asked}"
+        )

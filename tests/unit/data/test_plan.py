@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascendtune.data.plan import BatchPlan, share_of_rank
+
+LENGTHS = np.array([7, 3, 9, 4, 4, 8, 2, 6, 5, 1], np.int32)
+LABELS = LENGTHS // 2
+
+
+def plan(**changes):
+    return BatchPlan(LENGTHS, LABELS, **{"capacity": 10, "global_batch": 2, "seed": 1, **changes})
+
+
+@pytest.mark.parametrize("capacity", [None, 10])
+def test_an_epoch_shows_every_row_once(capacity):
+    epoch = plan(capacity=capacity)
+    rows = [row for step in range(epoch.steps_per_epoch) for sequence in epoch.batch(step) for row in sequence]
+    assert sorted(rows) == list(range(10))
+
+
+def test_epochs_differ_and_repeat_under_the_same_seed():
+    first, second = plan(), plan()
+    steps = first.steps_per_epoch
+    assert [first.batch(step) for step in range(2 * steps)] == [second.batch(step) for step in range(2 * steps)]
+    assert [first.batch(step) for step in range(steps)] != [first.batch(steps + step) for step in range(steps)]
+    assert [first.batch(step) for step in range(steps)] != [plan(seed=2).batch(step) for step in range(steps)]
+
+
+def test_without_a_seed_rows_keep_their_order():
+    ordered = plan(capacity=None, seed=None)
+    assert [row for step in range(ordered.steps_per_epoch) for (row,) in ordered.batch(step)] == list(range(10))
+
+
+def test_a_late_step_needs_no_earlier_one():
+    sought = 7 * plan().steps_per_epoch + 1
+    walked = plan()
+    for step in range(sought):
+        walked.batch(step)
+    assert plan().batch(sought) == walked.batch(sought)
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3))
+def test_ranks_share_the_batch_without_loss_or_repetition(sequences, world_size, per_device):
+    batch = [(row,) for row in range(sequences)]
+    shares = [share_of_rank(batch, rank=r, world_size=world_size, per_device=per_device) for r in range(world_size)]
+    assert len({len(share) for share in shares}) == 1, "every rank must run the same number of micro-batches"
+    seen = [row for share in shares for micro in share for (row,) in micro]
+    assert sorted(seen) == list(range(sequences))
+    assert all(len(micro) <= per_device for share in shares for micro in share)
+
+
+def test_padding_is_counted_where_there_is_some():
+    assert plan().padding_ratio(per_device=2) == 0
+    padded = BatchPlan(np.array([4, 1], np.int32), np.array([1, 1]), capacity=None, global_batch=2, seed=None)
+    assert padded.padding_ratio(per_device=2) == pytest.approx(3 / 8)
+    assert padded.padding_ratio(per_device=1) == 0
