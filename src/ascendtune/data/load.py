@@ -12,7 +12,7 @@ from typing import Literal
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.conversation import BadRow, Conversation, Source
+from ascendtune.data.conversation import BadRow, Conversation, RawRow, Source
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DatasetReport
@@ -25,10 +25,10 @@ Resolve = Callable[[DatasetSpec], Path]
 
 @dataclass
 class Places:
-    """Where rows stand, ten bytes each: looked up only for messages."""
+    """Where rows stand, twelve bytes each: looked up only for messages."""
 
     _sources: list[Source] = field(default_factory=list)
-    _source_of: array[int] = field(default_factory=lambda: array("H"))
+    _source_of: array[int] = field(default_factory=lambda: array("I"))
     _numbers: array[int] = field(default_factory=lambda: array("Q"))
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Places:
         """The places of the rows `order`, in that order."""
         source_of, numbers = self._source_of, self._numbers
         return Places(
-            self._sources, array("H", [source_of[index] for index in order]), array("Q", [numbers[i] for i in order])
+            self._sources, array("I", [source_of[index] for index in order]), array("Q", [numbers[i] for i in order])
         )
 
 
@@ -74,40 +74,45 @@ def load_conversations(
     Raises:
         DataError: unreadable files, columns that do not fit, bad rows with `fail`, no row left.
     """
-    conversations: list[Conversation] = []
-    places, reports = Places(), []
+    loaded, first_bad = Loaded([], Places(), []), list[str]()
     for spec in specs:
-        report = DatasetReport(path=spec.path, format=spec.format, weight=spec.weight)
-        _convert_all(spec, resolve(spec), report, conversations, places)
-        reports.append(report)
-    _refuse_bad_rows(reports, on_bad_row)
-    order = _weighted(reports, seed)
-    if order != range(len(conversations)):
-        conversations, places = [conversations[index] for index in order], places.taken(order)
-    return Loaded(conversations, places, reports)
+        _convert_all(spec, resolve(spec), loaded, first_bad)
+    _refuse_bad_rows(loaded.datasets, first_bad, on_bad_row)
+    order = _weighted(loaded.datasets, seed)
+    if order != range(len(loaded.conversations)):
+        loaded.conversations = [loaded.conversations[index] for index in order]
+        loaded.places = loaded.places.taken(order)
+    return loaded
 
 
-def _convert_all(
-    spec: DatasetSpec, path: Path, report: DatasetReport, conversations: list[Conversation], places: Places
-) -> None:
+def _convert_all(spec: DatasetSpec, path: Path, loaded: Loaded, first_bad: list[str]) -> None:
     rows = read_rows(spec, path)
     first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
-    report.format, convert = choose_format(spec, first_rows)
-    before = len(conversations)
+    name, convert = choose_format(spec, first_rows)
+    report = DatasetReport(path=spec.path, format=name, weight=spec.weight)
+    loaded.datasets.append(report)
+    conversations, places, before = loaded.conversations, loaded.places, len(loaded.conversations)
     for row in chain(first_rows, rows):
         report.rows_read += 1
         made = convert(row.values)
         if isinstance(made, BadRow):
-            # The place is costly and only examples show it.
-            dropped = report.dropped.get(made.reason)
-            shown = dropped is None or len(dropped.examples) < EXAMPLES_KEPT
-            report.drop(made.reason, row.place if shown else "", made.detail)
+            _count(row, made, report, first_bad)
             continue
         if spec.system and made.messages[0]["role"] != "system":
             made.messages.insert(0, {"role": "system", "content": spec.system})
         conversations.append(made)
         places.append(row.source, row.number)
     report.rows_kept = len(conversations) - before
+
+
+def _count(row: RawRow, bad: BadRow, report: DatasetReport, first_bad: list[str]) -> None:
+    # Finding the place is costly, so only those rows have one that will be shown.
+    dropped = report.dropped.get(bad.reason)
+    is_example = dropped is None or len(dropped.examples) < EXAMPLES_KEPT
+    place = row.place if is_example or len(first_bad) < EXAMPLES_KEPT else ""
+    report.drop(bad.reason, place, bad.detail)
+    if len(first_bad) < EXAMPLES_KEPT:
+        first_bad.append(f"{place}: {bad.reason}" + (f" ({bad.detail})" if bad.detail else ""))
 
 
 def _weighted(reports: Sequence[DatasetReport], seed: int) -> Sequence[int]:
@@ -130,21 +135,18 @@ def _weighted(reports: Sequence[DatasetReport], seed: int) -> Sequence[int]:
     return order
 
 
-def _refuse_bad_rows(reports: Sequence[DatasetReport], on_bad_row: Literal["fail", "skip"]) -> None:
-    dropped = [(reason, rows) for report in reports for reason, rows in report.dropped.items()]
-    count, read = sum(rows.count for _, rows in dropped), sum(report.rows_read for report in reports)
-    kept = sum(report.rows_kept for report in reports)
-    if not count or (kept and on_bad_row == "skip"):
+def _refuse_bad_rows(
+    reports: Sequence[DatasetReport], first_bad: Sequence[str], on_bad_row: Literal["fail", "skip"]
+) -> None:
+    read, kept = sum(report.rows_read for report in reports), sum(report.rows_kept for report in reports)
+    bad = read - kept
+    if not bad or (kept and on_bad_row == "skip"):
         return
-    shown = [f"  {reason}: {example}" for reason, rows in dropped for example in rows.examples][:EXAMPLES_KEPT]
-    more = [f"  and {count - len(shown):,} more"] if count > len(shown) else []
     if kept:
-        what = f"{count:,} of {count_of(read, 'row')} cannot be trained on"
+        what = f"{bad:,} of {count_of(read, 'row')} cannot be trained on"
         remedy = "mend these rows, or leave them out with data.on_bad_row: skip"
     else:
         what = f"none of the {read:,} rows can be trained on" if read > 1 else "the only row cannot be trained on"
         remedy = "check the format and columns of the data set against the file"
-    raise DataError("\n".join([what, *shown, *more]), remedy=remedy)
-
-
-__all__ = ["Loaded", "Places", "load_conversations"]
+    more = [f"  and {bad - len(first_bad):,} more"] if bad > len(first_bad) else []
+    raise DataError("\n".join([what, *(f"  {each}" for each in first_bad), *more]), remedy=remedy)

@@ -57,7 +57,7 @@ def messages_of(value: Any) -> list[Message] | BadRow:
 
 def _message_of(turn: Any, number: int) -> Message | BadRow:
     if not isinstance(turn, dict):
-        return not_text(f"turn {number}", turn)
+        return BadRow("unreadable turn", f"turn {number} is {kind_of(turn)}, not an object with role and content")
     role = _ROLES.get(turn["role"]) if isinstance(turn.get("role"), str) else None
     if role is None:
         return BadRow("unknown role", f"turn {number} has the role {turn.get('role')!r}; known: {', '.join(_ROLES)}")

@@ -93,7 +93,7 @@ def tool_calls(value: Any) -> list[dict[str, Any]] | BadRow:
             return BadRow("unreadable tool call", "a call needs a name and arguments")
         arguments = function.get("arguments")
         arguments = {} if arguments in (None, "") else listed(arguments)
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, dict) or not _is_json(arguments):
             return BadRow("unreadable tool call", f"the arguments of {function['name']} are not a JSON object")
         made: dict[str, Any] = {
             "type": "function",
@@ -114,7 +114,15 @@ def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
     for schema in value if isinstance(value, list) else [value]:
         schema = listed(schema)
         function = schema.get("function", schema) if isinstance(schema, dict) else None
-        if not isinstance(function, dict) or not is_text(function.get("name")):
+        if not isinstance(function, dict) or not is_text(function.get("name")) or not _is_json(schema):
             return BadRow("unreadable tools", "tools must be a list of schemas, each with a name")
         schemas.append(schema if "function" in schema else {"type": "function", "function": schema})
     return schemas
+
+
+def _is_json(value: Any) -> bool:
+    """Templates write calls and schemas out as JSON; Parquet can hold what JSON cannot, such as dates."""
+    try:
+        return is_text(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError):
+        return False

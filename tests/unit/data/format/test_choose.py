@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from ascendtune.core.errors import DataError
+from ascendtune.data.conversation import Conversation, RawRow, Source
+from ascendtune.data.format.choose import FORMATS, choose_format
+from ascendtune.data.spec import DatasetSpec
+
+
+def _choose(found: list[str], **keys: Any) -> tuple[str, Any]:
+    row = RawRow(dict.fromkeys(found, "text"), Source(Path("rows.jsonl")), 1)
+    return choose_format(DatasetSpec(path="rows.jsonl", **keys), [row])
+
+
+def test_the_recipe_and_the_table_name_the_same_formats() -> None:
+    assert set(get_args(DatasetSpec.model_fields["format"].annotation)) == {"auto", *FORMATS}
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        (["instruction", "input", "output"], "alpaca"),
+        (["id", "conversations"], "sharegpt"),
+        (["messages", "tools"], "messages"),
+        (["prompt", "completion"], "prompt_completion"),
+    ],
+)
+def test_auto_looks_at_the_columns(columns: list[str], name: str) -> None:
+    assert _choose(columns)[0] == name
+
+
+def test_an_optional_column_may_be_missing_from_the_first_row() -> None:
+    source = Source(Path("rows.jsonl"))
+    rows = [RawRow({"p": "1", "c": "2"}, source, 1), RawRow({"p": "1", "c": "2", "s": "3"}, source, 2)]
+    spec = DatasetSpec(path="rows.jsonl", columns={"prompt": "p", "completion": "c", "system": "s"})
+    _, convert = choose_format(spec, rows)
+    assert [len(convert(row.values).messages) for row in rows] == [2, 3]  # type: ignore[union-attr]
+
+
+def test_a_mapped_column_is_read_under_our_word() -> None:
+    name, convert = _choose(["question", "answer"], columns={"prompt": "question", "completion": "answer"})
+    made = convert({"question": "1+1?", "answer": "2"})
+    assert name == "prompt_completion"
+    assert isinstance(made, Conversation) and [each["content"] for each in made.messages] == ["1+1?", "2"]
+
+
+def test_words_may_be_swapped() -> None:
+    _, convert = _choose(["prompt", "completion"], columns={"prompt": "completion", "completion": "prompt"})
+    made = convert({"prompt": "a", "completion": "q"})
+    assert [each["content"] for each in made.messages] == ["q", "a"]
+
+
+@pytest.mark.parametrize(
+    ("found", "keys", "what", "remedy"),
+    [
+        (
+            ["question", "answer"],
+            {},
+            "no format fits the columns question, answer",
+            "columns: {prompt: question, completion: answer}",
+        ),
+        (["text"], {}, "no format fits the columns text", "{prompt: text, completion: …}"),
+        ([], {}, "no format fits the columns (none)", "say which column is which"),
+        (
+            ["messages", "conversations"],
+            {},
+            "fit several formats: sharegpt and messages",
+            "say which: format: sharegpt",
+        ),
+        (
+            ["question", "answer"],
+            {"format": "alpaca"},
+            "the format alpaca needs the columns instruction and output; this file has: question, answer",
+            "{format: alpaca, columns: {instruction: question, output: answer}}",
+        ),
+        (["question"], {"format": "messages"}, "the format messages needs the column messages", "messages: question"),
+        (
+            ["question", "answer"],
+            {"columns": {"prompt": "qestion", "completion": "answer"}},
+            "columns: there is no column 'qestion'",
+            "did you mean 'question'? the columns are: question, answer",
+        ),
+        (
+            ["question", "answer"],
+            {"format": "prompt_completion", "columns": {"promt": "question"}},
+            "columns: 'promt' is no word of the format prompt_completion",
+            "did you mean 'prompt'? the words are: prompt, completion, system, tools",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit(found: list[str], keys: dict[str, Any], what: str, remedy: str) -> None:
+    with pytest.raises(DataError) as raised:
+        _choose(found, **keys)
+    assert what in raised.value.what
+    assert remedy in raised.value.remedy
+    assert raised.value.where == "rows.jsonl:1"

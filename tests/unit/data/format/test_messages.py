@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.conversation import BadRow, Conversation
+from ascendtune.data.format.messages import convert
+
+_USER = {"role": "user", "content": "q"}
+_ANSWER = {"role": "assistant", "content": "a"}
+_CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+
+
+def _converted(*messages: Any, **columns: Any) -> Conversation:
+    made = convert({"messages": list(messages), **columns})
+    assert isinstance(made, Conversation), made
+    return made
+
+
+def test_a_dialogue_stays_as_it_is() -> None:
+    turns = [{"role": "system", "content": "s"}, _USER, _ANSWER, _USER, _ANSWER]
+    assert _converted(*turns).messages == turns
+
+
+def test_developer_is_system_and_an_empty_system_turn_is_none() -> None:
+    assert _converted({"role": "developer", "content": "s"}, _USER, _ANSWER).messages[0] == {
+        "role": "system",
+        "content": "s",
+    }
+    assert _converted({"role": "system", "content": ""}, _USER, _ANSWER).messages == [_USER, _ANSWER]
+
+
+def test_the_system_column_is_used_where_the_messages_have_none() -> None:
+    assert _converted(_USER, _ANSWER, system="s").messages[0]["content"] == "s"
+    assert _converted({"role": "system", "content": "own"}, _USER, _ANSWER, system="s").messages[0]["content"] == "own"
+
+
+def test_tool_calls_keep_their_ids_and_arguments_become_objects() -> None:
+    made = _converted(
+        _USER,
+        {"role": "assistant", "content": None, "tool_calls": [_CALL, _CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": ""},
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+        _ANSWER,
+        tools='[{"name": "add", "parameters": {}}]',
+    )
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
+    assert made.messages[1] == {"role": "assistant", "content": "", "tool_calls": [call, call]}
+    assert made.messages[2] == {"role": "tool", "content": "", "tool_call_id": "c1"}
+    assert made.tools == [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+
+
+def test_a_conversation_may_end_with_a_tool_call() -> None:
+    assert _converted(_USER, {"role": "assistant", "tool_calls": [_CALL]}).messages[-1]["content"] == ""
+
+
+@pytest.mark.parametrize("key", ["text", "value"])
+def test_parts_of_text_are_joined(key: str) -> None:
+    parts = [{"type": "text", key: "one "}, {"type": "text", key: "two"}]
+    assert _converted({"role": "user", "content": parts}, _ANSWER).messages[0]["content"] == "one two"
+
+
+@pytest.mark.parametrize("key", ["weight", "loss_weight", "train"])
+def test_weight_zero_takes_a_turn_out_of_the_loss(key: str) -> None:
+    zero = {**_ANSWER, key: False if key == "train" else 0}
+    made = _converted({**_USER, key: 0}, zero, _USER, {**_ANSWER, key: True if key == "train" else 1.0})
+    assert [message.get("train") for message in made.messages] == [None, False, None, None]
+
+
+def test_nulls_from_parquet_are_absent() -> None:
+    filled = {"name": None, "tool_calls": None, "reasoning_content": None, "weight": None}
+    assert _converted({**_USER, **filled}, {**_ANSWER, **filled}, tools=None).messages == [_USER, _ANSWER]
+
+
+def test_messages_as_json_text() -> None:
+    made = convert({"messages": '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'})
+    assert isinstance(made, Conversation) and made.messages == [_USER, _ANSWER]
+
+
+def _assistant(**keys: Any) -> list[Any]:
+    return [_USER, {**_ANSWER, **keys}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason", "detail"),
+    [
+        ([], "no messages", "the list is empty"),
+        (None, "no messages", "null"),
+        ("hello", "no messages", "this is text"),
+        ([_ANSWER], "wrong order of turns", "the first turn is assistant"),
+        ([_USER, _USER, _ANSWER], "wrong order of turns", "turn 2 is user, after user"),
+        ([_USER, _ANSWER, _ANSWER], "wrong order of turns", "turn 3 is assistant, after assistant"),
+        ([_USER, {"role": "system", "content": "s"}, _ANSWER], "wrong order of turns", "turn 2 is system"),
+        (
+            [_USER, _ANSWER, {"role": "tool", "content": "1"}, _ANSWER],
+            "wrong order of turns",
+            "turn 3 answers a tool call",
+        ),
+        ([_USER], "ends without an assistant turn", "the last turn is user"),
+        ([_USER, _ANSWER, _USER], "ends without an assistant turn", "the last turn is user"),
+        (_assistant(content=None), "no answer", "turn 2 (assistant) is empty"),
+        ([{"role": "user", "content": " "}, _ANSWER], "no question", "turn 1 (user) is empty"),
+        ([{"role": "bot", "content": "x"}], "unknown role", "'bot'"),
+        ([{"role": ["user"], "content": "x"}], "unknown role", "['user']"),
+        ([{"content": "x"}], "unknown role", "None"),
+        (["x"], "unreadable turn", "turn 1 is text"),
+        (_assistant(content=7), "not text", "turn 2 is a number"),
+        (_assistant(content=[{"type": "image_url"}]), "not only text", "'image_url'"),
+        (_assistant(content=["x"]), "not only text", "None"),
+        (
+            _assistant(tool_calls=[{"function": {"name": "f", "arguments": "{"}}]),
+            "unreadable tool call",
+            "arguments of f",
+        ),
+        (_assistant(tool_calls=["f"]), "unreadable tool call", "a name"),
+        (_assistant(loss_weight=0.5), "unsupported weight", "loss_weight 0.5"),
+        (_assistant(weight=0), "no label", "weight 0"),
+    ],
+)
+def test_bad_rows(messages: Any, reason: str, detail: str) -> None:
+    made = convert({"messages": messages})
+    assert isinstance(made, BadRow), made
+    assert made.reason == reason
+    assert detail in made.detail
+
+
+@pytest.mark.parametrize("tools", ["not json", [1], [{"type": "function"}], {"parameters": {}}])
+def test_unreadable_tools(tools: Any) -> None:
+    made = convert({"messages": [_USER, _ANSWER], "tools": tools})
+    assert isinstance(made, BadRow) and made.reason == "unreadable tools"
+
+
+@pytest.mark.parametrize("tools", [None, "", "[]", []])
+def test_no_tools(tools: Any) -> None:
+    assert _converted(_USER, _ANSWER, tools=tools).tools is None

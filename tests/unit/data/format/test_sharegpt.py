@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.conversation import BadRow, Conversation
+from ascendtune.data.format.sharegpt import convert
+
+
+def _turns(*pairs: tuple[str, Any]) -> list[dict[str, Any]]:
+    return [{"from": speaker, "value": value} for speaker, value in pairs]
+
+
+def test_speakers_become_roles() -> None:
+    made = convert(
+        {"conversations": _turns(("system", "s"), ("human", "q"), ("gpt", "a"), ("user", "r"), ("assistant", "b"))}
+    )
+    assert isinstance(made, Conversation)
+    assert [message["role"] for message in made.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert [message["content"] for message in made.messages] == ["s", "q", "a", "r", "b"]
+
+
+def test_turns_may_be_in_openais_words() -> None:
+    made = convert({"conversations": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})
+    assert isinstance(made, Conversation) and made.messages[1] == {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_function_call_becomes_a_tool_call_with_an_object(listed: bool) -> None:
+    call = '{"name": "add", "arguments": {"x": [1]}}'
+    row = {
+        "conversations": _turns(
+            ("human", "q"), ("function_call", f"[{call}]" if listed else call), ("observation", "1"), ("gpt", "a")
+        ),
+        "tools": '[{"name": "add"}]',
+        "system": "s",
+    }
+    made = convert(row)
+    assert isinstance(made, Conversation)
+    function = {"name": "add", "arguments": {"x": [1]}}
+    assert made.messages == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "a"},
+    ]
+    assert made.tools == [{"type": "function", "function": {"name": "add"}}]
+
+
+@pytest.mark.parametrize(
+    ("turns", "reason"),
+    [
+        (None, "no messages"),
+        (_turns(("human", "q"), ("bing", "a")), "unknown role"),
+        (_turns(("human", "q"), ("gpt", None)), "no answer"),
+        (_turns(("gpt", "a"), ("human", "q")), "wrong order of turns"),
+        (_turns(("human", "q"), ("function_call", "add(1)")), "unreadable tool call"),
+        (_turns(("human", "q"), ("function_call", None)), "unreadable tool call"),
+        (_turns(("human", "q"), ("gpt", {"a": 1})), "not text"),
+    ],
+)
+def test_bad_rows(turns: Any, reason: str) -> None:
+    made = convert({"conversations": turns})
+    assert isinstance(made, BadRow), made
+    assert made.reason == reason

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascendtune.core.errors import DataError
+from ascendtune.data.conversation import RawRow
+from ascendtune.data.read import read_rows
+from ascendtune.data.spec import DatasetSpec
+
+_ROWS = [{"a": "one", "b": ""}, {"a": 'zwei, "zwei"', "b": "x\ny"}, {"a": "三\u2028", "b": "\\ud"}]
+
+_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=12)
+_rows = st.lists(st.dictionaries(st.sampled_from(["a", "b", "[", "}"]), _texts), min_size=1, max_size=8)
+
+
+def _read(path: Path, **keys: Any) -> list[RawRow]:
+    return list(read_rows(DatasetSpec(path=str(path), **keys)))
+
+
+def _refused(path: Path, **keys: Any) -> DataError:
+    with pytest.raises(DataError) as raised:
+        _read(path, **keys)
+    assert raised.value.exit_code == 2
+    return raised.value
+
+
+def _csv(rows: list[dict[str, str]], **how: Any) -> str:
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(rows[0]), **how)
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _parquet(rows: list[dict[str, Any]]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
+_CONTENTS: dict[str, bytes] = {
+    "rows.json": json.dumps(_ROWS, ensure_ascii=False, indent=1).encode(),
+    "rows.jsonl": b"".join(json.dumps(row).encode() + b"\n" for row in _ROWS),
+    "rows.ndjson": b"\n".join(json.dumps(row, ensure_ascii=False).encode() + b"\r\n" for row in _ROWS),
+    "rows.csv": _csv(_ROWS).encode(),
+    "rows.tsv": _csv(_ROWS, delimiter="\t").encode(),
+    "rows.parquet": _parquet(_ROWS),
+}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("name", _CONTENTS)
+def test_every_format_gives_the_same_rows(name: str, compressed: bool, tmp_path: Path) -> None:
+    path = tmp_path / (name + ".gz" * compressed)
+    path.write_bytes(gzip.compress(_CONTENTS[name]) if compressed else _CONTENTS[name])
+    assert [row.values for row in _read(path)] == _ROWS
+    assert [row.values for row in _read(path, limit=2)] == _ROWS[:2]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.parquet"])
+def test_content_tells_the_format_where_the_name_does_not(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.data"
+    path.write_bytes(_CONTENTS[name])
+    assert [row.values for row in _read(path)] == _ROWS
+
+
+def test_the_suffix_json_also_holds_lines_and_jsonl_an_array(tmp_path: Path) -> None:
+    (tmp_path / "lines.json").write_bytes(_CONTENTS["rows.jsonl"])
+    (tmp_path / "array.jsonl").write_bytes(_CONTENTS["rows.json"])
+    assert [row.values for row in _read(tmp_path / "lines.json")] == _ROWS
+    assert [row.values for row in _read(tmp_path / "array.jsonl")] == _ROWS
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.csv"])
+def test_a_utf8_mark_is_no_part_of_the_first_row(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\xef\xbb\xbf" + _CONTENTS[name])
+    assert [row.values for row in _read(path)] == _ROWS
+    assert _read(path)[0].place == f"{path}:{1 if name == 'rows.jsonl' else 2}"
+
+
+def test_text_has_one_row_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text("first\n\n  second \nthird")
+    assert [(row.values["text"], row.place) for row in _read(path)] == [
+        ("first", f"{path}:1"),
+        ("  second ", f"{path}:3"),
+        ("third", f"{path}:4"),
+    ]
+
+
+def test_parquet_rows_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(_CONTENTS["rows.parquet"])
+    assert [row.place for row in _read(path)] == [f"{path}, row {number}" for number in (1, 2, 3)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(_rows, st.sampled_from([None, 0, 2]), st.booleans(), st.integers(0, 3))
+def test_the_place_of_an_array_row_is_the_line_of_its_brace(
+    rows: list[dict[str, str]], indent: int | None, ascii_only: bool, empty_lines: int
+) -> None:
+    each = [json.dumps(row, indent=indent, ensure_ascii=ascii_only) for row in rows]
+    text = "\n" * empty_lines + "[\n" + (" ,\n\n ").join(each) + "\n]"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        path.write_text(text, encoding="utf-8")
+        read = _read(path)
+        assert [row.values for row in read] == rows
+        lines, begin = [], empty_lines + 2
+        for row in each:
+            lines.append(f"{path}:{begin}")
+            begin += row.count("\n") + 2
+        assert [row.place for row in read] == lines
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.dictionaries(st.just("a"), _texts, min_size=1), min_size=1, max_size=8), st.data())
+def test_a_malformed_line_is_named_wherever_it_stands(rows: list[dict[str, str]], data: st.DataObject) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    position = data.draw(st.integers(0, len(lines)))
+    broken = data.draw(st.sampled_from(['{"a": ', '{"a": "x" "b"}', "{a: 1}", '{"a": "cut of', "plain", '{"a": 1}}']))
+    lines.insert(position, broken)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.jsonl"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        error = _refused(path)
+    assert error.where == f"{path}:{position + 1}"
+    assert "not valid JSON" in error.what and "column" in error.what
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(_texts, _texts), min_size=1, max_size=8), st.data())
+def test_csv_rows_know_their_first_line_and_ragged_ones_are_named(
+    rows: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(["a", "b"])
+    begins = []
+    for row in rows:
+        begins.append(file.getvalue().count("\n") + 1)
+        writer.writerow(row)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.csv"
+        path.write_text(file.getvalue(), encoding="utf-8", newline="")
+        read = _read(path)
+        assert [tuple(row.values.values()) for row in read] == rows
+        assert [row.place for row in read] == [f"{path}:{line}" for line in begins]
+
+        ragged = data.draw(st.sampled_from(["x\n", "x,y,z\n"]))
+        path.write_text(file.getvalue() + ragged + '"p","q"\n', encoding="utf-8", newline="")
+        error = _refused(path)
+    assert error.where == f"{path}:{file.getvalue().count(chr(10)) + 1}"
+    assert "the header has 2" in error.what
+
+
+_BAD_FILES: dict[str, tuple[str, bytes, str, str]] = {
+    # what: (name, content, place after the path, words of the message)
+    "empty": ("x.jsonl", b"", "", "the file is empty"),
+    "only white space": ("x.json", b" \n\n", "", "the file is empty"),
+    "empty without suffix": ("x", b"", "", "the file is empty"),
+    "empty list": ("x.json", b"[]", "", "the file has no rows"),
+    "header only": ("x.csv", b"a,b\n", "", "the file has no rows"),
+    "array cut off": ("x.json", b'[{"a": 1},\n{"a": 2},\n{"a"', ":3", "line 3"),
+    "array broken": ("x.json", b'[{"a": 1},\n{"a": 2}\n{"a": 3}]', ":3", "expecting ',' delimiter"),
+    "array of texts": ("x.json", b'[{"a": 1},\n\n"b"]', ":3", "this one is text"),
+    "line of a list": ("x.jsonl", b'{"a": 1}\n[1]\n', ":2", "this one is a list"),
+    "one object": ("x.json", b'{\n"data": [{"a": 1}]\n}', "", "one JSON object, not a list"),
+    "deeply nested": ("x.json", b"[" * 100_000, "", "nested too deeply"),
+    "endless number": ("x.jsonl", b'{"a": ' + b"1" * 5000 + b"}", ":1", "not readable JSON"),
+    "latin-1 line": ("x.jsonl", b'{"a": 1}\n{"a": "caf\xe9"}\n', ":2", "byte 0xe9 at byte 11 of line 2"),
+    "latin-1 array": ("x.json", b'[{"a": 1},\n{"a": "caf\xe9"}]\n', ":2", "byte 0xe9 at byte 11 of line 2"),
+    "latin-1 csv": ("x.csv", b"a\ncaf\xe9\n", ":2", "byte 0xe9 at byte 4 of line 2"),
+    "utf-16 lines": ("x.jsonl", '{"a": 1}\n'.encode("utf-16"), "", "UTF-16"),
+    "utf-16 array": ("x.json", '[{"a": 1}]'.encode("utf-16"), "", "UTF-16"),
+    "utf-16 csv": ("x.csv", b"\xfe\xff" + "a,b\n1,2\n".encode("utf-16-be"), "", "UTF-16"),
+    "open quote": ("x.csv", b'a,b\n1,2\n"3,4\n5,6\n', ":3", "not valid CSV"),
+    "column twice": ("x.csv", b"a,a\n1,2\n", ":1", "stands twice: 'a'"),
+    "not parquet": ("x.parquet", b"PAR1 but no more", "", "Parquet file is damaged"),
+    "parquet cut off": ("x.parquet", _CONTENTS["rows.parquet"][:-30], "", "Parquet file is damaged"),
+    "not gzip": ("x.jsonl.gz", b'{"a": 1}\n', "", "gzip file is damaged"),
+    "gzip cut off": ("x.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 9)[:-12], "", "gzip file is damaged"),
+    "unknown format": ("x.xlsx", b"PK\x03\x04", "", "neither the name nor the content"),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_FILES)
+def test_an_unreadable_file_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
+    name, content, place, words = _BAD_FILES[case]
+    path = tmp_path / name
+    path.write_bytes(content)
+    error = _refused(path)
+    assert words in error.what
+    assert error.where == f"{path}{place}"
+
+
+def test_one_object_is_refused_with_the_way_to_its_list(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{\n"version": 1, "rows": [{"a": 1}]\n}')
+    assert _refused(path).remedy == "take the list out: jq '.rows' 'x.json' > rows.json"
+
+
+def test_a_flipped_byte_in_compressed_data_is_noticed(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(b'{"a": "some text"}\n' * 50))
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "x.jsonl.gz").write_bytes(content)
+    _refused(tmp_path / "x.jsonl.gz")
+
+
+def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "alpaca_en_demo.json").touch()
+    for missing in ("data/alpaca_en_dmo.json", "data/alpaca_en_demo", "data/alpaca_en_demo.jsonl"):
+        assert _refused(tmp_path / missing).remedy == f"did you mean '{tmp_path}/data/alpaca_en_demo.json'?"
+    assert _refused(tmp_path / "dta/alpaca.json").remedy == f"did you mean '{tmp_path}/data'?"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b.jsonl", "a.json", "README.txt", "dataset_info.json", ".hidden.json", "deep/c.jsonl", "picture.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")
+    return tmp_path
+
+
+def _names(rows: list[RawRow]) -> list[str]:
+    return [row.values["from"] for row in rows]
+
+
+def test_a_directory_is_its_data_files_in_order(folder: Path) -> None:
+    rows = _read(folder)
+    assert _names(rows) == ["a.json", "b.jsonl", "deep/c.jsonl"]
+    assert rows[2].place == f"{folder}/deep/c.jsonl:1"
+
+
+def test_split_and_subset_choose_files_by_name(folder: Path) -> None:
+    for name in ("en/train-00000.jsonl", "en/test-00000.jsonl", "zh/train-00000.jsonl", "en/training.jsonl"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps({"from": name}) + "\n")
+    assert _names(_read(folder, subset="en", split="train")) == ["en/train-00000.jsonl"]
+    assert _names(_read(folder, split="test")) == ["en/test-00000.jsonl"]
+    error = _refused(folder, split="dev")
+    assert "no file belongs to the split 'dev'" in error.what and "a.json" in error.remedy
+
+
+def test_a_test_file_beside_a_train_file_is_not_trained_on(tmp_path: Path) -> None:
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")
+    assert _names(_read(tmp_path)) == ["train.jsonl"]
+
+
+def test_a_directory_without_data_says_so(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing here")
+    assert "no data file" in _refused(tmp_path).what
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "last_line"),
+    [
+        ("alpaca_en_demo.json", 999, 4992),
+        ("gsm8k_train.jsonl", 7473, 7473),
+        ("glaive_toolcall_en_demo.json", 300, None),
+    ],
+)
+def test_real_files(shared: Path, name: str, count: int, last_line: int | None) -> None:
+    path = shared / "data" / name
+    rows = _read(path)
+    assert len(rows) == count
+    line = int(rows[-1].place.removeprefix(f"{path}:"))
+    assert last_line in (None, line)
+    text = path.read_text(encoding="utf-8").split("\n")
+    assert text[line - 1].lstrip().startswith("{")
+    assert len(json.loads("[" + "\n".join(text[line - 1 :]).rstrip().removesuffix("]") + "]")) == 1

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+from ascendtune.data.report import DataReport, DatasetReport, lines
+
+
+def _full_report() -> DataReport:
+    datasets = []
+    for number in range(5):
+        each = DatasetReport(f"data/set-{number}.jsonl", "alpaca", weight=2, rows_read=100, rows_kept=90, rows_used=180)
+        for row in range(10):
+            each.drop(f"reason {row % 4}", f"data/set-{number}.jsonl:{row + 1}", "a long explanation " * 5)
+        datasets.append(each)
+    report = DataReport.of(datasets)
+    report.drop("longer than max_length", "data/set-0.jsonl:50")
+    report.truncated_rows, report.truncated_tokens, report.unlabelled_rows = 7, 12_345, 2
+    report.tokens, report.labelled_tokens, report.longest = 1_250_000, 400_000, 3_000
+    report.length_histogram = [(128, 600), (256, 0), (512, 1), (1024, 299)]
+    report.padding_ratio = 0.0123
+    return report
+
+
+def test_the_whole_is_the_sum_of_the_data_sets() -> None:
+    report = _full_report()
+    assert (report.rows_read, report.rows_kept, report.rows_dropped) == (500, 900, 51)
+    assert {reason: rows.count for reason, rows in report.dropped.items()} == {
+        "reason 0": 15,
+        "reason 1": 15,
+        "reason 2": 10,
+        "reason 3": 10,
+        "longer than max_length": 1,
+    }
+    assert [len(rows.examples) for rows in report.dropped.values()] == [5, 5, 5, 5, 1]
+
+
+def test_json_keeps_everything() -> None:
+    report = _full_report()
+    assert DataReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_the_short_form_fits_twelve_lines_of_sixty() -> None:
+    printed = lines(_full_report())
+    assert len(printed) <= 12
+    assert max(map(len, printed)) <= 60
+    text = "\n".join(printed)
+    assert printed[0] == "data: 500 rows read, 900 used, 51 dropped"
+    assert "  dropped 15: reason 0 (data/set-0.jsonl:1: a long" in text
+    assert "tokens: 1.25M, 32% labelled, longest row 3,000" in text
+    assert "truncated: 7 rows, 12,345 tokens lost" in text
+    assert "lengths: 0 █ ▁▄ 1,024 tokens" in text
+
+
+def test_a_clean_small_data_set_takes_one_line() -> None:
+    report = DataReport.of([DatasetReport("x.jsonl", "alpaca", rows_read=1, rows_kept=1, rows_used=1)])
+    assert lines(report) == ["data: 1 row read, 1 used"]
