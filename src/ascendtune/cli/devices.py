@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.units import count_of
-from ascendtune.machine.device import Kind
-from ascendtune.machine.visible import VARIABLES, Visible
+from ascendtune.machine.visible import VARIABLES, Kind, Visible
 
 _WORDS: dict[Kind, str] = {"npu": "NPU", "cuda": "GPU", "cpu": "CPU process"}
 

@@ -35,7 +35,7 @@ def train(
 
     \b
     ascendtune train recipe.yaml
-    ascendtune train recipe.yaml optim.max_steps=20 --devices 2
+    ascendtune train recipe.yaml optim.epochs=2 --devices 2
     ascendtune train recipe.yaml --prepare
 
     Runs until the end, or until Ctrl-C: then it writes a checkpoint and stops; Ctrl-C again stops at once. The same

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascendtune.machine.device import Kind
+from ascendtune.machine.visible import Kind
 
 
 @dataclass(frozen=True)

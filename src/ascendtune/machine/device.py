@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.table import load
+from ascendtune.machine.visible import Kind
 
 if TYPE_CHECKING:
     import torch
-
-Kind = Literal["cpu", "cuda", "npu"]
 
 _BACKENDS = {
     "cpu": "ascendtune.machine.torch_backend.cpu:CpuDevice",

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
-from ascendtune.machine.device import Kind
+Kind = Literal["cpu", "cuda", "npu"]
 
 VARIABLES: dict[Kind, str] = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 """What limits the devices that a process sees."""

@@ -59,7 +59,7 @@ class CudaDevice(Device):
 
     @property
     def supports_bf16(self) -> bool:
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
     @property
     def supports_fp16(self) -> bool:
