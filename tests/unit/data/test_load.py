@@ -58,6 +58,14 @@ def test_weights_thin_and_repeat(tmp_path: Path) -> None:
     assert _answers(_load(*specs, seed=2)) != answers
 
 
+def test_weights_count_the_rows_that_were_kept(tmp_path: Path) -> None:
+    bad, good = _with_bad_rows(tmp_path), _write(tmp_path / "good.jsonl", _numbered(3, start=100))
+    loaded = _load(DatasetSpec(path=str(bad), weight=2), good, on_bad_row="skip")
+    kept = [number for number in range(1, 20) if number % 3 != 2]
+    assert _answers(loaded) == [*kept, *kept, 100, 101, 102]
+    assert loaded.places[26] == f"{good}:1"
+
+
 def test_the_same_file_twice_is_thinned_differently(tmp_path: Path) -> None:
     spec = DatasetSpec(path=str(_write(tmp_path / "x.jsonl", _numbered(100))), weight=0.5)
     answers = _answers(_load(spec, spec))
