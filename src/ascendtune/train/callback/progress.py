@@ -5,6 +5,7 @@ The one file of this room that prints (docs/decisions/0003).
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -17,12 +18,14 @@ from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.callback.base import Callback, RunFacts
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 _REDRAW_SECONDS = 0.25
 _LINE_SECONDS = 5.0
 _RECENT = 32
 """Records that speed and ETA are taken from."""
+_COURSE = 24
+"""Bars of the loss's course on a wide terminal, each for its share of all steps."""
 
 
 class ProgressDisplay(Callback):
@@ -84,16 +87,17 @@ class _Progress:
         self.total = facts.total_steps
         self.record: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
-        self.losses: list[float] = []
+        self._start = facts.start_step
+        self._course = [(0.0, 0)] * _COURSE
         self._began = time.monotonic()
         self._recent: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT)
 
     def add(self, record: dict[str, Any]) -> None:
         self.record, self.step = record, record["step"]
         self._recent.append((time.monotonic(), record))
-        self.losses.append(record["loss"])
-        if len(self.losses) > 256:
-            self.losses = [(a + b) / 2 for a, b in zip(self.losses[::2], self.losses[1::2], strict=False)]
+        at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
+        total, count = self._course[at]
+        self._course[at] = (total + record["loss"], count + 1)
 
     @property
     def elapsed(self) -> float:
@@ -103,7 +107,7 @@ class _Progress:
     @property
     def tokens_per_second(self) -> float | None:
         """Mean of the recent records: single short steps jump about."""
-        seconds = sum(record["seconds"]["step"] for _, record in self._recent)
+        seconds: float = sum(record["seconds"]["step"] for _, record in self._recent)
         return sum(record["tokens"] for _, record in self._recent) / seconds if seconds else None
 
     @property
@@ -115,7 +119,13 @@ class _Progress:
         if len(self._recent) < 2:
             return None
         (began, first), (now, last) = self._recent[0], self._recent[-1]
-        return (now - began) / (last["step"] - first["step"]) * (self.total - self.step)
+        pace: float = (now - began) / (last["step"] - first["step"])
+        return pace * (self.total - self.step)
+
+    @property
+    def course(self) -> list[float]:
+        """Mean loss of each share of the steps so far."""
+        return [total / count for total, count in self._course if count]
 
     def pieces(self) -> list[str]:
         """`loss 3.214`, `lr 9.9e-05`, …: what is known."""
@@ -232,31 +242,24 @@ class _LiveScreen:
     def _pieces(self) -> list[str]:
         progress = self._progress
         first, *others = progress.pieces()
+        if progress.eta:
+            others.append(f"ETA {format_duration(progress.eta)}")
+        others.append(f"elapsed {format_duration(progress.elapsed)}")
         if (evaluation := progress.evaluation) is not None:
             others.append(f"eval {evaluation['loss']:#.4g} at step {evaluation['step']}")
-        others.append(f"elapsed {format_duration(progress.elapsed)}")
-        if progress.eta is not None:
-            others.append(f"ETA {format_duration(progress.eta)}")
         return [f"{first}{self._sparkline()}", *others]
 
     def _sparkline(self) -> str:
-        """The course of the loss, in the room that a wide terminal has."""
-        losses = self._progress.losses
-        if self._console.width < 100 or len(losses) < 2 or not self._console.encoding.startswith("utf"):
-            return ""
-        return " " + sparkline(losses, 16)
+        wide = self._console.width >= 100 and self._console.encoding.startswith("utf")
+        return f" {sparkline(self._progress.course)}" if wide else ""
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """`values` as at most `width` bars, each the mean of its share; what is not a number leaves a gap."""
-    count = min(width, len(values))
-    shares = [values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)]
-    means = [sum(share) / len(share) for share in shares]
-    finite = [mean for mean in means if abs(mean) < float("inf")]
-    if not finite:
-        return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
-    return "".join("▁▂▃▄▅▆▇█"[round((mean - low) / span * 7)] if mean in finite else " " for mean in means)
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value; what is not a number leaves a gap."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    span = (high - low) or 1.0
+    return "".join("▁▂▃▄▅▆▇█"[round((value - low) / span * 7)] if math.isfinite(value) else " " for value in values)
 
 
 def _flowed(pieces: Sequence[str], width: int) -> list[str]:

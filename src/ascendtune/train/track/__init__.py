@@ -1,0 +1,1 @@
+"""Where do a run's numbers go beside metrics.jsonl?"""

@@ -1,0 +1,82 @@
+"""TensorBoard events, read back with TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.callback.base import RunFacts
+from ascendtune.train.track.tensorboard import TensorBoardWriter
+
+
+def record(step: int, loss: float, **others: Any) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "learning_rate": 1e-4, "tokens_per_second": 100.0, "mfu": None, **others}
+
+
+def write(run: RunDir, attempt: int, start_step: int, losses: list[float]) -> TensorBoardWriter:
+    writer = TensorBoardWriter(run)
+    writer.on_start(RunFacts("run", 100, start_step, attempt))
+    for step, loss in enumerate(losses, start_step + 1):
+        writer.on_step(record(step, loss))
+    return writer
+
+
+def read(run: RunDir, tag: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.path / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    if tag not in events.Tags()["scalars"]:
+        return []
+    return [(event.step, round(event.value, 4)) for event in events.Scalars(tag)]
+
+
+def test_scalars_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    writer = write(run, 1, 0, [3.0, 2.0])
+    writer.on_evaluation({"step": 2, "loss": 2.5})
+    assert read(run, "train/loss") == [(1, 3.0), (2, 2.0)]
+    assert read(run, "eval/loss") == [(2, 2.5)]
+    assert read(run, "train/mfu") == []
+    writer.on_end()
+    assert read(run, "train/loss") == [(1, 3.0), (2, 2.0)]
+
+
+@pytest.mark.parametrize("checkpoint", [0, 2])
+def test_no_step_stands_twice_after_a_resume(tmp_path: Path, checkpoint: int) -> None:
+    run = RunDir(tmp_path)
+    write(run, 1, 0, [3.0, 2.9, 2.8, 2.7])  # Never ended: killed.
+    [events] = (tmp_path / "tensorboard").iterdir()
+    with events.open("r+b") as file:
+        file.truncate(events.stat().st_size - 5)
+    write(run, 2, checkpoint, [1.0, 1.1, 1.2]).on_end()
+    kept = [(step, loss) for step, loss in [(1, 3.0), (2, 2.9)] if step <= checkpoint]
+    resumed = [(checkpoint + 1, 1.0), (checkpoint + 2, 1.1), (checkpoint + 3, 1.2)]
+    assert read(run, "train/loss") == kept + resumed
+
+
+def test_nothing_is_imported_before_the_first_step_is_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys; from ascendtune.core.rundir import RunDir;"
+        "from ascendtune.train.callback.base import RunFacts;"
+        "from ascendtune.train.track.tensorboard import TensorBoardWriter;"
+        f"w = TensorBoardWriter(RunDir({str(tmp_path)!r})); w.on_start(RunFacts('r', 9, 0, 1));"
+        "assert 'tensorboard' not in sys.modules;"
+        "w.on_step({'step': 1, 'loss': 1.0});"
+        "assert 'tensorboard' in sys.modules and not {'torch', 'tensorflow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_missing_tensorboard_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("ascendtune.train.track.tensorboard.warn", warnings.append)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    write(RunDir(tmp_path), 1, 0, [3.0, 2.0]).on_end()
+    assert len(warnings) == 1
+    assert "track.tensorboard: false" in warnings[0]
