@@ -22,7 +22,7 @@ def init(
 
     \b
     ascendtune init
-    ascendtune init --model models/qwen --data rows.json -o recipe.yaml
+    ascendtune init --model models/qwen --data rows.json
 
     The data's columns and first rows, and the model's config.json, decide format, template, lengths and tuner.
     """

@@ -100,10 +100,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def run(error: BaseException, *words: str) -> tuple[int, str]:
         monkeypatch.setitem(COMMANDS, "fail", Entry("nowhere:nothing", "Fails."))
         monkeypatch.setattr(entry, "load", lambda table, name: _fail_with(error))
-        monkeypatch.delenv("ASCENDTUNE_DEBUG", raising=False)
+        monkeypatch.setenv("ASCENDTUNE_DEBUG", "")
         with pytest.raises(SystemExit) as left:
             entry.main([*words, "fail"])
-        monkeypatch.delenv("ASCENDTUNE_DEBUG", raising=False)
         assert isinstance(left.value.code, int)
         return left.value.code, capsys.readouterr().err
 

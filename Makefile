@@ -1,0 +1,76 @@
+# A fresh machine needs Python 3.11+ and make. `make quickstart` and `make test` install what they need into .venv.
+#
+#   TORCH_INDEX=URL    package index for torch alone, e.g. one of its CPU builds (default: as pip finds it)
+#   CONSTRAINTS=FILE   the versions to install (default: constraints/x86_64.txt)
+#   WORKERS=N          how many tests run side by side (default: 2)
+
+CONSTRAINTS ?= constraints/x86_64.txt
+TORCH_INDEX ?=
+WORKERS ?= 2
+
+BIN := .venv/bin
+# A stamp is as old as the installation that it stands for; what it depends on decides whether to install again.
+TRAIN := .venv/.installed-train
+DEV := .venv/.installed-dev
+
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup quickstart test check lint format types contracts unit soak clean
+
+help: ## This list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: $(DEV) ## Install everything for development into .venv.
+
+quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
+	@$(BIN)/ascendtune quickstart
+
+test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
+	$(BIN)/pytest -n $(WORKERS)
+
+check: lint types contracts unit ## What to run before a commit.
+
+lint: $(DEV) ## ruff: rules and format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(DEV) ## Let ruff rewrite what it can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(DEV) ## mypy --strict.
+	$(BIN)/mypy
+
+contracts: $(DEV) ## Which room may import which.
+	$(BIN)/lint-imports --no-logo
+
+unit: $(DEV) ## The tests that take seconds.
+	$(BIN)/pytest tests/unit -n $(WORKERS)
+
+soak: $(DEV) ## The tests that take minutes to hours.
+	$(BIN)/pytest -m soak
+
+clean: ## Remove .venv and caches; runs stay.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@python=; \
+	for name in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	  if command -v $$name >/dev/null && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    python=$$name; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then echo 'error: no Python 3.11 or newer was found; install it and run make again' >&2; exit 3; fi; \
+	$$python -m venv .venv
+
+$(TRAIN): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+ifneq ($(TORCH_INDEX),)
+	$(BIN)/pip install --quiet --no-deps --constraint $(CONSTRAINTS) --index-url $(TORCH_INDEX) torch
+endif
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[train]'
+	@touch $@
+
+$(DEV): $(TRAIN)
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[train,dev]'
+	@touch $@

@@ -1,0 +1,82 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import ascendtune
+from ascendtune.core import errors
+
+SOURCE = Path(ascendtune.__file__).parent
+HEAVY = ("torch", "transformers", "peft", "torch_npu", "matplotlib", "huggingface_hub")
+
+
+def _modules_imported_by(statement: str) -> set[str]:
+    look = f"{statement}\nimport sys\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import ascendtune.train.recipe",
+        "from ascendtune.train import Recipe, fit",
+        "import ascendtune.job.backend.local, ascendtune.machine.visible",
+        "import ascendtune.data.load, ascendtune.hub.download",
+    ],
+)
+def test_torch_is_imported_by_the_worker_only(statement: str) -> None:
+    assert not _modules_imported_by(statement) & set(HEAVY)
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    assert _modules_imported_by("import ascendtune") - _modules_imported_by("") == {"ascendtune"}
+
+
+def _error_classes(root: type[errors.AscendtuneError]) -> Iterator[type[errors.AscendtuneError]]:
+    yield root
+    for each in root.__subclasses__():
+        yield from _error_classes(each)
+
+
+def _defines_an_error(path: Path, known: set[str]) -> bool:
+    classes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+    return any(isinstance(base, ast.Name) and base.id in known for each in classes for base in each.bases)
+
+
+def test_every_error_demands_a_remedy() -> None:
+    known = {each.__name__ for each in _error_classes(errors.AscendtuneError)}
+    for path in SOURCE.rglob("*.py"):
+        if _defines_an_error(path, known):
+            import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
+    found = set(_error_classes(errors.AscendtuneError))
+    assert len(found) >= 8
+    for each in found:
+        with pytest.raises(TypeError, match="remedy"):
+            each("what happened")
+
+
+def _calls_of_print(path: Path) -> list[int]:
+    tree = ast.parse(path.read_text())
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py") if _calls_of_print(path)}
+    assert printing == {"cli"}
+
+
+def test_every_room_says_in_one_sentence_what_it_answers() -> None:
+    rooms = [path for path in SOURCE.iterdir() if path.is_dir() and any(path.glob("*.py"))]
+    assert len(rooms) >= 6
+    for room in rooms:
+        docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+        assert docstring and "?" in docstring.splitlines()[0], f"{room.name}/__init__.py"
