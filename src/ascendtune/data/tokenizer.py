@@ -17,17 +17,6 @@ import tokenizers
 from ascendtune.core.errors import RecipeError, translated_disk_errors
 from ascendtune.core.files import write_atomically, write_json
 
-FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-)
-"""What a tokenizer is read from; only the first must exist."""
-
 _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json")
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 

@@ -1,0 +1,157 @@
+"""One cache entry, from files to tokens and reports."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ascendtune.core.errors import DataError
+from ascendtune.core.units import count_of
+from ascendtune.data.load import Loaded, Places, load_conversations
+from ascendtune.data.report import EXAMPLES_KEPT, DataReport
+from ascendtune.data.spec import DataSection, DatasetSpec
+from ascendtune.data.store import TokenDataset
+from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenize import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome, tokenize
+from ascendtune.data.tokenizer import Tokenizer
+
+_HISTOGRAM_BINS = 16
+
+
+def build(
+    directory: Path,
+    section: DataSection,
+    model_directory: Path,
+    resolve: Callable[[DatasetSpec], Path],
+    new_tokens: Sequence[str],
+    seed: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> dict[str, Any]:
+    """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
+    tokenizer = Tokenizer.load(model_directory, new_tokens)
+    template = ChatTemplate.load(section.template, tokenizer, loss_on=section.loss_on)
+    loaded = load_conversations(section.train, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
+    report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
+    if section.eval:
+        held_out = load_conversations(section.eval, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
+        eval_report = DataReport.of(held_out.datasets)
+    elif section.eval_fraction:
+        loaded, held_out = _hold_out(loaded, section.eval_fraction, seed)
+        eval_report = DataReport(rows_read=len(held_out.conversations))
+    _tokenize(directory / "train", "training", loaded, report, template, section, progress)
+    if held_out is not None and eval_report is not None:
+        _tokenize(directory / "eval", "evaluation", held_out, eval_report, template, section, progress)
+    return {
+        "report": report.to_json(),
+        "eval_report": eval_report.to_json() if eval_report else None,
+        "vocab_size": tokenizer.vocab_size,
+        "eos_id": tokenizer.eos_id,
+        "pad_id": tokenizer.pad_id,
+        "stop_ids": template.stop_ids,
+        "chat_template": template.source,
+        "warnings": template.warnings,
+    }
+
+
+def _hold_out(loaded: Loaded, fraction: float, seed: int) -> tuple[Loaded, Loaded]:
+    """(training, evaluation). A row that its weight repeats goes to one side with all its copies."""
+    first_of: dict[int, int] = {}
+    for index, conversation in enumerate(loaded.conversations):
+        first_of.setdefault(id(conversation), index)
+    if len(first_of) < 2:
+        raise DataError(
+            "a single row cannot be divided into training and evaluation",
+            remedy="give more rows, or remove data.eval_fraction",
+        )
+    count = min(max(round(fraction * len(first_of)), 1), len(first_of) - 1)
+    held = sorted(random.Random(f"{seed}/eval").sample(sorted(first_of.values()), count))
+    held_ids = {id(loaded.conversations[index]) for index in held}
+    kept = [index for index, conversation in enumerate(loaded.conversations) if id(conversation) not in held_ids]
+    return _taken(loaded, kept), _taken(loaded, held)
+
+
+def _taken(loaded: Loaded, order: list[int]) -> Loaded:
+    return Loaded([loaded.conversations[index] for index in order], loaded.places.taken(order), loaded.datasets)
+
+
+def _tokenize(
+    directory: Path,
+    what: str,
+    loaded: Loaded,
+    report: DataReport,
+    template: ChatTemplate,
+    section: DataSection,
+    progress: Callable[[str, int, int], None] | None,
+) -> None:
+    directory.mkdir()
+    outcome = tokenize(
+        loaded.conversations,
+        template,
+        directory,
+        max_length=section.max_length,
+        on_long_row=section.on_long_row,
+        processes=section.processes,
+        progress=(lambda done, count: progress(f"tokenising {what} data", done, count)) if progress else None,
+    )
+    _refuse(outcome, loaded.places, section)
+    for number, reason, detail in outcome.dropped:
+        dropped = report.dropped.get(reason)
+        # A place is costly to find, and only examples show it.
+        shown = dropped is None or len(dropped.examples) < EXAMPLES_KEPT
+        report.drop(reason, loaded.places[number] if shown else "", detail)
+    report.rows_kept = outcome.rows
+    report.truncated_rows = outcome.truncated_rows
+    report.truncated_tokens = outcome.truncated_tokens
+    report.unlabelled_rows = sum(reason in (NO_ANSWER_LEFT, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped)
+    report.tokens = outcome.tokens
+    report.labelled_tokens = outcome.labelled_tokens
+    report.longest = outcome.longest
+    report.length_histogram = _histogram(TokenDataset.open(directory))
+
+
+def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
+    refused = [(number, detail) for number, reason, detail in outcome.dropped if reason == REFUSED]
+    if refused and (section.on_bad_row == "fail" or not outcome.rows):
+        raise DataError(
+            _listed(f"the chat template refuses {count_of(len(refused), 'row')}", refused, places),
+            remedy="mend these rows, choose another data.template, or leave them out with data.on_bad_row: skip",
+        )
+    too_long = [(number, detail) for number, reason, detail in outcome.dropped if reason == TOO_LONG]
+    if too_long and section.on_long_row == "fail":
+        raise DataError(
+            _listed(
+                f"{count_of(len(too_long), 'row')} longer than data.max_length ({section.max_length:,})",
+                too_long,
+                places,
+            ),
+            remedy=f"set data.max_length: {outcome.longest}, or data.on_long_row to truncate or drop",
+        )
+    if outcome.rows:
+        return
+    reasons = {reason for _, reason, _ in outcome.dropped}
+    if reasons & {NO_ANSWER_LEFT, TOO_LONG}:
+        raise DataError(
+            f"data.max_length ({section.max_length:,}) leaves no row an answer: "
+            f"the shortest row has {outcome.shortest:,} tokens, the longest {outcome.longest:,}",
+            remedy=f"set data.max_length to {outcome.longest} or to what memory allows",
+        )
+    raise DataError("no row is left to train on", remedy="look at `train: false` and at the roles in the data")
+
+
+def _listed(what: str, rows: list[tuple[int, str]], places: Places) -> str:
+    shown = [f"  {places[number]}: {detail}" for number, detail in rows[:EXAMPLES_KEPT]]
+    more = [f"  and {len(rows) - EXAMPLES_KEPT:,} more"] if len(rows) > EXAMPLES_KEPT else []
+    return "\n".join([what, *shown, *more])
+
+
+def _histogram(dataset: TokenDataset) -> list[tuple[int, int]]:
+    width = -(-int(dataset.lengths.max()) // _HISTOGRAM_BINS)
+    counts = np.bincount((dataset.lengths - 1) // width)
+    return [((number + 1) * width, count) for number, count in enumerate(counts.tolist())]
+
+
+__all__ = ["build"]

@@ -1,0 +1,85 @@
+"""What prepared tokens depend on, as one hash: change any of it, and they are made anew. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ascendtune.data.files import data_files
+from ascendtune.data.spec import DataSection, DatasetSpec
+
+# Whatever `Tokenizer.load` reads.
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+
+# How prepared rows are put into batches is decided later; how many processes prepare them changes nothing.
+_KEYS_WITHOUT_EFFECT = {"packing", "processes"}
+_MODULES_WITHOUT_EFFECT = {"collate.py", "pack.py", "plan.py", "workers.py"}
+_LIBRARIES = ("tokenizers", "jinja2")
+
+
+def fingerprint(
+    section: DataSection,
+    model_directory: Path,
+    locations: Sequence[tuple[DatasetSpec, Path]],
+    *,
+    new_tokens: Sequence[str],
+    seed: int,
+) -> str:
+    """A hexadecimal name for the tokens that `section` leads to.
+
+    Args:
+        locations: every data set of the section, and where it lies on this machine.
+
+    Raises:
+        DataError: a data set is not there.
+    """
+    tokenizer = {
+        name: digest(model_directory / name) for name in _TOKENIZER_FILES if (model_directory / name).is_file()
+    }
+    template = Path(section.template).expanduser()
+    drawn = section.eval_fraction > 0 or any(spec.weight % 1 for spec, _ in locations)
+    everything: dict[str, Any] = {
+        "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),
+        "files": [_contents(spec, path) for spec, path in locations],
+        "tokenizer": tokenizer,
+        "template": digest(template) if template.is_file() else None,
+        "new_tokens": list(new_tokens),
+        "seed": seed if drawn else None,
+        "code": _code_version(),
+        "libraries": {name: version(name) for name in _LIBRARIES},
+    }
+    return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _contents(spec: DatasetSpec, path: Path) -> list[tuple[str, str]]:
+    # The name belongs to it: it may tell the format.
+    return [(file.name, digest(file)) for file in data_files(spec, path)]
+
+
+def _code_version() -> str:
+    room = Path(__file__).parent
+    files = sorted(file for pattern in ("*.py", "*.jinja") for file in room.rglob(pattern))
+    hashed = hashlib.sha256()
+    for file in files:
+        if file.name not in _MODULES_WITHOUT_EFFECT:
+            hashed.update(f"{file.relative_to(room)}\0".encode())
+            hashed.update(file.read_bytes())
+    return hashed.hexdigest()

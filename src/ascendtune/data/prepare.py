@@ -1,0 +1,214 @@
+"""Tokens for a recipe: found in the cache, or made once and kept there.
+
+An entry is a directory named after the fingerprint: `prepared.json`, `train/`, and `eval/` where there is evaluation
+data. It is built beside its place and renamed, so it is there as a whole or not at all. Whoever builds holds a lock
+that the kernel drops when the process dies: others wait, then find the entry; what a killed process left is recognised
+by its lock being free, and removed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.files import file_lock, sync_directory, write_json
+from ascendtune.core.places import cache_directory
+from ascendtune.data.fingerprint import digest, fingerprint
+from ascendtune.data.report import DataReport
+from ascendtune.data.spec import DataSection, DatasetSpec
+
+_FORMAT_VERSION = 1
+_RECORD = "prepared.json"
+_BUILDING = ".building-"
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, rows done, rows in all)."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Tokens on disk, and what training and generation need to know about them."""
+
+    directory: Path
+    fingerprint: str
+    train: Path
+    """Opened by `TokenDataset.open`, like `eval`."""
+    eval: Path | None
+    report: DataReport
+    eval_report: DataReport | None
+    vocab_size: int
+    """Rows that the model's embeddings need."""
+    eos_id: int | None
+    pad_id: int
+    stop_ids: tuple[int, ...]
+    """Token ids that end an answer in this template."""
+    chat_template: str
+    """Jinja text of the template that was used."""
+    warnings: tuple[str, ...]
+    cached: bool
+    """Whether it was found rather than made."""
+
+
+def prepare(
+    section: DataSection,
+    model_directory: str | Path,
+    *,
+    new_tokens: Sequence[str] = (),
+    seed: int,
+    cache: Path | None = None,
+    resolve: Callable[[DatasetSpec], Path] | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Tokens of all rows of `section`, with labels; made unless they are in the cache.
+
+    Args:
+        model_directory: where the tokenizer lies.
+        seed: chooses rows where a weight or `eval_fraction` takes a part of them.
+        cache: default is `tokens` in the cache directory.
+        resolve: where a data set lies on this machine; default is its path.
+
+    Raises:
+        RecipeError: tokenizer or template.
+        DataError: files or rows.
+        MachineError: the cache cannot be written, or a worker was killed.
+    """
+    model_directory = Path(model_directory)
+    cache = cache or cache_directory() / "tokens"
+    resolve = resolve or (lambda spec: Path(spec.path).expanduser())
+    locations = [(spec, resolve(spec)) for spec in (*section.train, *section.eval)]
+
+    def known(spec: DatasetSpec) -> Path:
+        return next(path for other, path in locations if other is spec)
+
+    name = fingerprint(section, model_directory, locations, new_tokens=new_tokens, seed=seed)
+    entry = cache / name
+    if found := _intact(entry):
+        return found
+    with file_lock(_lock_of(cache, name), wait=True):
+        if found := _intact(entry):
+            return found
+        with translated_disk_errors(cache, "preparing the data"):
+            _remove_leftovers(cache, name)
+            shutil.rmtree(entry, ignore_errors=True)
+            # It needs tokenizers, jinja2 and pyarrow; a cached run does without.
+            from ascendtune.data.build import build
+
+            building = cache / f"{_BUILDING}{name}"
+            building.mkdir()
+            try:
+                with _without_garbage_collection():
+                    facts = build(building, section, model_directory, known, new_tokens, seed, progress)
+                _write_record(building, facts)
+                _make_durable(building)
+                building.rename(entry)
+                sync_directory(cache)
+            except BaseException:
+                shutil.rmtree(building, ignore_errors=True)
+                raise
+    return _read(entry, cached=False)
+
+
+def open_prepared(directory: str | Path) -> Prepared:
+    """The tokens that `prepare` left in `directory`; what only describes them is checked, not every byte.
+
+    Raises:
+        MachineError: missing or damaged.
+    """
+    directory = Path(directory)
+    try:
+        record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+        intact = all((directory / name).stat().st_size == size for name, (size, _) in record["files"].items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(directory) from error
+    if not intact or record["format_version"] != _FORMAT_VERSION:
+        raise _damaged(directory)
+    return _read(directory, cached=True)
+
+
+def _damaged(directory: Path) -> MachineError:
+    return MachineError(
+        "the prepared data is missing or damaged",
+        remedy="prepare it again: `ascendtune train RECIPE --prepare` finds the damage and rebuilds it",
+        where=directory,
+    )
+
+
+def _intact(entry: Path) -> Prepared | None:
+    """The entry, when every byte of it is as it was written."""
+    try:
+        prepared = open_prepared(entry)
+        files = json.loads((entry / _RECORD).read_text(encoding="utf-8"))["files"]
+        return prepared if all(digest(entry / name) == expected for name, (_, expected) in files.items()) else None
+    except (MachineError, OSError):
+        return None
+
+
+def _read(directory: Path, *, cached: bool) -> Prepared:
+    record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+    evaluated = record["eval_report"]
+    return Prepared(
+        directory=directory,
+        fingerprint=directory.name,
+        train=directory / "train",
+        eval=directory / "eval" if evaluated else None,
+        report=DataReport.from_json(record["report"]),
+        eval_report=DataReport.from_json(evaluated) if evaluated else None,
+        vocab_size=record["vocab_size"],
+        eos_id=record["eos_id"],
+        pad_id=record["pad_id"],
+        stop_ids=tuple(record["stop_ids"]),
+        chat_template=record["chat_template"],
+        warnings=tuple(record["warnings"]),
+        cached=cached,
+    )
+
+
+def _lock_of(cache: Path, name: str) -> Path:
+    return cache / f".{name}.lock"
+
+
+def _remove_leftovers(cache: Path, name: str) -> None:
+    """What killed processes were building: everything whose lock nobody holds. The lock of `name` is ours."""
+    for leftover in cache.glob(f"{_BUILDING}*"):
+        built = leftover.name.removeprefix(_BUILDING)
+        if built == name:
+            shutil.rmtree(leftover, ignore_errors=True)
+            continue
+        with file_lock(_lock_of(cache, built), wait=False) as abandoned:
+            if abandoned:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _write_record(building: Path, facts: dict[str, Any]) -> None:
+    files = {str(path.relative_to(building)): (path.stat().st_size, digest(path)) for path in building.rglob("*.arrow")}
+    write_json(building / _RECORD, {"format_version": _FORMAT_VERSION, "files": files, **facts})
+
+
+def _make_durable(building: Path) -> None:
+    for path in building.rglob("*"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    sync_directory(building)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Millions of rows hold no cycles: looking for some, again and again, would cost a quarter of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
