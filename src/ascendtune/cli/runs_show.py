@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +70,7 @@ def _data(report: dict[str, Any] | None) -> list[str]:
     from ascendtune.cli.terminal import width
     from ascendtune.data.report import DataReport, lines
 
-    return ["", *lines(DataReport.from_json(report), width() or 100)]
+    return ["", *lines(DataReport.from_json(report), width(sys.stdout) or 100)]
 
 
 def _section(title: str, values: dict[str, Any] | None) -> list[str]:

@@ -17,9 +17,9 @@ def colour(text: str, name: str, stream: TextIO) -> str:
     return text if plain else f"\x1b[{_CODES[name]}m{text}\x1b[0m"
 
 
-def width() -> int | None:
-    """Columns of the terminal that stdout is, or None when it is none: what is piped is never cut."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def width(stream: TextIO) -> int | None:
+    """Columns of the terminal that `stream` is, or None when it is none: what is piped is never cut."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
@@ -30,7 +30,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
     """
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    if limit := width():
+    if limit := width(sys.stdout):
         surplus = sum(widths) + 2 * (len(widths) - 1) - limit
         widths[0] = max(8, widths[0] - max(0, surplus))
     return "\n".join(

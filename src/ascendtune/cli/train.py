@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.complain import complain, warn
+from ascendtune.cli.terminal import width
 
 
 def train(
@@ -44,6 +45,7 @@ def train(
     from ascendtune.cli.devices import choose
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.data.report import lines
     from ascendtune.job.backend.local import start
     from ascendtune.job.spec import JobSpec
     from ascendtune.machine.visible import cpu_count, visible_devices
@@ -66,9 +68,12 @@ def train(
             only_data=prepare,
             progress=progress.show,
         )
-    for line in ready.messages:
+    for message in ready.prepared.warnings:
+        warn(message)
+    for line in (*lines(ready.prepared.report, width(sys.stderr) or 100), *ready.messages):
         print(line, file=sys.stderr)
     if ready.run is None:
+        print(f"the tokens are in {ready.prepared.directory}")
         return
     # What is still buffered would be lost when this process becomes the worker.
     sys.stdout.flush()
