@@ -1,0 +1,1 @@
+"""What is here? Devices, drivers, software stacks, and what each of them can do."""
