@@ -1,0 +1,63 @@
+"""A run in a dozen lines: how it went, where its results are, what to do next. Read from the run directory alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
+
+
+def summary_lines(run: RunDir) -> list[tuple[str, str]]:
+    """Names and values, in the order in which a user asks; what is not known is left out."""
+    records, facts = list(run.read_metrics()), run.read()
+    if not records:
+        return [("steps", "none"), *_places(run)]
+    return [*_training(records, facts, list(run.read_evaluations())), *_places(run), *_next(run)]
+
+
+def _training(
+    records: list[dict[str, Any]], facts: dict[str, Any], evaluations: list[dict[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    first, last = records[0], records[-1]
+    attempts = facts.get("attempts") or []
+    times = f" in {len(attempts)} attempts" if len(attempts) > 1 else ""
+    yield "steps", f"{last['step']:,} ({last['epoch']:.3g} epochs){times}"
+    yield "loss", f"{first['loss']:.4g} -> {last['loss']:.4g}"
+    if evaluations:
+        best = min(evaluations, key=lambda each: each["loss"])
+        yield "best evaluation", f"loss {best['loss']:.4g} at step {best['step']:,}"
+    if skipped := last.get("skipped_steps"):
+        yield "skipped", count_of(skipped, "step") + " with a loss or gradient that was not a number"
+    seconds = sum(record["seconds"]["step"] for record in records)
+    speed = f", {sum(record['tokens'] for record in records) / seconds:,.0f} tokens/s" if seconds else ""
+    yield "tokens", f"{format_count(last['tokens_seen'])}{speed}"
+    if took := sum(each["ended"] - each["started"] for each in attempts if "ended" in each):
+        yield "time", f"{format_duration(took)} ({format_duration(seconds)} in steps)"
+    peaks = [record["memory_peak_bytes"] for record in records if record.get("memory_peak_bytes")]
+    if peaks:
+        yield "peak memory", format_bytes(max(peaks)) + " per device"
+
+
+def _places(run: RunDir) -> Iterator[tuple[str, str]]:
+    yield "run", str(run)
+    if run.model.is_dir():
+        kind = "LoRA adapter" if (run.model / "adapter_config.json").is_file() else "Hugging Face format"
+        yield "model", f"{run.model} ({kind})"
+    if (picture := run.path / "loss.png").is_file():
+        yield "picture", str(picture)
+    if steps := run.checkpoint_steps():
+        yield "checkpoints", f"{run.checkpoints} (step {', '.join(map(str, steps))})"
+
+
+def _next(run: RunDir) -> Iterator[tuple[str, str]]:
+    name = shlex.quote(str(run))
+    commands = [f"ascendtune runs show {name}"]
+    if run.model.is_dir():
+        commands.insert(0, f"ascendtune chat {name}")
+    if (events := run.path / "tensorboard").is_dir():
+        commands.append(f"tensorboard --logdir {shlex.quote(str(events))}")
+    for number, command in enumerate(commands):
+        yield ("" if number else "next"), command

@@ -1,0 +1,72 @@
+"""The picture of a run, drawn from its records alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.track.picture import _smoothed, _thinned, draw
+
+
+def recorded(directory: Path, losses: list[float], **others: Any) -> RunDir:
+    lines = [
+        {"step": step, "attempt": 1 if step < 3 else 2, "loss": loss, "learning_rate": 1e-4, "grad_norm": 1.0, **others}
+        for step, loss in enumerate(losses, 1)
+    ]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return RunDir(directory)
+
+
+def text_of(svg: Path) -> str:
+    return " ".join(ElementTree.parse(svg).getroot().itertext())
+
+
+def test_a_run_becomes_two_files(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [4.0, 2.0, 0.3, 0.2], tokens_per_second=None)
+    (tmp_path / "eval.jsonl").write_text('{"step": 2, "loss": 2.5}\n')
+    assert draw(run) == [tmp_path / "loss.png", tmp_path / "loss.svg"]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    words = text_of(tmp_path / "loss.svg")
+    for expected in (tmp_path.name, "loss 4 → 0.2", "evaluation", "attempt 2", "not recorded"):
+        assert expected in words
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval.jsonl", "loss.png", "loss.svg", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("losses", [[3.0], [float("nan")], [0.0, -1.0, 2.0], [2.0, float("inf"), 1.0] * 40])
+def test_short_and_odd_runs_are_drawn(tmp_path: Path, losses: list[float]) -> None:
+    assert len(draw(recorded(tmp_path, losses))) == 2
+
+
+def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
+    assert draw(RunDir(tmp_path)) == []
+
+
+def test_a_missing_matplotlib_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("ascendtune.train.track.picture.warn", warnings.append)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert draw(recorded(tmp_path, [3.0])) == []
+    assert len(warnings) == 1
+    assert not (tmp_path / "loss.png").exists()
+
+
+def test_a_long_curve_keeps_its_spikes() -> None:
+    values = [1.0] * 100_000
+    values[77_777] = 9.0
+    steps, kept = _thinned(range(100_000), values)
+    assert len(kept) <= 1600
+    assert (77_777, 9.0) in zip(steps, kept, strict=True)
+
+
+def test_smoothing_ignores_a_spike_and_reaches_both_ends() -> None:
+    values = [1.0] * 1000
+    values[500] = 99.0
+    steps, smooth = _smoothed(range(1000), values, 25)
+    assert (steps[0], steps[-1]) == (0, 999)
+    assert set(smooth) == {1.0}

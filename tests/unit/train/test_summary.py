@@ -1,0 +1,74 @@
+"""The summary at the end of a run, read from its directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.track.summary import summary_lines
+
+
+def lines_of(path: Path, name: str, records: list[dict[str, Any]]) -> None:
+    (path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def made(path: Path, steps: int, **others: Any) -> RunDir:
+    run = RunDir(path)
+    run.create("", {}, {})
+    run.update(attempts=[{"started": 100.0, "ended": 130.0}, {"started": 200.0, "ended": 245.0}])
+    records = [
+        {
+            "step": step,
+            "epoch": step / 8,
+            "loss": 4.0 / step,
+            "tokens": 1000,
+            "tokens_seen": 1000 * step,
+            "memory_peak_bytes": 2**30 * step,
+            "seconds": {"step": 2.0},
+            **others,
+        }
+        for step in range(1, steps + 1)
+    ]
+    lines_of(path, "metrics.jsonl", records)
+    return run
+
+
+def test_how_it_went(tmp_path: Path) -> None:
+    run = made(tmp_path, 20)
+    lines_of(tmp_path, "eval.jsonl", [{"step": 10, "loss": 0.5}, {"step": 20, "loss": 0.7}])
+    summary = dict(summary_lines(run))
+    assert summary["steps"] == "20 (2.5 epochs) in 2 attempts"
+    assert summary["loss"] == "4 -> 0.2"
+    assert summary["best evaluation"] == "loss 0.5 at step 10"
+    assert summary["tokens"] == "20k, 500 tokens/s"
+    assert summary["time"] == "1:15 (40.0 s in steps)"
+    assert summary["peak memory"] == "20.0 GiB per device"
+    assert "skipped" not in summary
+
+
+def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
+    run = made(tmp_path / "a run", 3, skipped_steps=1)
+    assert "ascendtune chat" not in str(summary_lines(run))
+    run.model.mkdir()
+    (run.model / "adapter_config.json").touch()
+    (run.path / "loss.png").touch()
+    (run.path / "tensorboard").mkdir()
+    run.checkpoint(2).mkdir()
+    lines = summary_lines(run)
+    summary = dict(lines)
+    assert summary["skipped"].startswith("1 step ")
+    assert summary["model"] == f"{run.model} (LoRA adapter)"
+    assert summary["picture"] == str(run.path / "loss.png")
+    assert summary["checkpoints"] == f"{run.checkpoints} (step 2)"
+    commands = [value for _, value in lines[[name for name, _ in lines].index("next") :]]
+    assert commands == [
+        f"ascendtune chat '{run}'",
+        f"ascendtune runs show '{run}'",
+        f"tensorboard --logdir '{run.path / 'tensorboard'}'",
+    ]
+
+
+def test_a_run_without_steps(tmp_path: Path) -> None:
+    assert summary_lines(made(tmp_path, 0))[0] == ("steps", "none")
