@@ -85,9 +85,7 @@ class BatchPlan:
         return 1 - real / positions if positions else 0.0
 
 
-def share_of_rank(
-    sequences: list[Sequence_], *, rank: int, world_size: int, per_device: int
-) -> list[list[Sequence_]]:
+def share_of_rank(sequences: list[Sequence_], *, rank: int, world_size: int, per_device: int) -> list[list[Sequence_]]:
     """The micro-batches of one rank, as many on every rank; at the end of an epoch some ranks' last one is empty.
 
     Micro-batch m of rank r takes sequences (m × world_size + r) × per_device onward, so that the same sequences make up

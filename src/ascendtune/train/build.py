@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.log import say, warn
+from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
 from ascendtune.data.plan import BatchPlan
@@ -24,6 +24,7 @@ from ascendtune.train.checkpoint import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
 from ascendtune.train.loop import Parts
+from ascendtune.train.memory import activation_store, recompute_activations
 from ascendtune.train.model import choose_attention, load_model, read_config
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.phases import Phases
@@ -41,6 +42,7 @@ class Built:
     tuned: Any
     """What is exported at the end: the model, or the PeftModel around it."""
     tokenizer: Tokenizer
+    chat_template: str
     export_dtype: torch.dtype
     """The type that the base weights came in; trained weights leave in it."""
     resolved: dict[str, Any]
@@ -72,7 +74,7 @@ def build(
     export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method)
-    _save_memory(model, recipe)
+    recompute_activations(model, recipe.memory)
     packed = recipe.data.packing is not False
     vocabulary = model.get_input_embeddings().weight.shape[0]
     with precision.autocast():
@@ -116,7 +118,7 @@ def build(
         keep=recipe.checkpoint.keep,
         on_complete=partial(_tell_checkpoint, callbacks),
     )  # fmt: skip
-    pad_id = tokenizer.pad_id
+    pad_id = prepared.pad_id
     evaluation = prepared.eval and Evaluation(
         TokenDataset.open(prepared.eval), strategy, precision,
         capacity=capacity, per_device=recipe.batch.per_device, pad_id=pad_id,
@@ -134,10 +136,11 @@ def build(
         checkpointer=checkpointer,
         checkpoint_every=recipe.checkpoint.every_steps or max(20, total_steps // 10),
         callbacks=callbacks,
+        activations=activation_store(recipe.memory, device),
         phases=Phases(run.heartbeats / f"rank_{strategy.rank}.json"),
         stop=StopRequest(),
     )  # fmt: skip
-    return Built(parts, tuned, tokenizer, export_dtype, resolved)
+    return Built(parts, tuned, tokenizer, prepared.chat_template, export_dtype, resolved)
 
 
 def _tell_checkpoint(callbacks: list[Callback], step: int) -> None:
@@ -155,20 +158,12 @@ def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
     return source
 
 
-def _save_memory(model: Any, recipe: Recipe) -> None:
-    if recipe.memory.gradient_checkpointing:
-        if not getattr(model, "supports_gradient_checkpointing", False):
-            warn("memory.gradient_checkpointing has no effect: this model does not support it")
-            return
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
 def _say(resolved: dict[str, Any], record: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:
-    share = resolved["trainable"] / resolved["parameters"]
+    device, trainable, parameters = resolved["device"], resolved["trainable"], resolved["parameters"]
     say(
-        f"{resolved['device']['name']} ({resolved['device']['kind']} × {strategy.world_size}), "
-        f"{resolved['precision']['compute']}, attention {resolved['attention']['name']}; "
-        f"{format_count(resolved['trainable'])} of {format_count(resolved['parameters'])} parameters train ({share:.2%})"
+        f"{device['name']} ({device['kind']} × {strategy.world_size}), {resolved['precision']['compute']}, "
+        f"attention {resolved['attention']['name']}; {format_count(trainable)} of {format_count(parameters)} "
+        f"parameters train ({trainable / parameters:.2%})"
     )
     asked = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
     if resolved["global_batch"] != asked:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -86,6 +87,9 @@ class Checkpointer:
                 write_json(directory / "state.json", {"step": step, **state})
         from torch.distributed.checkpoint import FileSystemWriter, async_save
 
+        # One process is what we mean; DCP says so each time.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+
         alone = self._strategy.world_size == 1
         pending = async_save(
             tensors,
@@ -149,7 +153,7 @@ class Checkpointer:
         tensors = self._tensors(like=stored)
         if missing := sorted(set(tensors) ^ set(stored)):
             raise InputError(
-                f"the checkpoint is of another model or optimizer: {missing[0]} and {len(missing) - 1} more do not match",
+                f"the checkpoint is of another model or optimizer: {len(missing)} names do not match, first {missing[0]}",
                 remedy="resume with the recipe that wrote it",
                 where=directory,
             )

@@ -13,11 +13,12 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
 
 
-def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path) -> None:
+def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_template: str) -> None:
     """Write weights (safetensors), config, tokenizer and chat template to `directory`.
 
     Args:
         tuned: a transformers model, or a PeftModel, of which the adapter alone is written.
+        chat_template: Jinja text of the template of training: whoever uses the model must speak the same way.
 
     Raises:
         MachineError: the disk is full or may not be written; what was there before is untouched.
@@ -33,7 +34,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path) -> None:
             if "os error 28" in str(error) or "No space left" in str(error):
                 raise OSError(28, os.strerror(28)) from error
             raise
-        tokenizer.save(temporary)
+        tokenizer.save(temporary, chat_template=chat_template)
         for path in sorted(temporary.rglob("*")):
             if path.is_file():
                 with path.open("rb") as file:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -72,6 +72,8 @@ class Parts:
     checkpointer: Checkpointer
     checkpoint_every: int
     callbacks: list[Callback]
+    activations: Callable[[], AbstractContextManager[Any]]
+    """Context of a forward pass, for where its activations are kept."""
     phases: Phases
     stop: StopRequest
 
@@ -121,7 +123,7 @@ class Loop:
         for batch, is_last in self._micro_batches(sequences):
             sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)
             with sync:
-                with parts.phases.phase("forward"), parts.precision.autocast():
+                with parts.phases.phase("forward"), parts.activations(), parts.precision.autocast():
                     summed = parts.module(batch)
                 with parts.phases.phase("backward"):
                     scaled = summed * scale

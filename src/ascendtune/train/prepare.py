@@ -13,10 +13,11 @@ from typing import Any
 
 from ascendtune.core import process
 from ascendtune.core.errors import InputError, MachineError, RecipeError
-from ascendtune.core.files import file_lock
+from ascendtune.core.files import file_lock, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
-from ascendtune.hub.download import fetch_model
+from ascendtune.data.spec import DatasetSpec
+from ascendtune.hub.download import fetch_dataset, fetch_model
 from ascendtune.train.recipe import Recipe
 
 Progress = Callable[[str, int, int], None]
@@ -61,9 +62,7 @@ def prepare_run(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
     choice = None if only_data else _choose_directory(recipe, allow_change, trust_checkpoint)
-    prepared = prepare(
-        recipe.data, model_directory, new_tokens=recipe.model.new_tokens, seed=recipe.seed, progress=progress
-    )
+    prepared = prepare_data(recipe, model_directory, progress)
     if choice is None:
         return Start(None, prepared)
     if choice.resumed is not None:
@@ -72,7 +71,30 @@ def prepare_run(
         choice.run.rewrite_recipe(recipe.to_yaml(), origins)
     else:
         choice.run.create(recipe.to_yaml(), origins, _facts(recipe, model_directory, prepared, choice.foreign))
-    return Start(choice.run, prepared, [*choice.messages])
+    write_json(choice.run.data_report, data_reports(prepared))
+    return Start(choice.run, prepared, choice.messages)
+
+
+def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:
+    """The recipe's tokens, from the cache or made: downloads first, where a data set is a hub id."""
+
+    def resolve(spec: DatasetSpec) -> Path:
+        return fetch_dataset(spec.path, spec.revision, split=spec.split, subset=spec.subset)
+
+    return prepare(
+        recipe.data,
+        model_directory,
+        new_tokens=recipe.model.new_tokens,
+        seed=recipe.seed,
+        resolve=resolve,
+        progress=progress,
+    )
+
+
+def data_reports(prepared: Prepared) -> dict[str, Any]:
+    """What data.json says: the reports of the training and the evaluation data."""
+    evaluation = prepared.eval_report
+    return {"train": prepared.report.to_json(), "eval": evaluation.to_json() if evaluation else None}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, disk_
 from ascendtune.core.files import file_lock
 from ascendtune.core.places import cache_directory
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.prepare import Prepared, open_prepared, prepare
+from ascendtune.data.prepare import Prepared, open_prepared
 from ascendtune.machine.device import Device, find_device
 from ascendtune.train.build import Built, build
 from ascendtune.train.callback.base import Callback, RunFacts
@@ -27,6 +27,7 @@ from ascendtune.train.callback.metrics import MetricsWriter
 from ascendtune.train.callback.progress import ProgressDisplay
 from ascendtune.train.export import export_model
 from ascendtune.train.loop import Counters, Loop
+from ascendtune.train.prepare import prepare_data
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.ddp import DdpStrategy, started_by_torchrun
@@ -117,11 +118,11 @@ def _be_deterministic(recipe: Recipe) -> None:
 
 def _open_data(run: RunDir, recipe: Recipe) -> Prepared:
     record = run.read()
-    ready = cache_directory() / "tokens" / str(record["data_hash"])
-    if (prepared := open_prepared(ready)) is not None:
-        return prepared
-    # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
-    return prepare(recipe.data, Path(record["model_directory"]), new_tokens=recipe.model.new_tokens, seed=recipe.seed)
+    try:
+        return open_prepared(cache_directory() / "tokens" / record["data_hash"])
+    except MachineError:
+        # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
+        return prepare_data(recipe, Path(record["model_directory"]))
 
 
 def _join(recipe: Recipe) -> Strategy:
@@ -184,7 +185,7 @@ def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
         parts.checkpointer.load(run.checkpoint(best))
         reason += f"; the weights are those of step {best}, the best evaluation"
     if parts.strategy.is_main:
-        export_model(built.tuned.to(built.export_dtype), built.tokenizer, run.model)
+        export_model(built.tuned.to(built.export_dtype), built.tokenizer, run.model, built.chat_template)
         run.update(ended_because=reason)
         run.end_attempt("finished")
     parts.strategy.barrier()
