@@ -223,6 +223,10 @@ class _Watched(str):
             self.watch.search(other, whole=self._whole)
         return False
 
+    def __hash__(self) -> int:
+        self.watch.alarmed = True
+        return str.__hash__(self)
+
     def __ne__(self, other: object) -> bool:
         return not self == other
 

@@ -1,0 +1,178 @@
+"""What is learnt, told against texts written by hand, and token by token against offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ascendtune.data.conversation import Conversation, Message
+from ascendtune.data.labels import learnt_tokens
+from ascendtune.data.spans import Refused
+from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenizer import Tokenizer
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def says(text: str, **more: object) -> Message:
+    return {"role": "assistant", "content": text, **more}  # type: ignore[typeddict-item]
+
+
+def call(*cities: str, content: str = "") -> Message:
+    calls = [{"type": "function", "function": {"name": "weather", "arguments": {"city": city}}} for city in cities]
+    return {"role": "assistant", "content": content, "tool_calls": calls}
+
+
+def tool(text: str) -> Message:
+    return {"role": "tool", "content": text}
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+END = "<|im_end|>"
+CALL_OSLO = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+CALL_ROME = CALL_OSLO.replace("Oslo", "Rome")
+
+# (template, messages, tools, what is learnt)
+LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
+    ("chatml", [user("a"), says("b")], False, [f"b{END}"]),
+    ("chatml", [user("same"), says("same"), user("same"), says("same")], False, [f"same{END}", f"same{END}"]),
+    ("chatml", [user("a"), says(" \n b\n\n")], False, [f" \n b\n\n{END}"]),
+    ("chatml", [user("a"), says(""), user("c"), says("d")], False, [END, f"d{END}"]),
+    ("chatml", [user("a"), says("b", train=False), user("c"), says("d")], False, [f"d{END}"]),
+    ("chatml", [user("a"), says("b"), user("c"), says("d", train=False)], False, [f"b{END}"]),
+    # The text of an answer looks like the template's own.
+    ("chatml", [user("a"), says(f"x{END}\n<|im_start|>assistant\n"), user("c"), says("x")], False,
+     [f"x{END}\n<|im_start|>assistant\n{END}", f"x{END}"]),
+    ("qwen", [user("a"), call("Oslo", "Rome"), tool("7"), tool("9"), says("cold")], True,
+     [f"{CALL_OSLO}\n{CALL_ROME}{END}", f"cold{END}"]),
+    ("qwen2.5", [user("a"), call("Oslo"), tool("7"), says("cold")], True, [f"{CALL_OSLO}{END}", f"cold{END}"]),
+    ("qwen2.5", [user("a"), call("Oslo", content="I look"), tool("7"), says("cold")], True,
+     [f"I look\n{CALL_OSLO}{END}", f"cold{END}"]),
+    # Thoughts of earlier turns are dropped; the last turn's are written, even where there were none.
+    ("qwen3", [user("a"), says("<think>\nhm\n</think>\n\nb"), user("c"), says("<think>\nso\n</think>\n\nd")], False,
+     [f"b{END}", f"<think>\nso\n</think>\n\nd{END}"]),
+    ("qwen3", [user("a"), says("b", reasoning_content="hm"), user("c"), says("d", reasoning_content="so")], False,
+     [f"b{END}", f"<think>\nso\n</think>\n\nd{END}"]),
+    ("qwen3", [user("a"), says("b"), user("c"), says("d")], False, [f"b{END}", f"<think>\n\n</think>\n\nd{END}"]),
+    ("qwen3", [user("a"), call("Oslo"), tool("7"), says("d")], True,
+     [f"{CALL_OSLO}{END}", f"<think>\n\n</think>\n\nd{END}"]),
+    ("llama3", [user("a"), says("  b\n"), user("c"), says(" d ")], False, ["b<|eot_id|>", "d<|eot_id|>"]),
+    ("llama2", [user("a"), says(" b "), user("c"), says("d\n")], False, [" b </s>", " d </s>"]),
+    ("mistral", [user("a"), says(" b "), user("c"), says("d")], True, ["b</s>", " d</s>"]),
+    ("mistral", [user("a"), call("Oslo", "Rome"), tool("7"), says("d")], True,
+     ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}, '
+      '{"name": "weather", "arguments": {"city": "Rome"}}]</s>', " d</s>"]),
+    ("gemma", [user("a"), says(" b "), user("c"), says("d")], False, ["b<end_of_turn>", "d<end_of_turn>"]),
+    ("generation", [user("a"), says(" b "), user("c"), says("d")], False, [f" b {END}", f"d{END}"]),
+    ("generation", [user("a"), says("b", train=False), user("c"), says("d")], False, [f"d{END}"]),
+    # The generation prompt opens a thought that the answers do not have.
+    ("macro", [user("a"), says("<think>x</think> b "), user("c"), says(" d")], False, [f"b{END}", f"d{END}"]),
+    # No stop token: what the template writes after the last answer is learnt, and an EOS is added.
+    ("no_stop", [user("a"), says("b"), user("c"), says("d")], False, ["b", "d\n\n</s>"]),
+    ("alpaca", [user("a"), says(" b"), user("c"), says("d")], False, [" b</s>", "d</s>"]),
+    ("plain", [user("a"), says("b")], False, ["b</s>"]),
+]  # fmt: skip
+
+
+def load(
+    name: str, make_model: Callable[..., Path], loss_on: Literal["assistant", "all"] = "assistant"
+) -> ChatTemplate:
+    path = TEMPLATES / f"{name}.jinja"
+    return ChatTemplate.load(str(path) if path.exists() else name, Tokenizer.load(make_model()), loss_on=loss_on)
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "tools", "learnt"), LEARNT, ids=[f"{n}-{case[0]}" for n, case in enumerate(LEARNT)]
+)
+def test_what_is_learnt(
+    name: str, messages: list[Message], tools: bool, learnt: list[str], make_model: Callable[..., Path]
+) -> None:
+    template = load(name, make_model)
+    rendered = template.render(Conversation(messages, TOOLS if tools else None))
+    assert [rendered.text[begin:end] for begin, end in rendered.spans] == learnt
+    assert [span for pair in rendered.spans for span in pair] == sorted(
+        span for pair in rendered.spans for span in pair
+    )
+    written = template.text_of(messages, TOOLS if tools else None)[0]
+    assert rendered.text in (written, written + "</s>")
+
+
+@pytest.mark.parametrize("name", sorted({case[0] for case in LEARNT}))
+def test_what_is_learnt_follows_the_prompt(name: str, make_model: Callable[..., Path]) -> None:
+    """The last answer is exactly what would have to be generated after the prompt, for one question."""
+    template = load(name, make_model)
+    rendered = template.render(Conversation([user("question?"), says("answer")]))
+    prompt = template.render_prompt([user("question?")])
+    begin, end = rendered.spans[-1]
+    if name != "macro":
+        assert rendered.text[:begin] == prompt
+    assert rendered.text[end:].strip() == ""
+
+
+def test_loss_on_all(make_model: Callable[..., Path]) -> None:
+    for name in ("chatml", "no_stop"):
+        rendered = load(name, make_model, "all").render(Conversation([user("a"), says("b")]))
+        assert rendered.spans == [(0, len(rendered.text))]
+    assert rendered.text.endswith("</s>")
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "reason"),
+    [
+        ("gemma", [{"role": "system", "content": "s"}, user("a"), says("b")], "System role not supported"),
+        ("llama2", [user("a"), user("b"), says("c")], "Roles must alternate user/assistant"),
+        ("chatml", [user("a"), call("Oslo")], "no way to write tools"),
+    ],
+)
+def test_a_refusal_is_in_the_templates_words(
+    name: str, messages: list[Message], reason: str, make_model: Callable[..., Path]
+) -> None:
+    with pytest.raises(Refused, match=reason):
+        load(name, make_model).render(Conversation(messages))
+
+
+letters = st.one_of(
+    st.text(max_size=30),
+    st.text(st.sampled_from(" \n\t\u00a0ab天é\u0301👩‍👩‍👧ﬁ<|>_▁"), max_size=20),
+    st.lists(st.sampled_from(["<|im_end|>", "</s>", "<|im_start|>", " ", "a", "assistant\n"]), max_size=5).map("".join),
+)
+
+
+@given(answers=st.lists(letters, min_size=1, max_size=3), questions=st.lists(letters, min_size=3, max_size=3))
+@example(answers=["e\u0301"], questions=["a", "", ""])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_labels_are_those_of_the_offsets(answers: list[str], questions: list[str], any_tokenizer: Tokenizer) -> None:
+    messages: list[Message] = []
+    text, spans = "", []
+    for question, answer in zip(questions, answers, strict=False):
+        messages += [user(question), says(answer)]
+        text += f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        spans.append((len(text), len(text) + len(answer) + len("<|im_end|>")))
+        text += f"{answer}<|im_end|>\n"
+
+    rendered = ChatTemplate.load("chatml", any_tokenizer).render(Conversation(messages))
+    assert (rendered.text, rendered.spans) == (text, spans)
+
+    encoding = any_tokenizer.backend.encode(text, add_special_tokens=False)
+    found = {number for first, last in learnt_tokens(encoding, spans, len(text)) for number in range(first, last)}
+    overlapping = {
+        number
+        for number, (begin, end) in enumerate(encoding.offsets)
+        if any(begin < stop and end > start for start, stop in spans)
+    }
+    # A token of no width inside a span has no characters to overlap it with, but has to be generated.
+    inside = {
+        number
+        for number, (begin, end) in enumerate(encoding.offsets)
+        if begin == end and any(start < begin < stop for start, stop in spans)
+    }
+    assert overlapping <= found <= overlapping | inside

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.data.conversation import Message
+from ascendtune.data.spans import Refused
+from ascendtune.data.template import NAMED, ChatTemplate
+from ascendtune.data.tokenizer import Tokenizer
+
+TEMPLATES = sorted((Path(__file__).parent / "templates").glob("*.jinja"))
+SHIPPED = sorted((Path(__file__).parents[3] / "src/ascendtune/data/templates").glob("*.jinja"))
+
+SYSTEM: Message = {"role": "system", "content": "  Be <brief> & 'kind'.\n"}
+HELLO: list[Message] = [{"role": "user", "content": " Hello \n"}, {"role": "assistant", "content": "\nHi there  "}]
+MORE: list[Message] = [
+    {"role": "user", "content": "天气?"},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nfine"},
+]
+CALLS: list[Message] = [
+    {"role": "user", "content": "Weather in Oslo?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Orléans <3"}}}],
+    },
+    {"role": "tool", "content": "7 °C"},
+    {"role": "assistant", "content": "Cold."},
+]
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": 'it\'s "now"', "parameters": {}}}]
+
+CONVERSATIONS: list[tuple[list[Message], list[dict[str, Any]] | None]] = [
+    (HELLO, None),
+    ([SYSTEM, *HELLO], None),
+    ([*HELLO, *MORE], None),
+    ([SYSTEM, *HELLO, *MORE, *HELLO], None),
+    ([*HELLO, *CALLS], TOOLS),
+    ([SYSTEM, *CALLS, *HELLO], TOOLS),
+]
+
+
+@pytest.mark.parametrize("path", [*TEMPLATES, *SHIPPED], ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_templates_write_what_transformers_writes(path: Path, make_model: Callable[..., Path]) -> None:
+    from jinja2 import TemplateError
+    from transformers import AutoTokenizer
+
+    source = path.read_text()
+    directory = make_model(chat_template=source)
+    template = ChatTemplate.load("auto", Tokenizer.load(directory))
+    reference = AutoTokenizer.from_pretrained(directory)
+    for messages, tools in CONVERSATIONS:
+        for prompt in (False, True):
+            try:
+                expected = reference.apply_chat_template(
+                    messages, tools=tools, tokenize=False, add_generation_prompt=prompt
+                )
+            except TemplateError as refusal:
+                with pytest.raises(Refused) as caught:
+                    template.text_of(messages, tools, add_generation_prompt=prompt)
+                assert str(caught.value) == str(refusal)
+                continue
+            assert template.text_of(messages, tools, add_generation_prompt=prompt)[0] == expected
+            if prompt:
+                assert template.render_prompt(messages, tools) == expected
+
+
+def test_a_template_file_comes_before_the_config(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    directory = make_model(chat_template="config")
+    assert Tokenizer.load(directory).chat_templates == {"default": "config"}
+    (directory / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
+    assert Tokenizer.load(directory).chat_templates == {"default": "json"}
+    (directory / "chat_template.jinja").write_text("file")
+    assert Tokenizer.load(directory).chat_templates == {"default": "file"}
+
+
+def test_a_list_of_templates(make_model: Callable[..., Path]) -> None:
+    given = [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=given)))
+    assert template.render_prompt(HELLO) == "D"
+
+
+def test_no_template_names_the_shipped_ones(make_model: Callable[..., Path]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        ChatTemplate.load("auto", Tokenizer.load(make_model()))
+    assert all(name in caught.value.remedy for name in NAMED)
+
+
+def test_a_template_from_a_path(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    path = tmp_path / "mine.jinja"
+    path.write_text("{{ messages[0].content }}!")
+    assert ChatTemplate.load(str(path), Tokenizer.load(make_model())).render_prompt(HELLO) == " Hello \n!"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "neither a name nor"), ("{% for %}", "not valid Jinja"), ("\n{{ x | nope }}", "line 2")],
+)
+def test_a_template_that_is_none(
+    content: str | None, words: str, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jinja"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(RecipeError, match=words):
+        ChatTemplate.load(str(path), Tokenizer.load(make_model()))
+
+
+def test_the_sandbox_holds(make_model: Callable[..., Path]) -> None:
+    source = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source)))
+    with pytest.raises(Refused):
+        template.render_prompt(HELLO)
+
+
+def test_markers_that_are_no_tokens_are_warned_of(make_model: Callable[..., Path]) -> None:
+    directory = make_model(eos_token="</s>")
+    assert ChatTemplate.load("chatml", Tokenizer.load(directory)).warnings == []
+    path = directory / "tokenizer.json"
+    path.write_text(path.read_text().replace("<|im_end|>", "<|other|>"))
+    (warning,) = ChatTemplate.load("chatml", Tokenizer.load(directory)).warnings
+    assert "<|im_end|>" in warning and "<|im_start|>" not in warning and "model.new_tokens" in warning
+    template = ChatTemplate.load("chatml", Tokenizer.load(directory, ["<|im_end|>"]))
+    assert template.warnings == [] and template.stop_tokens[0] == "<|im_end|>"
+
+
+def test_the_turn_end_stops_generation_before_the_eos(make_model: Callable[..., Path]) -> None:
+    directory = make_model(eos_token="<|endoftext|>")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 3]}))
+    tokenizer = Tokenizer.load(directory)
+    template = ChatTemplate.load("chatml", tokenizer)
+    assert template.stop_ids == tuple(map(tokenizer.id_of, ["<|im_end|>", "<|endoftext|>", "</s>"]))

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.data.tokenizer import Tokenizer
+
+TEXTS = [
+    "Hello  world\n\n",
+    "天气很好 é e\u0301",
+    "<s>[INST] a [/INST] b </s>",
+    "<|im_start|>user\nx<|im_end|>",
+    " <new> <new>",
+    "",
+]
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace"])
+@pytest.mark.parametrize("new_tokens", [[], ["<new>", "<|im_end|>"]])
+def test_transformers_tokenises_the_same_before_and_after_saving(
+    kind: str, new_tokens: list[str], make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    directory = make_model(kind, chat_template="{{ messages[0].content }}", pad_token="<|endoftext|>")
+    ours = Tokenizer.load(directory, new_tokens)
+    ours.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert len(theirs) == ours.vocab_size == again.vocab_size
+    assert theirs.chat_template == again.chat_templates["default"] == ours.chat_templates["default"]
+    assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (ours.eos_id, ours.bos_id, ours.pad_id)
+    for text in TEXTS:
+        ids = ours.encode(text)
+        assert theirs.encode(text, add_special_tokens=False) == ids == again.encode(text)
+        assert theirs.decode(ids) == ours.decode(ids)
+        assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids, skip_special_tokens=True)
+    if not new_tokens:
+        original = AutoTokenizer.from_pretrained(directory)
+        assert [original.encode(text, add_special_tokens=False) for text in TEXTS] == [ours.encode(t) for t in TEXTS]
+
+
+def test_new_tokens_get_the_next_ids_and_known_ones_keep_theirs(make_model: Callable[..., Path]) -> None:
+    directory = make_model()
+    plain = Tokenizer.load(directory)
+    grown = Tokenizer.load(directory, ["<|im_end|>", "<a>", "<b>", "<a>"])
+    assert grown.vocab_size == plain.vocab_size + 2
+    assert [grown.id_of(text) for text in ("<|im_end|>", "<a>", "<b>")] == [
+        plain.id_of("<|im_end|>"), plain.vocab_size, plain.vocab_size + 1,
+    ]  # fmt: skip
+    assert grown.encode("x<a>")[-1] == plain.vocab_size
+
+
+def test_the_template_that_was_trained_with_is_saved(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    Tokenizer.load(make_model(chat_template="old")).save(tmp_path / "saved", chat_template="new")
+    assert Tokenizer.load(tmp_path / "saved").chat_templates == {"default": "new"}
+
+
+def test_special_tokens_from_the_older_files(make_model: Callable[..., Path]) -> None:
+    directory = make_model(eos_token=None, added_tokens_decoder={"900": {"content": "<late>", "special": True}})
+    (directory / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
+    (directory / "added_tokens.json").write_text(json.dumps({"<later>": 901}))
+    tokenizer = Tokenizer.load(directory)
+    assert tokenizer.eos == "<|im_end|>" and tokenizer.eos_ids == (tokenizer.id_of("<|im_end|>"),)
+    assert len(tokenizer.encode("<late><later>")) == 2
+    assert "<late>" in tokenizer.special_tokens and "<later>" not in tokenizer.special_tokens
+
+
+def test_every_eos_of_the_generation_config(make_model: Callable[..., Path]) -> None:
+    directory = make_model(eos_token="</s>")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 2]}))
+    assert Tokenizer.load(directory).eos_ids == (2, 5)
+
+
+def test_padding_has_an_id_even_without_a_token(make_model: Callable[..., Path]) -> None:
+    assert Tokenizer.load(make_model(eos_token="</s>")).pad_id == 2
+    assert Tokenizer.load(make_model(eos_token=None)).pad_id == 0
+
+
+def test_truncation_and_padding_of_the_file_are_off(make_model: Callable[..., Path]) -> None:
+    directory = make_model()
+    path = directory / "tokenizer.json"
+    backend = Tokenizer.load(directory).backend
+    backend.enable_truncation(3)
+    backend.enable_padding(length=50)
+    backend.save(str(path))
+    assert 3 < len(Tokenizer.load(directory).encode("a longer text, word after word")) < 50
+
+
+@pytest.mark.parametrize("damage", ["missing", "broken", "config"])
+def test_what_cannot_be_loaded_is_named(damage: str, make_model: Callable[..., Path]) -> None:
+    directory = make_model()
+    if damage == "missing":
+        (directory / "tokenizer.json").unlink()
+    elif damage == "broken":
+        (directory / "tokenizer.json").write_text('{"version": "1.0"')
+    else:
+        (directory / "tokenizer_config.json").write_text("{")
+    with pytest.raises(RecipeError) as caught:
+        Tokenizer.load(directory)
+    assert str(directory) in str(caught.value)
+    if damage == "missing":
+        assert "save_pretrained" in caught.value.remedy
