@@ -104,16 +104,31 @@ class Child:
 
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _terminate_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def adopt_orphans() -> None:
+    """From here on, a process below us whose parent dies becomes our child, so that it can be found and waited for."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children(pid: int) -> list[psutil.Process]:
+    """The processes that `pid` has started itself."""
+    return _children(pid, recursive=False)
+
+
 def below(pid: int) -> list[psutil.Process]:
-    """Every process that `pid` started, directly or not, that still lives."""
+    """Every process that `pid` has started, directly or not."""
+    return _children(pid, recursive=True)
+
+
+def _children(pid: int, *, recursive: bool) -> list[psutil.Process]:
     try:
-        return psutil.Process(pid).children(recursive=True)
+        return psutil.Process(pid).children(recursive=recursive)
     except psutil.NoSuchProcess:
         return []
 

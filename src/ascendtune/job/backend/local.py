@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import psutil
@@ -43,20 +44,20 @@ def start(spec: JobSpec) -> Outcome:
     with translated_disk_errors(launcher_log, "opening a log"):
         launcher_log.parent.mkdir(parents=True, exist_ok=True)
         said_before = launcher_log.stat().st_size if launcher_log.exists() else 0
-        agent = process.Child(argv, env, stdin=2, stderr=launcher_log)
-    exit_code, asked_to_stop = _Watch(agent, spec.nproc).until_the_end()
+        watch = _Watch(argv, env, launcher_log)
+    exit_code, asked_to_stop = watch.until_the_end()
     result = outcome(spec.run_dir, before, exit_code, asked_to_stop, said_before)
     registry.close(entry, result.exit_code)
     return result
 
 
 class _Watch:
-    """Waits for torchrun and its workers; passes the first signal on, and ends everything at the second."""
+    """Starts torchrun, waits for it and its workers; passes the first signal on, and ends everything at the second."""
 
-    def __init__(self, agent: process.Child, nproc: int) -> None:
-        self._agent = agent
-        self._nproc = nproc
-        self._family: dict[int, psutil.Process] = {}
+    def __init__(self, argv: list[str], env: dict[str, str], launcher_log: Path) -> None:
+        process.adopt_orphans()
+        self._others = set(process.below(os.getpid()))
+        self._agent = process.Child(argv, env, stdin=2, stderr=launcher_log)
         self._asked: signal.Signals | None = None
         self._passed_on = False
 
@@ -66,36 +67,32 @@ class _Watch:
             exit_code = None
             while exit_code is None:
                 exit_code = self._agent.wait(_LOOK_EVERY_SECONDS)
-                self._meet()
                 if self._asked and not self._passed_on:
                     self._pass_on(self._asked)
-            self._see_the_family_out()
+            self._see_the_workers_out()
         return exit_code, self._asked
-
-    def _meet(self) -> None:
-        """Remember the workers while their parent lives: they cannot be found through it afterwards."""
-        if len(self._family) < self._nproc:
-            self._family |= {child.pid: child for child in process.below(self._agent.pid)}
 
     def _pass_on(self, number: signal.Signals) -> None:
         # To the workers, not to the agent: it would kill them 30 s later, in the middle of a large checkpoint.
         self._passed_on = True
-        if self._family:
-            process.send(self._family.values(), number)
+        if workers := process.children(self._agent.pid):
+            process.send(workers, number)
         else:
             self._agent.signal(number)
 
-    def _see_the_family_out(self) -> None:
+    def _see_the_workers_out(self) -> None:
+        """Whoever outlives the agent is ours by now, and has been told by the kernel to stop."""
         deadline = time.monotonic() + _GRACE_SECONDS
-        left = list(self._family.values())
-        while left and time.monotonic() < deadline:
-            left = process.wait_all(left, _LOOK_EVERY_SECONDS)
+        while (left := self._family()) and time.monotonic() < deadline:
+            process.wait_all(left, _LOOK_EVERY_SECONDS)
         process.send(left, signal.SIGKILL)
 
     def _kill(self) -> None:
-        everything = {**self._family, **{child.pid: child for child in process.below(self._agent.pid)}}
-        self._agent.signal(signal.SIGKILL)
-        process.send(everything.values(), signal.SIGKILL)
+        process.send(self._family(), signal.SIGKILL)
+
+    def _family(self) -> list[psutil.Process]:
+        """The agent and everything below it, also where a parent in between has died."""
+        return [each for each in process.below(os.getpid()) if each not in self._others]
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
