@@ -7,6 +7,7 @@ A data set is a directory of shards `00000.arrow`, `00001.arrow`, …, in row or
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,7 @@ class _Part:
 
 
 class ShardWriter:
-    """Writes one shard, batch by batch. It is complete only after `close`."""
+    """Writes one shard, batch by batch; a context manager. The shard is complete when the block ends without error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,10 +121,19 @@ class ShardWriter:
         with translated_disk_errors(self.path, "writing tokens"):
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
 
-    def close(self) -> None:
-        with translated_disk_errors(self.path, "writing tokens"):
-            self._writer.close()
-            self._file.close()
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                with translated_disk_errors(self.path, "writing tokens"):
+                    self._writer.close()
+                    self._file.close()
+        finally:
+            # After a failure nothing is worth writing, but an open file would keep its space on a full disk.
+            with suppress(OSError):
+                self._file.close()
 
 
 def count_labels(labels: Int32, offsets: Int32) -> Int32:

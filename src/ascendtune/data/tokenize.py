@@ -132,13 +132,10 @@ class _Job:
         return total
 
     def _write(self, number: int, rows: range) -> Outcome:
-        writer, total = ShardWriter(self.directory / f"{number:05d}.arrow"), Outcome()
-        remaining = iter(rows)
-        while batch := list(islice(remaining, _ROWS_PER_BATCH)):
-            self._write_batch(batch, writer, total)
-            if total.disagrees:
-                break
-        writer.close()
+        total, remaining = Outcome(), iter(rows)
+        with ShardWriter(self.directory / f"{number:05d}.arrow") as writer:
+            while (batch := list(islice(remaining, _ROWS_PER_BATCH))) and not total.disagrees:
+                self._write_batch(batch, writer, total)
         return total
 
     def _write_batch(self, numbers: list[int], writer: ShardWriter, total: Outcome) -> None:

@@ -14,16 +14,15 @@ Rows = list[list[tuple[int, bool]]]
 
 
 def write(path: Path, rows: Rows, batch: int = 3) -> None:
-    writer = ShardWriter(path)
-    for begin in range(0, len(rows), batch):
-        part = rows[begin : begin + batch]
-        flat = [pair for row in part for pair in row]
-        writer.write(
-            np.array([token for token, _ in flat], np.int32),
-            np.array([token if learnt else IGNORED for token, learnt in flat], np.int32),
-            np.cumsum([0, *map(len, part)], dtype=np.int32),
-        )
-    writer.close()
+    with ShardWriter(path) as writer:
+        for begin in range(0, len(rows), batch):
+            part = rows[begin : begin + batch]
+            flat = [pair for row in part for pair in row]
+            writer.write(
+                np.array([token for token, _ in flat], np.int32),
+                np.array([token if learnt else IGNORED for token, learnt in flat], np.int32),
+                np.cumsum([0, *map(len, part)], dtype=np.int32),
+            )
 
 
 rows_of_tokens = st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), max_size=6), max_size=12)

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import DataError, MachineError, RecipeError
+from ascendtune.data import fingerprint as fingerprints
+from ascendtune.data.prepare import Prepared, open_prepared, prepare
+from ascendtune.data.spec import DataSection
+from ascendtune.data.store import TokenDataset
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+@pytest.fixture
+def model(make_model: Callable[..., Path]) -> Path:
+    return make_model(eos_token="<|im_end|>")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "rows.jsonl", 40)
+
+
+def write(path: Path, rows: int, first: int = 0) -> Path:
+    lines = [
+        {"instruction": f"Question {n}?", "output": f"The answer is {n}." * (n % 3 + 1)}
+        for n in range(first, first + rows)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def section(data: Path, **more: Any) -> DataSection:
+    return DataSection.model_validate({"train": str(data), "template": "chatml", "processes": 1, **more})
+
+
+def rows_of(path: Path) -> list[tuple[list[int], list[int]]]:
+    dataset = TokenDataset.open(path)
+    return [(ids.tolist(), labels.tolist()) for ids, labels in map(dataset.row, range(len(dataset)))]
+
+
+def test_made_once_then_found(data: Path, model: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    cache = tmp_path / "cache"
+    made = prepare(section(data), model, seed=1, cache=cache, progress=lambda *each: seen.append(each))
+    found = prepare(section(data), model, seed=1, cache=cache)
+    assert (made.cached, found.cached) == (False, True)
+    assert seen == [("tokenising training data", 40, 40)]
+    for prepared in (made, found, open_prepared(made.directory)):
+        assert prepared.fingerprint == made.fingerprint == made.directory.name
+        assert (prepared.train, prepared.eval) == (made.directory / "train", None)
+        assert prepared.report == made.report and prepared.eval_report is None
+        assert (prepared.stop_ids, prepared.eos_id, prepared.warnings) == ((5,), 5, ())
+        assert "<|im_start|>" in prepared.chat_template
+    dataset = TokenDataset.open(found.train)
+    assert made.report.rows_read == made.report.rows_kept == len(dataset) == 40
+    assert made.report.tokens == dataset.lengths.sum() and made.report.longest == dataset.lengths.max()
+    assert made.report.labelled_tokens == dataset.label_counts.sum()
+    assert sum(count for _, count in made.report.length_histogram) == 40
+    assert made.report.length_histogram[-1][0] >= made.report.longest
+
+
+def test_the_usual_cache(data: Path, model: Path) -> None:
+    home = Path(os.environ["XDG_CACHE_HOME"])
+    assert prepare(section(data), model, seed=1).directory.is_relative_to(home / "ascendtune" / "tokens")
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "max_length": {"max_length": 100},
+    "template": {"template": "plain"},
+    "loss_on": {"loss_on": "all"},
+    "on_long_row": {"on_long_row": "drop"},
+    "on_bad_row": {"on_bad_row": "skip"},
+    "eval_fraction": {"eval_fraction": 0.1},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_keys_that_change_tokens_change_the_fingerprint(change: str, data: Path, model: Path) -> None:
+    one = fingerprint_of(section(data), model)
+    assert fingerprint_of(section(data, **CHANGES[change]), model) != one
+    assert fingerprint_of(section(data, packing=False, processes=2), model) == one
+
+
+@pytest.mark.parametrize(
+    "keys", [{"system": "s"}, {"limit": 3}, {"weight": 2}, {"columns": {"prompt": "instruction"}}, {"format": "alpaca"}]
+)
+def test_keys_of_a_data_set_change_the_fingerprint(keys: dict[str, Any], data: Path, model: Path) -> None:
+    other = DataSection.model_validate({"train": {"path": str(data), **keys}, "template": "chatml"})
+    assert fingerprint_of(other, model) != fingerprint_of(section(data), model)
+
+
+def test_contents_change_the_fingerprint(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages[0].content }}")
+    recipe = section(data, template=str(own))
+    seen = {fingerprint_of(recipe, model), fingerprint_of(recipe, model, new_tokens=["<new>"])}
+    assert len(seen) == 2
+
+    def is_new() -> bool:
+        before = len(seen)
+        seen.add(fingerprint_of(recipe, model))
+        return len(seen) == before + 1
+
+    assert not is_new()
+    own.write_text("{{ messages[0].content }}!")
+    assert is_new()
+    write(data, 40, first=1)
+    assert is_new()
+    (model / "chat_template.jinja").write_text("x")
+    assert is_new()
+    path = model / "tokenizer.json"
+    path.write_text(path.read_text() + "\n")
+    assert is_new()
+    room = tmp_path / "room"
+    shutil.copytree(Path(fingerprints.__file__).parent, room)
+    monkeypatch.setattr(fingerprints, "__file__", str(room / "fingerprint.py"))
+    assert not is_new()
+    (room / "collate.py").write_text("")
+    assert not is_new()
+    (room / "format" / "alpaca.py").write_text("")
+    assert is_new()
+    (room / "templates" / "chatml.jinja").write_text("")
+    assert is_new()
+
+
+def test_the_seed_counts_only_where_it_is_used(data: Path, model: Path) -> None:
+    assert fingerprint_of(section(data), model, seed=1) == fingerprint_of(section(data), model, seed=2)
+    drawn = section(data, eval_fraction=0.5)
+    assert fingerprint_of(drawn, model, seed=1) != fingerprint_of(drawn, model, seed=2)
+
+
+def fingerprint_of(recipe: DataSection, model: Path, *, seed: int = 1, new_tokens: list[str] | None = None) -> str:
+    locations = [(spec, Path(spec.path)) for spec in (*recipe.train, *recipe.eval)]
+    return fingerprints.fingerprint(recipe, model, locations, new_tokens=new_tokens or [], seed=seed)
+
+
+def test_a_share_is_held_out_with_all_its_copies(data: Path, model: Path, tmp_path: Path) -> None:
+    whole = rows_of(prepare(section(data), model, seed=1, cache=tmp_path).train)
+    recipe = section(data, eval_fraction=0.25, train={"path": str(data), "weight": 2})
+    prepared = prepare(recipe, model, seed=1, cache=tmp_path)
+    assert prepared.eval and prepared.eval_report and prepared.eval_report.rows_kept == 10
+    held, kept = rows_of(prepared.eval), rows_of(prepared.train)
+    assert len(kept) == prepared.report.rows_kept == 60
+    assert sorted([*held, *kept[:30]]) == sorted(whole) and kept[:30] == kept[30:]
+    assert rows_of(prepare(recipe, model, seed=2, cache=tmp_path).eval or tmp_path) != held
+
+
+def test_evaluation_data_of_its_own(data: Path, model: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other.jsonl", 3, first=100)
+    prepared = prepare(section(data, eval=str(other)), model, seed=1, cache=tmp_path)
+    assert prepared.eval and len(rows_of(prepared.eval)) == 3 and len(rows_of(prepared.train)) == 40
+
+
+def test_new_tokens_are_single_tokens(data: Path, model: Path, tmp_path: Path) -> None:
+    plain = prepare(section(data), model, seed=1, cache=tmp_path)
+    grown = prepare(section(data), model, new_tokens=["Question"], seed=1, cache=tmp_path)
+    assert grown.vocab_size == plain.vocab_size + 1
+    assert all(plain.vocab_size in ids for ids, _ in rows_of(grown.train))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose", "record"])
+def test_a_damaged_entry_is_rebuilt(damage: str, data: Path, model: Path, tmp_path: Path) -> None:
+    made = prepare(section(data), model, seed=1, cache=tmp_path)
+    good, shard = rows_of(made.train), made.train / "00000.arrow"
+    content = shard.read_bytes()
+    if damage == "flip":
+        middle = len(content) // 2
+        shard.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif damage == "cut":
+        shard.write_bytes(content[:100])
+    elif damage == "lose":
+        shard.unlink()
+    else:
+        (made.directory / "prepared.json").write_text("{}")
+    if damage != "flip":
+        with pytest.raises(MachineError, match="missing or damaged"):
+            open_prepared(made.directory)
+    again = prepare(section(data), model, seed=1, cache=tmp_path)
+    assert not again.cached and rows_of(again.train) == good
+
+
+def test_max_length_shorter_than_every_row(data: Path, model: Path, tmp_path: Path) -> None:
+    for keys in ({}, {"on_long_row": "drop"}):
+        with pytest.raises(DataError, match=r"max_length \(5\) leaves no row an answer.*shortest row has \d+ tokens"):
+            prepare(section(data, max_length=5, **keys), model, seed=1, cache=tmp_path)
+    assert not [each for each in tmp_path.iterdir() if each.is_dir()]
+
+
+def test_long_rows_fail_by_name(data: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        prepare(section(data, max_length=40, on_long_row="fail"), model, seed=1, cache=tmp_path)
+    lines = caught.value.what.splitlines()
+    assert lines[1].startswith(f"  {data}:") and lines[1].endswith(" tokens") and len(lines) == 7
+    assert "data.on_long_row" in caught.value.remedy
+
+
+def test_what_happened_to_rows_is_reported(data: Path, model: Path, tmp_path: Path) -> None:
+    with data.open("a") as file:
+        file.write(json.dumps({"instruction": "long " * 100, "output": "short"}) + "\n")
+    report = prepare(section(data, max_length=48), model, seed=1, cache=tmp_path).report
+    assert report.rows_read == 41 and report.rows_kept == 40 and report.unlabelled_rows == 1
+    ((reason, dropped),) = report.dropped.items()
+    assert reason == "no answer left within max_length" and dropped.examples[0].startswith(f"{data}:41: ")
+    assert report.truncated_rows and report.truncated_tokens >= report.truncated_rows
+
+
+def test_refused_rows_fail_by_name_or_are_counted(data: Path, model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text(
+        "{% if '7' in messages[0].content %}{{ raise_exception('no 7') }}{% endif %}{{ messages[1].content }}"
+    )
+    with pytest.raises(DataError) as caught:
+        prepare(section(data, template=str(template)), model, seed=1, cache=tmp_path)
+    assert f"{data}:8: no 7" in caught.value.what
+    report = prepare(section(data, template=str(template), on_bad_row="skip"), model, seed=1, cache=tmp_path).report
+    assert report.dropped["the chat template refuses it"].count == 4 and report.rows_kept == 36
+
+
+def test_no_template_in_the_model(data: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no chat template"):
+        prepare(section(data, template="auto"), model, seed=1, cache=tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        path = tmp_path / f"disk{len(mounted)}"
+        path.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_full_disk(
+    processes: int, model: Path, tmp_path: Path, small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascendtune.data.tokenize._SMALLEST_SHARD", 1000)
+    many = write(tmp_path / "many.jsonl", 3000)
+    disk = small_disk("size=256k")
+    with pytest.raises(MachineError, match="disk is full") as caught:
+        prepare(section(many, processes=processes), model, seed=1, cache=disk / "cache")
+    assert caught.value.exit_code == 3 and caught.value.where
+    assert not [each for each in (disk / "cache").iterdir() if each.is_dir()]
+
+
+def test_a_read_only_disk_serves_what_it_has(data: Path, model: Path, small_disk: Callable[[str], Path]) -> None:
+    disk = small_disk("size=4m")
+    prepare(section(data), model, seed=1, cache=disk)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert prepare(section(data), model, seed=1, cache=disk).cached
+    with pytest.raises(MachineError, match="read-only") as caught:
+        prepare(section(data, max_length=99), model, seed=1, cache=disk)
+    assert caught.value.exit_code == 3
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from ascendtune.data.prepare import prepare
+from ascendtune.data.spec import DataSection
+data, model, cache, processes = sys.argv[1:]
+section = DataSection.model_validate({"train": data, "template": "chatml", "processes": int(processes)})
+print(prepare(section, Path(model), seed=1, cache=Path(cache)).cached)
+"""
+
+
+def start(data: Path, model: Path, cache: Path, processes: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(data), str(model), str(cache), str(processes)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_four_that_start_together_build_once(model: Path, tmp_path: Path) -> None:
+    many = write(tmp_path / "many.jsonl", 2000)
+    started = [start(many, model, tmp_path / "cache", 1) for _ in range(4)]
+    answers = [process.communicate(timeout=120)[0].strip() for process in started]
+    assert sorted(answers) == ["False", "True", "True", "True"]
+    assert len([each for each in (tmp_path / "cache").iterdir() if each.is_dir()]) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_kill_9_half_way(processes: int, model: Path, tmp_path: Path) -> None:
+    many = write(tmp_path / "many.jsonl", 8000)
+    cache = tmp_path / "cache"
+    drawn = random.Random(processes)
+    for _ in range(2):
+        process = start(many, model, cache, processes)
+        while process.poll() is None and not list(cache.glob(".building-*/train/*.arrow")):
+            time.sleep(0.005)
+        time.sleep(drawn.random() * 0.2)
+        process.kill()
+        process.communicate()
+    assert not finished(cache), "killed too late to prove anything"
+    prepared = prepare(section(many, processes=1), model, seed=1, cache=cache)
+    assert not prepared.cached and prepared.report.rows_kept == 8000
+    assert finished(cache) == [prepared.directory] and not list(cache.glob(".building-*"))
+    untouched = prepare(section(many, processes=1), model, seed=1, cache=tmp_path / "other")
+    assert contents(prepared) == contents(untouched)
+
+
+def test_leftovers_of_other_data_are_removed(data: Path, model: Path, tmp_path: Path) -> None:
+    leftover = tmp_path / ".building-0123"
+    leftover.mkdir()
+    (leftover / "x.arrow").write_text("half")
+    prepare(section(data), model, seed=1, cache=tmp_path)
+    assert not leftover.exists()
+
+
+def finished(cache: Path) -> list[Path]:
+    return [each for each in cache.iterdir() if each.is_dir() and not each.name.startswith(".")]
+
+
+def contents(prepared: Prepared) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in prepared.train.iterdir()}
