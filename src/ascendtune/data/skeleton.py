@@ -44,6 +44,7 @@ _UNWATCHED_METHODS = {"join", "format", "format_map", "replace"}
 _KEYS = {"role", "content", "train"}
 
 Shape = tuple[tuple[str, bool], ...]
+"""(role, whether it is learnt) of every message."""
 
 
 class SkeletonRenderer:
@@ -65,16 +66,24 @@ class SkeletonRenderer:
         shape = []
         for message in conversation.messages:
             content = message["content"]
-            if not content or content.strip() != content or not _KEYS.issuperset(message):
+            if not content or content.strip() != content:
                 return None
-            shape.append((message["role"], message.get("train", True)))
+            # Two keys are role and content.
+            if len(message) == 2:
+                shape.append((message["role"], True))
+            elif _KEYS.issuperset(message):
+                shape.append((message["role"], message.get("train", True)))
+            else:
+                return None
         return tuple(shape)
 
     def render(self, conversation: Conversation) -> Rendered | None:
         """None when this conversation needs the slow way."""
         shape = self.shape_of(conversation)
-        if shape is None:
-            return None
+        return None if shape is None else self.render_as(shape, conversation)
+
+    def render_as(self, shape: Shape, conversation: Conversation) -> Rendered | None:
+        """`render` for a conversation whose shape is known."""
         if shape not in self._skeletons:
             self._skeletons[shape] = self._build(shape)
         skeleton = self._skeletons[shape]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from tokenizers import Encoding
 
 from ascendtune.data.conversation import Conversation
 from ascendtune.data.labels import learnt_tokens
@@ -89,14 +90,12 @@ def tokenize(
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
     """
-    renderer = SkeletonRenderer(template)
-    job = _Job(conversations, template, renderer, directory, max_length, truncate=on_long_row == "truncate")
+    job = _Job(conversations, template, directory, max_length, truncate=on_long_row == "truncate")
     with _one_thread_a_process():
-        if not _agree(job):
-            job.renderer = None
+        job.take_fast_path()
         outcome = job.run(_processes(processes, len(conversations)), progress)
         if outcome.disagrees:
-            job.renderer = None
+            job.shapes = None
             outcome = job.run(_processes(processes, len(conversations)), progress)
     return outcome
 
@@ -105,10 +104,37 @@ def tokenize(
 class _Job:
     conversations: Sequence[Conversation]
     template: ChatTemplate
-    renderer: SkeletonRenderer | None
     directory: Path
     max_length: int
     truncate: bool
+    shapes: list[Shape | None] | None = None
+    """Of every row, None for one that is rendered the slow way; None when all are."""
+
+    def __post_init__(self) -> None:
+        self._renderer = SkeletonRenderer(self.template)
+
+    def take_fast_path(self) -> None:
+        """Look at the rows' shapes; both ways of rendering must give the same for the first rows of each."""
+        if not self._renderer.usable:
+            return
+        shapes: list[Shape | None] = []
+        seen: dict[Shape, int] = {}
+        for conversation in self.conversations:
+            shape = self._renderer.shape_of(conversation)
+            shapes.append(shape)
+            if shape is None:
+                continue
+            seen[shape] = count = seen.get(shape, 0) + 1
+            if count <= _CHECKED_OF_EACH_SHAPE and not self._agree(shape, conversation):
+                return
+        self.shapes = shapes
+
+    def _agree(self, shape: Shape, conversation: Conversation) -> bool:
+        fast = self._renderer.render_as(shape, conversation)
+        try:
+            return fast is None or fast == self.template.render(conversation)
+        except Refused:
+            return False
 
     def run(self, processes: int, progress: Progress | None) -> Outcome:
         count = len(self.conversations)
@@ -139,93 +165,74 @@ class _Job:
         return total
 
     def _write_batch(self, numbers: list[int], writer: ShardWriter, total: Outcome) -> None:
-        taken, texts, spans = [], [], []
-        for number in numbers:
-            try:
-                rendered = self._render(number)
-            except Refused as refusal:
-                total.dropped.append((number, REFUSED, str(refusal)))
-                continue
-            except _Disagreement:
-                total.disagrees = True
-                return
-            taken.append(number)
-            texts.append(rendered.text)
-            spans.append(rendered.spans)
+        rows = list(self._rendered(numbers, total))
+        texts = [rendered.text for _, rendered in rows]
         encodings = self.template.tokenizer.backend.encode_batch(texts, add_special_tokens=False)
         tokens: list[int] = []
         learnt: list[tuple[int, int]] = []
-        offsets, kept = [0], []
-        for number, text, spans_of_row, encoding in zip(taken, texts, spans, encodings, strict=True):
-            ids = encoding.ids
-            length, begin = len(ids), len(tokens)
-            total.longest = max(total.longest, length)
-            total.shortest = length if total.shortest is None else min(total.shortest, length)
-            if length > self.max_length and not self.truncate:
-                total.dropped.append((number, TOO_LONG, f"{length:,} tokens"))
+        offsets = [0]
+        for (number, rendered), encoding in zip(rows, encodings, strict=True):
+            ranges = self._learnt_part(number, rendered, encoding, total)
+            if not ranges:
                 continue
-            end = begin + min(length, self.max_length)
-            ranges = [
-                (begin + first, min(begin + last, end))
-                for first, last in learnt_tokens(encoding, spans_of_row, len(text))
-            ]
-            # A label on the first token is predicted by nothing.
-            if not any(last > max(first, begin + 1) for first, last in ranges):
-                reason = NO_ANSWER_LEFT if length > self.max_length else NOTHING_TO_LEARN
-                total.dropped.append((number, reason, f"{length:,} tokens"))
-                continue
-            if length > self.max_length:
-                total.truncated_rows += 1
-                total.truncated_tokens += length - self.max_length
-                ids = ids[: self.max_length]
-            tokens += ids
-            learnt += ranges
-            offsets.append(end)
-            kept.append(number)
-        input_ids = np.array(tokens, np.int32)
+            begin = len(tokens)
+            tokens += encoding.ids[: self.max_length]
+            learnt += [(begin + first, begin + last) for first, last in ranges]
+            offsets.append(len(tokens))
+        input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
         labels = np.full(len(tokens), IGNORED, np.int32)
         for first, last in learnt:
             labels[first:last] = input_ids[first:last]
-        where = np.array(offsets, np.int32)
         writer.write(input_ids, labels, where)
-        total.rows += len(kept)
+        total.rows += len(offsets) - 1
         total.tokens += len(tokens)
         total.labelled_tokens += int(count_labels(labels, where).sum())
 
+    def _rendered(self, numbers: list[int], total: Outcome) -> Iterator[tuple[int, Rendered]]:
+        for number in numbers:
+            try:
+                yield number, self._render(number)
+            except Refused as refusal:
+                total.dropped.append((number, REFUSED, str(refusal)))
+            except _Disagreement:
+                total.disagrees = True
+                return
+
+    def _learnt_part(
+        self, number: int, rendered: Rendered, encoding: Encoding, total: Outcome
+    ) -> list[tuple[int, int]]:
+        """Token ranges that are learnt after truncation; none for a row that is dropped."""
+        length, most = len(encoding), self.max_length
+        total.longest = max(total.longest, length)
+        total.shortest = length if total.shortest is None else min(total.shortest, length)
+        if length > most and not self.truncate:
+            total.dropped.append((number, TOO_LONG, f"{length:,} tokens"))
+            return []
+        whole = learnt_tokens(encoding, rendered.spans, len(rendered.text))
+        ranges = [(first, min(last, most)) for first, last in whole if first < most]
+        # A label on the first token is predicted by nothing.
+        if not any(last > max(first, 1) for first, last in ranges):
+            reason = NO_ANSWER_LEFT if length > most else NOTHING_TO_LEARN
+            total.dropped.append((number, reason, f"{length:,} tokens"))
+            return []
+        if length > most:
+            total.truncated_rows += 1
+            total.truncated_tokens += length - most
+        return ranges
+
     def _render(self, number: int) -> Rendered:
         conversation = self.conversations[number]
-        fast = self.renderer.render(conversation) if self.renderer else None
-        if fast is None:
+        shape = self.shapes[number] if self.shapes else None
+        fast = self._renderer.render_as(shape, conversation) if shape else None
+        if fast is None or shape is None:
             return self.template.render(conversation)
-        if number % _CHECKED_AFTERWARDS == 0 and fast != self.template.render(conversation):
+        if number % _CHECKED_AFTERWARDS == 0 and not self._agree(shape, conversation):
             raise _Disagreement
         return fast
 
 
 class _Disagreement(Exception):
     pass
-
-
-def _agree(job: _Job) -> bool:
-    """Whether both ways of rendering give the same for the first rows of every shape."""
-    renderer = job.renderer
-    if renderer is None or not renderer.usable:
-        return False
-    seen: dict[Shape, int] = {}
-    for conversation in job.conversations:
-        shape = renderer.shape_of(conversation)
-        if shape is None:
-            continue
-        seen[shape] = seen.get(shape, 0) + 1
-        if seen[shape] > _CHECKED_OF_EACH_SHAPE:
-            continue
-        fast = renderer.render(conversation)
-        try:
-            if fast is not None and fast != job.template.render(conversation):
-                return False
-        except Refused:
-            return False
-    return True
 
 
 def _processes(wanted: int | None, rows: int) -> int:
