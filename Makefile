@@ -16,7 +16,7 @@ DEV := .venv/.installed-dev
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit soak clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,12 @@ contracts: $(DEV) ## Which room may import which.
 
 unit: $(DEV) ## The tests that take seconds.
 	$(BIN)/pytest tests/unit -n $(WORKERS)
+
+golden: $(DEV) ## Record help texts and the recipe's schema anew; look at the difference before you commit it.
+	for text in tests/golden/help/*.txt; do \
+	  words=$$(basename $$text .txt | tr _ ' '); COLUMNS=80 $(BIN)/$$words --help > $$text || exit 1; \
+	done
+	$(BIN)/ascendtune recipe schema > tests/golden/recipe.schema.json
 
 soak: $(DEV) ## The tests that take minutes to hours.
 	$(BIN)/pytest -m soak
