@@ -1,0 +1,108 @@
+"""`ascendtune chat`"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.complain import complain
+
+if TYPE_CHECKING:
+    from ascendtune.data.conversation import Message
+    from ascendtune.infer.engine import Engine
+
+_COMMANDS = "/reset begins a new conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+def chat(
+    model: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
+    ],
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 1024,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="Draw from this share of likeliness.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="For a temperature above 0.")] = 0,
+    template: Annotated[str, typer.Option(help="Chat template, as data.template in a recipe.")] = "auto",
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own code.")] = False,
+) -> None:
+    """Talk to a run's final weights, or to any model.
+
+    \b
+    ascendtune chat runs/alpaca-qwen
+    ascendtune chat runs/alpaca-qwen --system "Answer in one sentence."
+    echo "Who are you?" | ascendtune chat runs/alpaca-qwen
+
+    /reset begins a new conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer. Each line is a turn.
+    """
+    from ascendtune.core import log
+    from ascendtune.infer.engine import load
+
+    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    engine = load(model, template=template, trust_remote_code=trust_remote_code)
+    begin: list[Message] = [{"role": "system", "content": system}] if system else []
+    messages = list(begin)
+    for number, line in enumerate(_lines()):
+        if line == "/exit":
+            return
+        if line == "/reset":
+            messages = list(begin)
+            continue
+        messages.append({"role": "user", "content": line})
+        answer = _answer(engine, messages, max_new_tokens, temperature, top_p, seed + number)
+        if answer is None:
+            messages.pop()
+        else:
+            messages.append({"role": "assistant", "content": answer})
+
+
+def _lines() -> Iterator[str]:
+    """What the user types, or what comes through the pipe; empty lines are nothing."""
+    if not sys.stdin.isatty():
+        yield from filter(None, map(str.strip, sys.stdin))
+        return
+    # Its import gives input() a history and editing.
+    import readline  # noqa: F401
+
+    print(_COMMANDS, file=sys.stderr)
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print()
+            return
+        if line:
+            yield line
+
+
+def _answer(
+    engine: Engine, messages: list[Message], max_new_tokens: int, temperature: float, top_p: float, seed: int
+) -> str | None:
+    """Print the answer while it comes; an interrupted one is as long as it got. None when there can be none."""
+    from ascendtune.core.errors import InputError
+
+    pieces: list[str] = []
+
+    def show(piece: str) -> None:
+        # The template leaves a space or line break before the first word of some answers.
+        shown = piece if pieces else piece.lstrip()
+        if shown:
+            pieces.append(shown)
+            print(shown, end="", flush=True)
+
+    try:
+        engine.stream(messages, show, max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+    except InputError as error:
+        if not sys.stdin.isatty():
+            raise
+        complain(error)
+        return None
+    print(flush=True)
+    return "".join(pieces).rstrip()

@@ -1,0 +1,93 @@
+"""`ascendtune generate`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ascendtune.data.conversation import Message
+    from ascendtune.infer.prompts import Prompt
+
+
+def generate(
+    model: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
+    ],
+    prompt: Annotated[
+        str | None, typer.Argument(help="What is asked; `-` or a pipe: stdin.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Ask every line (.txt) or row (.jsonl, .json, …) of this file.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="Draw from this share of likeliness.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="For a temperature above 0.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Prompts that are answered at once.")] = 32,
+    template: Annotated[str, typer.Option(help="Chat template, as data.template in a recipe.")] = "auto",
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own code.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each answer.")] = False,
+) -> None:
+    """Let a run's final weights, or any model, answer.
+
+    \b
+    ascendtune generate runs/alpaca-qwen "Give three tips for staying healthy."
+    ascendtune generate runs/alpaca-qwen --file questions.jsonl --json > answers.jsonl
+
+    Prompts are written with the chat template of training. Rows have `prompt`, `messages`, or any format that training
+    reads; an answer that the row has itself is set aside and printed as `expected` by --json.
+    """
+    from ascendtune.cli.progress import Progress
+    from ascendtune.core import log
+    from ascendtune.infer.engine import load
+
+    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    prompts = _prompts(prompt, file, system)
+    engine = load(model, template=template, trust_remote_code=trust_remote_code)
+    with Progress(sys.stderr) as progress:
+        answers = engine.generate(
+            [each.messages for each in prompts],
+            max_new_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            batch_size=batch_size,
+            tools=[each.tools for each in prompts],
+            progress=lambda done, total: progress.show("answers", done, total),
+        )
+    for asked, answer in zip(prompts, answers, strict=True):
+        print(_json_line(asked, answer) if as_json else answer)
+
+
+def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[Prompt]:
+    from ascendtune.core.errors import InputError
+    from ascendtune.infer.prompts import Prompt, read_prompts
+
+    if file is not None:
+        if prompt is not None:
+            raise InputError("PROMPT and --file contradict each other", remedy="keep one of them")
+        return read_prompts(file, system)
+    if prompt in (None, "-"):
+        if sys.stdin.isatty():
+            raise InputError(
+                "nothing is asked", remedy="give a PROMPT or --file; `ascendtune chat` is for talking to a model"
+            )
+        prompt = sys.stdin.read().rstrip("\n")
+    if not prompt:
+        raise InputError("the prompt is empty", remedy="give a text")
+    messages: list[Message] = [{"role": "user", "content": prompt}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    return [Prompt(messages)]
+
+
+def _json_line(asked: Prompt, answer: str) -> str:
+    given = {} if asked.expected is None else {"expected": asked.expected}
+    return json.dumps({"messages": asked.messages, "answer": answer, **given}, ensure_ascii=False)

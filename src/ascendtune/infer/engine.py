@@ -1,0 +1,174 @@
+"""Answers conversations with the template of training: messages become a prompt, tokens become text.
+
+engine = load("runs/alpaca-qwen")
+[answer] = engine.generate([[{"role": "user", "content": "Who are you?"}]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascendtune.core.errors import InputError
+from ascendtune.data.conversation import Message
+from ascendtune.data.spans import Refused
+from ascendtune.data.template import NAMED, ChatTemplate
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.infer.weights import Weights, find_weights
+
+if TYPE_CHECKING:
+    from ascendtune.infer.transformers import TransformersModel
+    from ascendtune.machine.device import Device
+
+
+def load(
+    path: str | Path, device: Device | None = None, *, template: str = "auto", trust_remote_code: bool = False
+) -> Engine:
+    """Load a run's final weights, a model or adapter directory, or a hub id.
+
+    Args:
+        device: default is the best one that torch can use.
+        template: `auto` is the one that the weights carry: for a run that of its training; or a name or a path, as
+            `data.template` in a recipe.
+        trust_remote_code: run Python code that the model brings along.
+
+    Raises:
+        InputError: no such weights, or no chat template.
+        MachineError: a download failed, or the device cannot be used.
+    """
+    weights = find_weights(path)
+    tokenizer = Tokenizer.load(weights.tokenizer)
+    return Engine(tokenizer, _template(template, tokenizer), _load_model(weights, tokenizer, device, trust_remote_code))
+
+
+class Engine:
+    """Made by `load`."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, model: TransformersModel) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.model = model
+        end = template.turn_end
+        # A template may end its turns with text that is no single token of this tokenizer.
+        self._stop_text = end if end is not None and end not in tokenizer.added_tokens else None
+
+    def generate(
+        self,
+        conversations: Sequence[Sequence[Message]],
+        max_new_tokens: int = 256,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        batch_size: int = 32,
+        tools: Sequence[list[dict[str, Any]] | None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[str]:
+        """One answer for each conversation, in their order, without the white space around it.
+
+        Args:
+            temperature: 0 always takes the likeliest token; above, tokens are drawn with `top_p` and `seed`.
+            batch_size: conversations that are answered at once.
+            tools: for each conversation the JSON schemas that it offers.
+            progress: called with (answered, all) after every batch.
+
+        Raises:
+            InputError: the template does not take a conversation, or it is longer than the model's context.
+        """
+        offered = tools or [None] * len(conversations)
+        prompts = [self._prompt(each, offer) for each, offer in zip(conversations, offered, strict=True)]
+        answers = [""] * len(prompts)
+        # Neighbours in length need the least padding.
+        order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            results = self.model.generate(
+                [prompts[number] for number in batch],
+                max_new_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                seed=seed + start,
+                stop_ids=self.template.stop_ids,
+                pad_id=self.tokenizer.pad_id,
+                is_ended=self._is_ended if self._stop_text else None,
+            )
+            for number, ids in zip(batch, results, strict=True):
+                answers[number] = self._text(ids)
+            if progress is not None:
+                progress(start + len(batch), len(order))
+        return answers
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        on_text: Callable[[str], None],
+        max_new_tokens: int = 256,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> str:
+        """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters."""
+        from tokenizers.decoders import DecodeStream
+
+        decoder = DecodeStream(skip_special_tokens=True)
+        stop_ids = self.template.stop_ids
+
+        def on_token(token: int) -> None:
+            if token not in stop_ids and (piece := decoder.step(self.tokenizer.backend, token)):
+                on_text(piece)
+
+        [ids] = self.model.generate(
+            [self._prompt(messages, None)],
+            max_new_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            stop_ids=stop_ids,
+            pad_id=self.tokenizer.pad_id,
+            is_ended=self._is_ended if self._stop_text else None,
+            on_token=on_token,
+        )
+        return self._text(ids)
+
+    def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
+        try:
+            return self.tokenizer.encode(self.template.render_prompt(messages, tools))
+        except Refused as error:
+            raise InputError(
+                f"the chat template does not take this conversation: {error}",
+                remedy="turns are system (only first, and not in every template), then user and assistant in turn",
+            ) from error
+
+    def _is_ended(self, ids: list[int]) -> bool:
+        assert self._stop_text is not None
+        tail = 4 + len(self.tokenizer.encode(self._stop_text))
+        return self._stop_text in self.tokenizer.decode(ids[-tail:])
+
+    def _text(self, ids: Sequence[int]) -> str:
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        if self._stop_text:
+            text = text.partition(self._stop_text)[0]
+        return text.strip()
+
+
+def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:
+    if name == "auto" and "default" not in tokenizer.chat_templates:
+        raise InputError(
+            "these weights carry no chat template",
+            remedy=f"say how a conversation is written: --template {', '.join(NAMED)}, or the path of a Jinja file",
+            where=tokenizer.directory,
+        )
+    return ChatTemplate.load(name, tokenizer)
+
+
+def _load_model(
+    weights: Weights, tokenizer: Tokenizer, device: Device | None, trust_remote_code: bool
+) -> TransformersModel:
+    from ascendtune.infer.transformers import TransformersModel
+    from ascendtune.machine.device import find_device
+
+    target = device or find_device()
+    target.activate()
+    return TransformersModel.load(weights, target, vocabulary=tokenizer.vocab_size, trust_remote_code=trust_remote_code)

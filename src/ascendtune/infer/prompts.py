@@ -1,0 +1,85 @@
+"""Questions from a file: lines of text, or rows in any format that training reads, whose last answer is set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import DataError
+from ascendtune.data.conversation import BadRow, Conversation, Message, RawRow
+from ascendtune.data.files import data_files
+from ascendtune.data.format.choose import choose_format
+from ascendtune.data.format.messages import messages_of
+from ascendtune.data.format.turns import is_text, not_text, system_message, tools
+from ascendtune.data.read import read_rows
+from ascendtune.data.spec import DatasetSpec
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is asked."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    expected: str | None = None
+    """The answer that the file gives."""
+
+
+def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
+    """All rows of a file: text lines, `prompt`, `messages`, or a format of training.
+
+    Args:
+        system: a system message for rows that have none.
+
+    Raises:
+        DataError: the file cannot be read, or a row asks nothing; with file and line.
+    """
+    spec = DatasetSpec(path=str(path))
+    data_files(spec)
+    rows = list(read_rows(spec))
+    convert = None
+    prompts = []
+    for row in rows:
+        found = _simple(row.values)
+        if found is None:
+            convert = convert or choose_format(spec, rows[:100])[1]
+            found = convert(row.values)
+        prompts.append(_prompt(found, row, system))
+    return prompts
+
+
+def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
+    """The forms that need no answer; None for others."""
+    asked = row.get("messages", row.get("text", None if "completion" in row else row.get("prompt")))
+    if asked is None:
+        return None
+    if "messages" in row or isinstance(asked, list):
+        messages = messages_of(asked)
+    else:
+        messages = [{"role": "user", "content": asked}] if is_text(asked) else not_text("the prompt", asked)
+    if isinstance(messages, BadRow):
+        return messages
+    system = system_message(row.get("system"))
+    if isinstance(system, BadRow):
+        return system
+    schemas = tools(row.get("tools"))
+    if isinstance(schemas, BadRow):
+        return schemas
+    has_system = bool(messages) and messages[0]["role"] == "system"
+    return Conversation(messages if has_system else [*system, *messages], schemas)
+
+
+def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:
+    if isinstance(found, BadRow):
+        detail = f": {found.detail}" if found.detail else ""
+        raise DataError(f"{found.reason}{detail}", remedy="mend this row", where=row.place)
+    messages, expected = list(found.messages), None
+    if messages and messages[-1]["role"] == "assistant":
+        expected = messages.pop()["content"]
+    if not messages or messages[-1]["role"] not in ("user", "tool"):
+        raise DataError("no question", remedy="end the row with what is asked, or with its answer", where=row.place)
+    if system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    return Prompt(messages, found.tools, expected)
