@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,28 @@ def write_atomically(path: Path, content: str | bytes) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
+
+
+def require_writable(path: Path) -> None:
+    """Raise unless `path`, or the directory in which it would be made, can be written. Writes nothing.
+
+    Raises:
+        MachineError: read-only, not permitted, or below a file.
+    """
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    with translated_disk_errors(path, "looking for a place to write"):
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(there, os.W_OK):
+            read_only = os.statvfs(there).f_flag & os.ST_RDONLY
+            raise OSError(errno.EROFS if read_only else errno.EACCES, "")
+
+
+def unfinished_files(directory: Path) -> list[Path]:
+    """What `write_atomically` left in `directory` when its process was killed; or is writing there just now."""
+    return [path for path in directory.glob(".*") if re.fullmatch(r"\..+\.\d+", path.name) and path.is_file()]
 
 
 def write_json(path: Path, content: Any) -> None:

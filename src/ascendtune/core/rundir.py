@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import read_json_lines, write_atomically, write_json
+from ascendtune.core.files import read_json_lines, unfinished_files, write_atomically, write_json
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
@@ -150,11 +150,15 @@ class RunDir:
     def read_evaluations(self) -> Iterator[dict[str, Any]]:
         return read_json_lines(self.evaluations)
 
-    def cut_back(self, step: int) -> None:
-        """Drop what was recorded after `step`, so that no step stands twice after a resume."""
-        for path in (self.metrics, self.evaluations):
+    def cut_back(self, step: int, evaluated_step: int) -> None:
+        """Drop what was recorded after `step`, so that no step stands twice after a resume.
+
+        Args:
+            evaluated_step: the last evaluation that the checkpoint knows of; later ones will be made again.
+        """
+        for path, last in ((self.metrics, step), (self.evaluations, evaluated_step)):
             if path.exists():
-                kept = [record for record in read_json_lines(path) if record["step"] <= step]
+                kept = [record for record in read_json_lines(path) if record["step"] <= last]
                 write_atomically(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
 
     def checkpoint_steps(self) -> list[int]:
@@ -168,7 +172,23 @@ class RunDir:
         """A run that goes on from an earlier step must not find later weights of its former self."""
         for later in self.checkpoint_steps():
             if later > step:
-                shutil.rmtree(self.checkpoint(later))
+                self.remove_checkpoint(later)
+
+    def remove_checkpoint(self, step: int) -> None:
+        """Renamed first: whoever looks, or is killed, meanwhile never finds half a checkpoint under its name."""
+        doomed = self.checkpoints / f".step_{step}.removing"
+        shutil.rmtree(doomed, ignore_errors=True)
+        self.checkpoint(step).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def remove_unfinished(self) -> None:
+        """Delete what a killed process left half written or half removed. Only for the holder of `lock`."""
+        for directory in self.checkpoints.glob(".step_*"):
+            shutil.rmtree(directory, ignore_errors=True)
+        for directory in self.path.glob(".model.*"):
+            shutil.rmtree(directory, ignore_errors=True)
+        for file in unfinished_files(self.path):
+            file.unlink(missing_ok=True)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"

@@ -62,20 +62,20 @@ class Checkpointer:
         self._on_complete = on_complete
         self._pending: Future[Any] | None = None
         self._pending_step = 0
+        self._saved_step = 0
         self.protected: set[int] = set()
         """Steps that are kept whatever their age (the best one)."""
-
-    def remove_unfinished(self) -> None:
-        """Delete what a killed run left half written. Only the main rank, before training."""
-        for directory in self._run.checkpoints.glob(".step_*.writing"):
-            shutil.rmtree(directory, ignore_errors=True)
 
     def save(self, step: int, state: State) -> None:
         """Copy everything now, write it in the background. Waits for the previous one first.
 
+        A second call for the same step does nothing: evaluation, schedule and a signal may each want a checkpoint.
+
         Raises:
             MachineError: the disk has no room, or the previous checkpoint could not be written.
         """
+        if step == self._saved_step:
+            return
         self.wait()
         tensors = self._tensors()
         directory = self._run.checkpoints / f".step_{step}.writing"
@@ -98,7 +98,7 @@ class Checkpointer:
             no_dist=alone,
         )
         assert isinstance(pending, Future)
-        self._pending, self._pending_step = pending, step
+        self._pending, self._pending_step, self._saved_step = pending, step, step
         if self._strategy.is_main:
             # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
             self._pending = _then(pending, lambda: self._finish(step, directory))
@@ -144,30 +144,32 @@ class Checkpointer:
             state: State = json.loads((directory / "state.json").read_text())
             reader = dcp.FileSystemReader(directory)
             stored = reader.read_metadata().state_dict_metadata
+            random_state = _read_random_state(directory, self._strategy)
         except Exception as error:  # unpickling damaged metadata can raise anything
-            raise MachineError(
-                f"the checkpoint is damaged: {error}",
-                remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
-                where=directory,
-            ) from error
+            raise _damaged(directory, error) from error
+        if not isinstance(state, dict) or not isinstance(state.get("step"), int):
+            raise _damaged(directory, "state.json does not name the step")
         tensors = self._tensors(like=stored)
-        if missing := sorted(set(tensors) ^ set(stored)):
-            raise InputError(
-                f"the checkpoint is of another model or optimizer: {len(missing)} names do not match, first {missing[0]}",
-                remedy="resume with the recipe that wrote it",
-                where=directory,
-            )
+        self._require_same_shapes(tensors, stored, directory)
         try:
             dcp.load(tensors, storage_reader=reader, no_dist=self._strategy.world_size == 1)
         except Exception as error:  # truncated files surface as errors of zip, pickle, or storage
-            raise MachineError(
-                f"the checkpoint is damaged: {_innermost(error)}",
-                remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
-                where=directory,
-            ) from error
+            raise _damaged(directory, _innermost(error)) from error
         self._restore_optimizer(tensors)
-        _load_random_state(directory, self._strategy)
+        _restore_random_state(random_state, self._strategy)
         return state
+
+    def _require_same_shapes(self, tensors: State, stored: State, directory: Path) -> None:
+        differing = sorted(set(tensors) ^ set(stored)) or [
+            name for name, tensor in tensors.items() if tuple(stored[name].size) != tuple(tensor.shape)
+        ]
+        if differing:
+            raise InputError(
+                f"the checkpoint is of another model or optimizer: {len(differing)} tensors do not match, first "
+                f"{differing[0]}",
+                remedy="resume with the recipe that wrote it",
+                where=directory,
+            )
 
     def _tensors(self, like: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
         """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimiser state to be filled."""
@@ -219,7 +221,7 @@ class Checkpointer:
             sync_directory(folder)
         final = self._run.checkpoint(step)
         if final.exists():
-            shutil.rmtree(final)
+            self._run.remove_checkpoint(step)
         directory.rename(final)
         sync_directory(self._run.checkpoints)
         self._on_complete(step)
@@ -229,10 +231,7 @@ class Checkpointer:
         """Remove all but the newest `keep` checkpoints and the protected ones."""
         for old in self._run.checkpoint_steps()[: -self._keep]:
             if old not in self.protected:
-                # Renamed first: a reader never sees a checkpoint that is half deleted.
-                doomed = self._run.checkpoints / f".step_{old}.writing"
-                self._run.checkpoint(old).rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                self._run.remove_checkpoint(old)
 
 
 def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
@@ -276,16 +275,27 @@ def _save_random_state(directory: Path, strategy: Strategy) -> None:
         os.fsync(file.fileno())
 
 
-def _load_random_state(directory: Path, strategy: Strategy) -> None:
+def _read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
+    """This rank's; empty where fewer ranks wrote the checkpoint: the others keep the state that the seed gave them."""
     from safetensors.torch import load_file
 
     path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
-    if not path.exists():
-        return  # more ranks than wrote it: these keep the state that the seed gave them
-    content = load_file(path)
-    torch.set_rng_state(content["cpu"])
+    return load_file(path) if path.exists() or strategy.is_main else {}
+
+
+def _restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
+    if "cpu" in content:
+        torch.set_rng_state(content["cpu"])
     if "device" in content and strategy.device.kind != "cpu":
         torch.get_device_module(strategy.device.torch_device).set_rng_state(content["device"])
+
+
+def _damaged(directory: Path, why: object) -> MachineError:
+    return MachineError(
+        f"the checkpoint is damaged: {why}",
+        remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
+        where=directory,
+    )
 
 
 def _chain(error: BaseException) -> list[BaseException]:

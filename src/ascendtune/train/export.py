@@ -39,7 +39,12 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
-        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            # Renamed first: half a model must never stand under the name of a whole one.
+            doomed = directory.with_name(f".{directory.name}.removing")
+            shutil.rmtree(doomed, ignore_errors=True)
+            directory.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
         temporary.rename(directory)
         sync_directory(directory.parent)
 

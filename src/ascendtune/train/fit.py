@@ -16,8 +16,8 @@ class FitResult:
 
     run: RunDir
     steps: int
-    loss: float
-    """Loss of the last recorded step."""
+    loss: float | None
+    """Loss of the last recorded step; None when it was not a number."""
     best_evaluation_loss: float | None
     model: Path
     """Final weights in Hugging Face format; an adapter when the tuner is lora."""
@@ -39,11 +39,11 @@ def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: b
     start = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
     assert start.run is not None
 
-    from ascendtune.train.worker import train
+    from ascendtune.train.attempt import train
 
     train(start.run)
     last = list(start.run.read_metrics())[-1]
-    evaluations = [record["loss"] for record in start.run.read_evaluations()]
+    evaluations = [record["loss"] for record in start.run.read_evaluations() if record["loss"] is not None]
     return FitResult(
         run=start.run,
         steps=last["step"],

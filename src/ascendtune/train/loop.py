@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -43,8 +43,15 @@ class Counters:
     best_loss: float | None = None
     worse_evaluations: int = 0
     """Evaluations since the best one."""
+    evaluated_step: int = 0
+    """The step of the last evaluation."""
     scaler: dict[str, Any] = field(default_factory=dict)
     """State of the fp16 gradient scaler."""
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Counters:
+        """From what a checkpoint says; what this version does not know is left out."""
+        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
 
 
 @dataclass
@@ -99,6 +106,9 @@ class Loop:
         """
         parts, counters = self.parts, self.counters
         parts.module.train()
+        # A run that was stopped by a signal left between a step and the evaluation that follows it.
+        if self._evaluates(counters.step) and counters.evaluated_step < counters.step and (reason := self._evaluate()):
+            return reason
         while counters.step < parts.total_steps:
             self._step()
             counters.step += 1
@@ -257,7 +267,10 @@ class Loop:
         with parts.phases.phase("evaluation"):
             loss, labelled = evaluation.loss(parts.objective)
         early = parts.recipe.eval.early_stop
-        improved = counters.best_loss is None or loss < counters.best_loss - (early.min_improvement if early else 0.0)
+        enough = (
+            math.inf if counters.best_loss is None else counters.best_loss - (early.min_improvement if early else 0)
+        )
+        improved, counters.evaluated_step = loss < enough, counters.step
         if improved:
             counters.best_loss, counters.best_step, counters.worse_evaluations = loss, counters.step, 0
         else:
@@ -266,7 +279,7 @@ class Loop:
         record = {
             "attempt": parts.attempt,
             "step": counters.step,
-            "loss": loss,
+            "loss": loss if math.isfinite(loss) else None,
             "labelled_tokens": labelled,
             "seconds": seconds,
         }
@@ -291,7 +304,10 @@ class Loop:
     def _recorded(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so that a resumed run never begins inside a window.
         return (
-            step % self.parts.recipe.track.every_steps == 0 or step == self.parts.total_steps or self._checkpoints(step)
+            step % self.parts.recipe.track.every_steps == 0
+            or step == self.parts.total_steps
+            or self._checkpoints(step)
+            or (self.parts.recipe.checkpoint.best and self._evaluates(step))
         )
 
     def _checkpoints(self, step: int) -> bool:

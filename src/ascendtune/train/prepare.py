@@ -13,7 +13,7 @@ from typing import Any
 
 from ascendtune.core import process
 from ascendtune.core.errors import InputError, MachineError, RecipeError
-from ascendtune.core.files import file_lock, write_json
+from ascendtune.core.files import file_lock, require_writable, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec
@@ -62,9 +62,14 @@ def prepare_run(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
     choice = None if only_data else _choose_directory(recipe, allow_change, trust_checkpoint)
+    if choice is not None:
+        # Asked before the data takes its time.
+        require_writable(choice.run.path)
     prepared = prepare_data(recipe, model_directory, progress)
     if choice is None:
         return Start(None, prepared)
+    # Asked again: the data may have taken long enough for somebody else to start the same.
+    _require_free(choice.run)
     if choice.resumed is not None:
         _require_same_data(choice.run, prepared.fingerprint, allow_change)
         choice.run.update(resume_from=str(choice.resumed), model_directory=str(model_directory), argv=_argv())
@@ -157,9 +162,11 @@ def _from_path(
             where=checkpoint,
         )
     owner = RunDir(checkpoint.resolve().parent.parent)
-    if owner.run_json.is_file() and owner.path == wanted.resolve():
+    own = next((path for path in _series(wanted).values() if path.resolve() == owner.path), None)
+    if own is not None and owner.run_json.is_file():
+        _require_free(owner)
         _require_same_recipe(owner, recipe, allow_change)
-        return _Choice(RunDir(wanted), checkpoint, None, [f"resuming {wanted} from {checkpoint}: as asked"])
+        return _Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"])
     if not trust_checkpoint:
         raise RecipeError(
             f"{key}: this checkpoint belongs to another run, and its metadata is a pickle, which can run code",

@@ -2,230 +2,58 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
-import socket
 import sys
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+import traceback
+from contextlib import suppress
 
-import torch
-
-from ascendtune import __version__
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, disk_fault
-from ascendtune.core.files import file_lock
-from ascendtune.core.places import cache_directory
+from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.prepare import Prepared, open_prepared
-from ascendtune.machine.device import Device, find_device
-from ascendtune.train.build import Built, build
-from ascendtune.train.callback.base import Callback, RunFacts
-from ascendtune.train.callback.metrics import MetricsWriter
-from ascendtune.train.callback.progress import ProgressDisplay
-from ascendtune.train.export import export_model
-from ascendtune.train.loop import Counters, Loop
-from ascendtune.train.prepare import prepare_data
-from ascendtune.train.recipe import Recipe
-from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.strategy.ddp import DdpStrategy, started_by_torchrun
-from ascendtune.train.track.picture import draw
 
 
 def main(arguments: list[str]) -> int:
     """Train, and report how it ended; returns the exit code."""
-    log.set_up(debug="ASCENDTUNE_DEBUG" in os.environ)
+    debug = "ASCENDTUNE_DEBUG" in os.environ
+    log.set_up(debug=debug)
     if len(arguments) != 1:
         log.warn("usage: python -m ascendtune.train.worker RUNDIR")
         return 2
+    run = RunDir(arguments[0])
     try:
-        train(RunDir.open(arguments[0]))
+        # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
+        from ascendtune.train.attempt import train
+
+        train(RunDir.open(run.path))
     except AscendtuneError as error:
         (log.say if isinstance(error, Stopped) else log.error)(str(error))
+        if debug and not isinstance(error, Stopped):
+            traceback.print_exc()
         return error.exit_code
     except KeyboardInterrupt:
         log.say("stopped at once")
-        return 130
+        sys.stderr.flush()
+        # Not by returning: the interpreter would wait for the thread that is writing a checkpoint.
+        os._exit(130)
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a bug becomes one line
+        _report_bug(run, error, debug)
+        return 1
     return 0
 
 
-def train(run: RunDir) -> None:
-    """Train in `run` until it is finished, stopped or wrong; its run.json says which.
-
-    Raises:
-        AscendtuneError: with the exit code that the process should end with.
-    """
-    recipe = Recipe.load(run.recipe)
-    rank = int(os.environ.get("RANK", "0"))
-    with ExitStack() as stack:
-        if rank == 0 and not stack.enter_context(file_lock(run.lock, wait=False)):
-            raise MachineError(
-                "this run is being trained by another process",
-                remedy="wait for it, or use another name",
-                where=run.path,
-            )
-        try:
-            _train(run, recipe, stack)
-        except BaseException as error:
-            ours = _translated(error)
-            _note_end(run, ours or error, rank)
-            if ours is None or ours is error:
-                raise
-            raise ours from error
-
-
-def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
-    _be_deterministic(recipe)
-    # Data first: while one rank tokenises, no collective may be waiting.
-    prepared = _open_data(run, recipe)
-    strategy = _join(recipe)
-    stack.callback(strategy.close)
-    main_callbacks: list[Callback] = []
-    attempt = len(run.read()["attempts"]) + 1
-    strategy.barrier()
-    if strategy.is_main:
-        run.begin_attempt(_where(strategy))
-    built = build(run, recipe, strategy, prepared, attempt=attempt, callbacks=main_callbacks)
-    stack.callback(built.parts.phases.close)
-    built.parts.stop.listen()
-    stack.callback(built.parts.stop.ignore)
-    counters = _resume(run, built)
-    if strategy.is_main:
-        _write_facts(run, built)
-        main_callbacks += _callbacks(run, recipe)
-        facts = RunFacts(recipe.name, built.parts.total_steps, counters.step, attempt)
-        for callback in main_callbacks:
-            callback.on_start(facts)
-    try:
-        reason = Loop(built.parts, counters).run()
-        built.parts.checkpointer.wait()
-        _finish(run, built, counters, reason)
-    finally:
-        for callback in main_callbacks:
-            callback.on_end()
-        if strategy.is_main:
-            draw(run)
-
-
-def _be_deterministic(recipe: Recipe) -> None:
-    if recipe.deterministic:
-        # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-
-
-def _open_data(run: RunDir, recipe: Recipe) -> Prepared:
-    record = run.read()
-    try:
-        return open_prepared(cache_directory() / "tokens" / record["data_hash"])
-    except MachineError:
-        # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
-        return prepare_data(recipe, Path(record["model_directory"]))
-
-
-def _join(recipe: Recipe) -> Strategy:
-    device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
-    device.activate()
-    return DdpStrategy(device) if started_by_torchrun() else Strategy(device)
-
-
-def _where(strategy: Strategy) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "world_size": strategy.world_size, "device": strategy.device.name}
-
-
-def _resume(run: RunDir, built: Built) -> Counters:
-    """Load the checkpoint that this start goes on from, if any, and forget what was recorded after it."""
-    checkpointer, strategy = built.parts.checkpointer, built.parts.strategy
-    asked = run.read().get("resume_from")
-    steps = run.checkpoint_steps()
-    source = Path(asked) if asked else run.checkpoint(steps[-1]) if steps else None
-    counters = Counters()
-    if source is not None:
-        counters = Counters(**checkpointer.load(source))
-        if built.parts.recipe.checkpoint.best and counters.best_step is not None:
-            checkpointer.protected = {counters.best_step}
-    strategy.barrier()
-    if strategy.is_main:
-        checkpointer.remove_unfinished()
-        run.cut_back(counters.step)
-        run.remove_checkpoints_after(counters.step)
-        run.update(resume_from=None)
-    strategy.barrier()
-    return counters
-
-
-def _write_facts(run: RunDir, built: Built) -> None:
-    run.update(
-        global_batch=built.resolved["global_batch"],
-        resolved=built.resolved,
-        versions={
-            "ascendtune": __version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft", "tokenizers")},
-            **built.parts.strategy.device.versions(),
-        },
-    )
-
-
-def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
-    callbacks: list[Callback] = [MetricsWriter(run), ProgressDisplay(run)]
-    if recipe.track.tensorboard:
-        from ascendtune.train.track.tensorboard import TensorBoardWriter
-
-        callbacks.append(TensorBoardWriter(run))
-    return callbacks
-
-
-def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
-    parts = built.parts
-    best = counters.best_step if parts.recipe.checkpoint.best else None
-    if best is not None and best != counters.step:
-        parts.checkpointer.load(run.checkpoint(best))
-        reason += f"; the weights are those of step {best}, the best evaluation"
-    if parts.strategy.is_main:
-        export_model(built.tuned.to(built.export_dtype), built.tokenizer, run.model, built.chat_template)
-        run.update(ended_because=reason)
-        run.end_attempt("finished")
-    parts.strategy.barrier()
-
-
-def _translated(error: BaseException) -> AscendtuneError | None:
-    """Foreign errors that have a remedy, in our words."""
-    if isinstance(error, AscendtuneError):
-        return error
-    if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
-        return MachineError(
-            f"out of device memory: {str(error).strip().splitlines()[0]}",
-            remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
-            "data.max_length, or use method.tuner: lora",
-        )
-    return disk_fault(error, getattr(error, "filename", None) or ".", "training")
-
-
-def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
-    """Put the cause into run.json: the first rank that knows one writes it, later ones only echo it."""
-    if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _ECHOES):
-        return
-    cause = {
-        "what": getattr(error, "what", None) or f"{type(error).__name__}: {error}",
-        "remedy": getattr(error, "remedy", None) or "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more",
-        "exit_code": getattr(error, "exit_code", 130 if isinstance(error, KeyboardInterrupt) else 1),
-        "rank": rank,
-    }
-    stopped = isinstance(error, Stopped | KeyboardInterrupt)
-    try:
-        with file_lock(run.path / ".cause.lock", wait=True):
-            if run.read()["state"] in ("created", "running"):
-                run.end_attempt("stopped" if stopped else "failed", cause)
-    except (OSError, AscendtuneError) as second:
-        # The disk that broke the run may be the one that this goes to.
-        log.warn(f"run.json could not be updated: {second}")
-
-
-# What a rank sees when another one has gone: never the first cause.
-_ECHOES = ("connection closed by peer", "connection reset", "gloo", "nccl", "hccl", "broken pipe")
+def _report_bug(run: RunDir, error: Exception, debug: bool) -> None:
+    rank = os.environ.get("RANK", "0")
+    place = run.logs / f"rank_{rank}.log"
+    where = "above"
+    if debug or rank != "0":
+        # The stderr of the other ranks is their log.
+        traceback.print_exc()
+    else:
+        with suppress(OSError), place.open("a") as file:
+            traceback.print_exc(file=file)
+            where = f"in {place}"
+    words = " ".join(str(error).split())
+    log.error(f"this is a bug in ascendtune: {type(error).__name__}: {words}; the traceback stands {where}")
 
 
 if __name__ == "__main__":

@@ -95,6 +95,8 @@ class _Progress:
     def add(self, record: dict[str, Any]) -> None:
         self.record, self.step = record, record["step"]
         self._recent.append((time.monotonic(), record))
+        if record["loss"] is None:  # every step since the last record was skipped
+            return
         at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
         total, count = self._course[at]
         self._course[at] = (total + record["loss"], count + 1)
@@ -133,7 +135,7 @@ class _Progress:
             return ["waiting for the first step"]
         speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
         return [
-            f"loss {self.record['loss']:#.4g}",
+            f"loss {_loss(self.record)}",
             f"lr {self.record['learning_rate']:.1e}",
             *([f"{speed:,.0f} tok/s"] if speed else []),
             *([format_bytes(memory)] if memory else []),
@@ -162,7 +164,7 @@ class _LineScreen:
 
     def evaluated(self) -> None:
         evaluation = self._progress.evaluation or {}
-        self._print([f"evaluation loss {evaluation['loss']:#.4g}", f"took {format_duration(evaluation['seconds'])}"])
+        self._print([f"evaluation loss {_loss(evaluation)}", f"took {format_duration(evaluation['seconds'])}"])
 
     def close(self) -> None:
         if self._shown_step != self._progress.step:
@@ -246,7 +248,7 @@ class _LiveScreen:
             others.append(f"ETA {format_duration(progress.eta)}")
         others.append(f"elapsed {format_duration(progress.elapsed)}")
         if (evaluation := progress.evaluation) is not None:
-            others.append(f"eval {evaluation['loss']:#.4g} at step {evaluation['step']}")
+            others.append(f"eval {_loss(evaluation)} at step {evaluation['step']}")
         return [f"{first}{self._sparkline()}", *others]
 
     def _sparkline(self) -> str:
@@ -260,6 +262,10 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
     return "".join("▁▂▃▄▅▆▇█"[round((value - low) / span * 7)] if math.isfinite(value) else " " for value in values)
+
+
+def _loss(record: dict[str, Any]) -> str:
+    return "not a number" if record["loss"] is None else f"{record['loss']:#.4g}"
 
 
 def _flowed(pieces: Sequence[str], width: int) -> list[str]:

@@ -25,7 +25,9 @@ def _training(
     attempts = facts.get("attempts") or []
     times = f" in {len(attempts)} attempts" if len(attempts) > 1 else ""
     yield "steps", f"{last['step']:,} ({last['epoch']:.3g} epochs){times}"
-    yield "loss", f"{first['loss']:.4g} -> {last['loss']:.4g}"
+    yield "loss", f"{_loss(first)} -> {_loss(last)}"
+    # A loss is null where it was not a number.
+    evaluations = [each for each in evaluations if each["loss"] is not None]
     if evaluations:
         best = min(evaluations, key=lambda each: each["loss"])
         yield "best evaluation", f"loss {best['loss']:.4g} at step {best['step']:,}"
@@ -39,6 +41,10 @@ def _training(
     peaks = [record["memory_peak_bytes"] for record in records if record.get("memory_peak_bytes")]
     if peaks:
         yield "peak memory", format_bytes(max(peaks)) + " per device"
+
+
+def _loss(record: dict[str, Any]) -> str:
+    return "not a number" if record["loss"] is None else f"{record['loss']:.4g}"
 
 
 def _places(run: RunDir) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,237 @@
+"""One attempt at a run, in one of its processes: from a run directory to a trained model and a note of how it ended."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune import __version__
+from ascendtune.core import log
+from ascendtune.core.errors import AscendtuneError, FoundWrong, MachineError, Stopped, disk_fault
+from ascendtune.core.files import file_lock
+from ascendtune.core.places import cache_directory
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.prepare import Prepared, open_prepared
+from ascendtune.machine.device import Device, find_device
+from ascendtune.train.build import Built, build
+from ascendtune.train.callback.base import Callback, RunFacts
+from ascendtune.train.callback.metrics import MetricsWriter
+from ascendtune.train.callback.progress import ProgressDisplay
+from ascendtune.train.export import export_model
+from ascendtune.train.loop import Counters, Loop
+from ascendtune.train.prepare import prepare_data
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.ddp import DdpStrategy, started_by_torchrun
+from ascendtune.train.track.picture import draw
+
+
+def train(run: RunDir) -> None:
+    """Train in `run` until it is finished, stopped or wrong; its run.json says which.
+
+    Raises:
+        AscendtuneError: with the exit code that the process should end with.
+    """
+    recipe = Recipe.load(run.recipe)
+    rank = int(os.environ.get("RANK", "0"))
+    with ExitStack() as stack:
+        if rank == 0 and not stack.enter_context(file_lock(run.lock, wait=False)):
+            raise MachineError(
+                "this run is being trained by another process",
+                remedy="wait for it, or use another name",
+                where=run.path,
+            )
+        try:
+            _train(run, recipe, stack)
+        except BaseException as error:
+            if _is_echo(error):
+                raise FoundWrong(
+                    "the connection to another rank broke", remedy="what ended that one is the cause", where=run.logs
+                ) from error
+            ours = _translated(error)
+            _note_end(run, ours or error, rank)
+            if ours is None or ours is error:
+                raise
+            raise ours from error
+
+
+def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
+    _be_deterministic(recipe)
+    # Data first: while one rank tokenises, no collective may be waiting.
+    prepared = _open_data(run, recipe)
+    strategy = _join(recipe)
+    stack.callback(strategy.close)
+    main_callbacks: list[Callback] = []
+    attempt = len(run.read()["attempts"]) + 1
+    strategy.barrier()
+    if strategy.is_main:
+        run.begin_attempt(_where(strategy))
+    built = build(run, recipe, strategy, prepared, attempt=attempt, callbacks=main_callbacks)
+    stack.callback(built.parts.phases.close)
+    built.parts.stop.listen()
+    stack.callback(built.parts.stop.ignore)
+    counters = _resume(run, built)
+    if strategy.is_main:
+        _write_facts(run, built)
+        main_callbacks += _callbacks(run, recipe)
+        facts = RunFacts(recipe.name, built.parts.total_steps, counters.step, attempt)
+        for callback in main_callbacks:
+            callback.on_start(facts)
+    try:
+        reason = Loop(built.parts, counters).run()
+        built.parts.checkpointer.wait()
+        _finish(run, built, counters, reason)
+    finally:
+        if strategy.is_main:
+            _wind_up(run, main_callbacks)
+
+
+def _wind_up(run: RunDir, callbacks: list[Callback]) -> None:
+    """Close what records the run, and draw it. Trouble here must not hide how the run ended."""
+    closing: list[Callable[[], object]] = [callback.on_end for callback in callbacks]
+    if not isinstance(sys.exception(), KeyboardInterrupt):
+        closing.append(partial(draw, run))
+    for action in closing:
+        try:
+            action()
+        except AscendtuneError as error:
+            log.warn(str(error))
+
+
+def _be_deterministic(recipe: Recipe) -> None:
+    if recipe.deterministic:
+        # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def _open_data(run: RunDir, recipe: Recipe) -> Prepared:
+    record = run.read()
+    try:
+        return open_prepared(cache_directory() / "tokens" / record["data_hash"])
+    except MachineError:
+        # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
+        return prepare_data(recipe, Path(record["model_directory"]))
+
+
+def _join(recipe: Recipe) -> Strategy:
+    device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
+    device.activate()
+    return DdpStrategy(device) if started_by_torchrun() else Strategy(device)
+
+
+def _where(strategy: Strategy) -> dict[str, Any]:
+    return {"host": socket.gethostname(), "world_size": strategy.world_size, "device": strategy.device.name}
+
+
+def _resume(run: RunDir, built: Built) -> Counters:
+    """Load the checkpoint that this start goes on from, if any, and forget what was recorded after it."""
+    checkpointer, strategy = built.parts.checkpointer, built.parts.strategy
+    asked = run.read().get("resume_from")
+    steps = run.checkpoint_steps()
+    source = Path(asked) if asked else run.checkpoint(steps[-1]) if steps else None
+    counters = Counters()
+    if source is not None:
+        counters = Counters.of(checkpointer.load(source))
+        if built.parts.recipe.checkpoint.best and counters.best_step is not None:
+            checkpointer.protected = {counters.best_step}
+    strategy.barrier()
+    if strategy.is_main:
+        run.remove_unfinished()
+        run.cut_back(counters.step, counters.evaluated_step)
+        run.remove_checkpoints_after(counters.step)
+        run.update(resume_from=None)
+    strategy.barrier()
+    return counters
+
+
+def _write_facts(run: RunDir, built: Built) -> None:
+    run.update(
+        global_batch=built.resolved["global_batch"],
+        resolved=built.resolved,
+        versions={
+            "ascendtune": __version__,
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft", "tokenizers")},
+            **built.parts.strategy.device.versions(),
+        },
+    )
+
+
+def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
+    callbacks: list[Callback] = [MetricsWriter(run), ProgressDisplay(run)]
+    if recipe.track.tensorboard:
+        from ascendtune.train.track.tensorboard import TensorBoardWriter
+
+        callbacks.append(TensorBoardWriter(run))
+    return callbacks
+
+
+def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
+    parts = built.parts
+    best = counters.best_step if parts.recipe.checkpoint.best else None
+    if best is not None and best != counters.step:
+        parts.checkpointer.load(run.checkpoint(best))
+        reason += f"; the weights are those of step {best}, the best evaluation"
+    if parts.strategy.is_main:
+        export_model(built.tuned.to(built.export_dtype), built.tokenizer, run.model, built.chat_template)
+        run.update(ended_because=reason)
+        run.end_attempt("finished")
+    parts.strategy.barrier()
+
+
+def _translated(error: BaseException) -> AscendtuneError | None:
+    """Foreign errors that have a remedy, in our words."""
+    if isinstance(error, AscendtuneError):
+        return error
+    if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
+        return MachineError(
+            f"out of device memory: {str(error).strip().splitlines()[0]}",
+            remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
+            "data.max_length, or use method.tuner: lora",
+        )
+    return disk_fault(error, getattr(error, "filename", None) or ".", "training")
+
+
+def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
+    """Put the cause into run.json: the first rank that knows one writes it, later ones only echo it."""
+    cause = {
+        "what": getattr(error, "what", None) or f"{type(error).__name__}: {error}",
+        "remedy": getattr(error, "remedy", None) or "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more",
+        "exit_code": getattr(error, "exit_code", 130 if isinstance(error, KeyboardInterrupt) else 1),
+        "rank": rank,
+    }
+    stopped = isinstance(error, Stopped | KeyboardInterrupt)
+    try:
+        with file_lock(run.path / ".cause.lock", wait=True):
+            if run.read()["state"] in ("created", "running"):
+                run.end_attempt("stopped" if stopped else "failed", cause)
+    except (OSError, AscendtuneError) as second:
+        # The disk that broke the run may be the one that this goes to.
+        log.warn(f"run.json could not be updated: {second}")
+
+
+# What a rank sees when another one has gone: never the first cause.
+_ECHOES = ("connection closed by peer", "connection reset", "gloo", "nccl", "hccl", "broken pipe")
+
+
+def _is_echo(error: BaseException) -> bool:
+    """Whether this rank only lost another one; also when that shows while a checkpoint is written."""
+    if not started_by_torchrun():
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in _ECHOES):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
