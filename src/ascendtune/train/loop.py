@@ -251,6 +251,8 @@ class Loop:
     def _stop(self, number: int) -> None:
         self._save()
         self.parts.checkpointer.wait()
+        # The first rank to leave makes torchrun end the others: nobody leaves before all are done.
+        self.parts.strategy.barrier()
         step = self.counters.step
         raise Stopped(
             f"stopped by {signal.Signals(number).name} after step {step}, with a checkpoint",

@@ -52,7 +52,7 @@ class ModelSection(Section):
     """For a hub id: branch, tag or commit."""
     trust_remote_code: bool = False
     """Run Python code that the model brings along. Off unless you have read that code."""
-    attention: Literal["auto", "eager", "sdpa", "varlen", "npu_fusion"] = "auto"
+    attention: Literal["auto", "eager", "sdpa", "sdpa_fp32", "varlen", "npu_fusion"] = "auto"
     """How attention is computed; `auto` takes the device's fused one."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """In which type weights are held; `auto`: fp32 where they are trained, the precision's type where frozen."""
@@ -68,9 +68,11 @@ class LoraSection(Section):
     target: Literal["all-linear"] | list[str] = "all-linear"
     """`all-linear`, or names of modules, e.g. [q_proj, v_proj]."""
     rank: int = Field(default=8, ge=1)
+    """Rows of the adapter's matrices: what it can hold, and its size."""
     alpha: float | None = Field(default=None, gt=0)
     """Scale of the adapter (default: twice the rank)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the adapter's inputs that is dropped in training."""
     rslora: bool = False
     """Scale by alpha / sqrt(rank) instead of alpha / rank."""
     dora: bool = False
@@ -83,7 +85,9 @@ class MethodSection(Section):
     """What is learnt, and which weights may change."""
 
     stage: Annotated[Literal["sft"], BeforeValidator(_refuse_what_is_not_here)] = "sft"
+    """`sft`: supervised fine-tuning, answers are learnt token by token."""
     tuner: Annotated[Literal["full", "lora"], BeforeValidator(_refuse_what_is_not_here)] = "full"
+    """`full` trains every weight, `lora` small adapters beside frozen weights."""
     lora: LoraSection = LoraSection()
 
 
@@ -93,6 +97,7 @@ class OptimSection(Section):
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate (default: 1e-5 for full, 1e-4 for lora)."""
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
     warmup_ratio: float = Field(default=0.0, ge=0, le=1)
     """Share of all steps in which the learning rate rises from 0."""
     warmup_steps: int | None = Field(default=None, ge=0)
@@ -106,8 +111,11 @@ class OptimSection(Section):
     optimizer: Literal["auto", "adamw", "adafactor", "sgd"] = "auto"
     """`auto` is AdamW, fused where the device can."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW: decay of the mean of gradients."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
+    """AdamW: decay of the mean of squared gradients."""
     epsilon: float = Field(default=1e-8, gt=0)
+    """AdamW: added to the divisor."""
     epochs: float | None = Field(default=None, gt=0)
     """Passes over the data (default 1, when `max_steps` is not given)."""
     max_steps: int | None = Field(default=None, ge=1)
@@ -143,6 +151,7 @@ class ParallelSection(Section):
     """How several devices share the work."""
 
     strategy: Literal["auto", "ddp"] = "auto"
+    """`ddp`: every device holds the whole model; `auto` chooses."""
 
 
 class MemorySection(Section):
@@ -155,6 +164,8 @@ class MemorySection(Section):
 
 
 class EarlyStopSection(Section):
+    """End before the last step when the evaluation loss no longer falls; absent: never."""
+
     patience: int = Field(default=3, ge=1)
     """Stop after this many evaluations without improvement."""
     min_improvement: float = Field(default=0.0, ge=0)
@@ -188,6 +199,7 @@ class TrackSection(Section):
     every_steps: int = Field(default=1, ge=1)
     """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
     tensorboard: bool = True
+    """Write events for TensorBoard into the run directory."""
 
 
 class AlignSection(Section):
@@ -201,6 +213,7 @@ class Recipe(Section):
     """What to train and how. Unknown keys and impossible values are errors before anything starts."""
 
     name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
+    """Name of the run and of its directory."""
     run_dir: str = "runs/{name}"
     """Where the run directory is made; `{name}` is filled in, a taken name gets a number."""
     model: ModelSection
@@ -219,6 +232,7 @@ class Recipe(Section):
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()
     seed: int = Field(default=42, ge=0)
+    """Decides the order of rows, held-out rows, drawn weights and dropout."""
     deterministic: bool = False
     """Only operations that give the same bits every time; slower on accelerators."""
 

@@ -18,7 +18,7 @@ class CpuDevice(Device):
 
     @property
     def attention(self) -> str:
-        return "sdpa"
+        return "sdpa_fp32"
 
     @property
     def torch_device(self) -> torch.device:

@@ -28,6 +28,7 @@ AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
 TABLE = {
     "eager": "ascendtune.train.attention.eager:eager_attention",
     "sdpa": "ascendtune.train.attention.sdpa:sdpa_attention",
+    "sdpa_fp32": "ascendtune.train.attention.sdpa_fp32:sdpa_attention_in_fp32",
     "varlen": "ascendtune.train.attention.varlen:varlen_attention",
     "npu_fusion": "ascendtune.train.attention.npu:npu_fusion_attention",
 }

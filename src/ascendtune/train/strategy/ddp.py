@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,7 +37,10 @@ class DdpStrategy(Strategy):
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         ids = None if self.device.kind == "cpu" else [self.device.index]
-        return DistributedDataParallel(objective, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+        # Buffers (rotary frequencies) never change, so nothing has to be sent for them. torch 2.13 renamed the argument.
+        renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+        options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True, **options)
 
     def without_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
