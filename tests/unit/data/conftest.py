@@ -48,6 +48,17 @@ def _metaspace() -> Backend:
     return backend
 
 
+def _prepending() -> Backend:
+    """As Llama 2: no pre-tokenizer, a space before every piece of text, bytes for unknown letters."""
+    backend = Backend(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    spelled = [*_special(), *(f"<0x{number:02X}>" for number in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=spelled, show_progress=False, max_token_length=6)
+    backend.train_from_iterator(CORPUS, trainer)
+    return backend
+
+
 def _special() -> list[AddedToken]:
     return [AddedToken(text, special=True, normalized=False) for text in SPECIAL]
 
@@ -55,7 +66,7 @@ def _special() -> list[AddedToken]:
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A directory with a tokenizer: `make_model("byte_level", eos_token="</s>", …)`; options go into its config."""
-    kinds = {"byte_level": _byte_level(), "metaspace": _metaspace()}
+    kinds = {"byte_level": _byte_level(), "metaspace": _metaspace(), "prepending": _prepending()}
 
     def make(kind: str = "byte_level", **config: object) -> Path:
         directory = tmp_path_factory.mktemp(kind)
@@ -67,6 +78,6 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return make
 
 
-@pytest.fixture(scope="session", params=["byte_level", "metaspace"])
+@pytest.fixture(scope="session", params=["byte_level", "metaspace", "prepending"])
 def any_tokenizer(request: pytest.FixtureRequest, make_model: Callable[..., Path]) -> Tokenizer:
     return Tokenizer.load(make_model(request.param, eos_token="<|im_end|>"))

@@ -278,6 +278,14 @@ def test_a_read_only_disk_serves_what_it_has(data: Path, model: Path, small_disk
     assert caught.value.exit_code == 3
 
 
+def test_a_cached_run_loads_no_library(data: Path, model: Path, tmp_path: Path) -> None:
+    prepare(section(data), model, seed=1, cache=tmp_path / "cache")
+    program = PROGRAM + "print({'tokenizers', 'jinja2', 'pyarrow', 'numpy'} & sys.modules.keys())"
+    arguments = [sys.executable, "-c", program, str(data), str(model), str(tmp_path / "cache"), "1"]
+    done = subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True)
+    assert done.stdout == "True\nset()\n", done.stderr
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

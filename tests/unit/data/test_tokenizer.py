@@ -19,7 +19,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["byte_level", "metaspace"])
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace", "prepending"])
 @pytest.mark.parametrize("new_tokens", [[], ["<new>", "<|im_end|>"]])
 def test_transformers_tokenises_the_same_before_and_after_saving(
     kind: str, new_tokens: list[str], make_model: Callable[..., Path], tmp_path: Path
