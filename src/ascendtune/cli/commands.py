@@ -18,6 +18,7 @@ GROUPS = {
 }
 
 COMMANDS = {
+    "quickstart": Entry("ascendtune.cli.quickstart.command:quickstart", "Teach a small model a skill; no network."),
     "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
     "chat": Entry("ascendtune.cli.chat:chat", "Talk to a run's final weights, or to any model."),

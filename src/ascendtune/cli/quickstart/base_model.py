@@ -1,0 +1,106 @@
+"""A base model made on the spot: random weights and a tokenizer of single letters, in Hugging Face format. No torch."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascendtune.cli.quickstart.skill import ASKED
+from ascendtune.core.files import write_atomically, write_json
+
+if TYPE_CHECKING:
+    import numpy
+
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_PHRASES = ("system\n", "user\n", "assistant\n", ASKED)
+"""Pieces of every conversation: one token each, so that the model's work is the letters."""
+
+_HIDDEN, _LAYERS, _HEADS, _INTERMEDIATE = 128, 4, 4, 336
+_CONTEXT = 256
+_SPREAD = 0.02
+"""Standard deviation of the weights, as transformers draws them."""
+
+
+def make_base_model(directory: Path, seed: int = 0) -> int:
+    """Write config.json, model.safetensors and the tokenizer's files; returns the number of parameters.
+
+    Raises:
+        MachineError: the place cannot be written.
+    """
+    import numpy
+    from safetensors.numpy import save
+
+    tokenizer = _tokenizer()
+    vocabulary = tokenizer.get_vocab_size()
+    draw = numpy.random.default_rng(seed)
+    weights = {name: _drawn(draw, shape) for name, shape in _shapes(vocabulary)}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", _config(vocabulary))
+    write_atomically(directory / "model.safetensors", save(weights, {"format": "pt"}))
+    write_atomically(directory / "tokenizer.json", tokenizer.to_str(pretty=True))
+    end = {"eos_token": _SPECIAL[2], "pad_token": _SPECIAL[0]}
+    write_json(directory / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **end})
+    chatml = files("ascendtune.data").joinpath("templates", "chatml.jinja").read_text(encoding="utf-8")
+    write_atomically(directory / "chat_template.jinja", chatml)
+    return sum(each.size for each in weights.values())
+
+
+def _config(vocabulary: int) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float32",
+        "vocab_size": vocabulary,
+        "hidden_size": _HIDDEN,
+        "intermediate_size": _INTERMEDIATE,
+        "num_hidden_layers": _LAYERS,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _HEADS,
+        "hidden_act": "silu",
+        "max_position_embeddings": _CONTEXT,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": _SPECIAL.index("<|im_end|>"),
+        "pad_token_id": _SPECIAL.index("<|endoftext|>"),
+    }
+
+
+def _shapes(vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the weights, linear ones as (out, in)."""
+    yield "model.embed_tokens.weight", (vocabulary, _HIDDEN)
+    for number in range(_LAYERS):
+        layer = f"model.layers.{number}"
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            yield f"{layer}.self_attn.{name}.weight", (_HIDDEN, _HIDDEN)
+        for name in ("gate_proj", "up_proj"):
+            yield f"{layer}.mlp.{name}.weight", (_INTERMEDIATE, _HIDDEN)
+        yield f"{layer}.mlp.down_proj.weight", (_HIDDEN, _INTERMEDIATE)
+        yield f"{layer}.input_layernorm.weight", (_HIDDEN,)
+        yield f"{layer}.post_attention_layernorm.weight", (_HIDDEN,)
+    yield "model.norm.weight", (_HIDDEN,)
+
+
+def _drawn(draw: numpy.random.Generator, shape: tuple[int, ...]) -> numpy.ndarray:
+    import numpy
+
+    if len(shape) == 1:
+        return numpy.ones(shape, numpy.float32)
+    return draw.normal(0.0, _SPREAD, shape).astype(numpy.float32)
+
+
+def _tokenizer() -> Any:
+    """A token for every printable character and for the phrases; nothing is merged, nothing is lost but other signs."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    words = [*_SPECIAL, *_PHRASES, "\n", *string.printable[:95]]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    piece = "|".join([*_PHRASES, r"[\s\S]"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(piece), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIAL])
+    return tokenizer
