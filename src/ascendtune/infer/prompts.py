@@ -41,10 +41,10 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
     rows = list(read_rows(spec))
     convert = None
     prompts = []
-    for row in rows:
+    for number, row in enumerate(rows):
         found = _simple(row.values)
         if found is None:
-            convert = convert or choose_format(spec, rows[:100])[1]
+            convert = convert or choose_format(spec, rows[number : number + 100])[1]
             found = convert(row.values)
         prompts.append(_prompt(found, row, system))
     return prompts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,8 @@ def _with_adapter(model: Any, adapter: Path) -> Any:
     from peft import PeftModel
 
     try:
-        return PeftModel.from_pretrained(model, adapter)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            return PeftModel.from_pretrained(model, adapter)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(

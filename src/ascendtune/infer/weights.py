@@ -48,13 +48,14 @@ def _of_run(run: RunDir) -> Path:
     if run.model.is_dir():
         return run.model
     record = run.read()
-    again = f"`{shlex.join(record.get('argv') or ['ascendtune', 'train', str(run.recipe)])}`"
+    command = shlex.join(record.get("argv") or ["ascendtune", "train", str(run.recipe)])
+    again = f"`{command}` once more; it goes on from the last checkpoint, if there is one"
     if record["state"] == "running":
         what = "this run has no final weights: it is still training, or died"
-        remedy = f"wait for its end; if it died, give {again} once more: it goes on from the last checkpoint"
+        remedy = f"wait for its end; if it died, give {again}"
     else:
         what = f"this run has no final weights: its state is {record['state']}"
-        remedy = f"give {again} once more: it goes on from the last checkpoint"
+        remedy = f"give {again}"
     raise InputError(what, remedy=remedy, where=run.path)
 
 

@@ -112,7 +112,7 @@ def _dress(axis: Any, steps: _Records, ticks: int) -> None:
     first, last = steps.records[0]["step"], steps.records[-1]["step"]
     margin = max(0.5, (last - first) * 0.015)
     axis.set_xlim(first - margin, last + margin)
-    axis.xaxis.set_major_locator(MaxNLocator(ticks, integer=True, min_n_ticks=1))
+    axis.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     for step in steps.resumed_at():
         axis.axvline(step - 0.5, color=_QUIET, linewidth=0.8, linestyle=(0, (4, 3)))

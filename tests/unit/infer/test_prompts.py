@@ -1,0 +1,57 @@
+"""Questions read from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import DataError
+from ascendtune.infer.prompts import Prompt, read_prompts
+
+USER = {"role": "user", "content": "why?"}
+SYSTEM = {"role": "system", "content": "be short"}
+ANSWER = {"role": "assistant", "content": "because"}
+
+
+def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
+    file = path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": "why?"}, Prompt([USER])),
+        ({"prompt": "why?", "system": "be short"}, Prompt([SYSTEM, USER])),
+        ({"prompt": [SYSTEM, USER]}, Prompt([SYSTEM, USER])),
+        ({"messages": [USER]}, Prompt([USER])),
+        ({"messages": [USER, ANSWER, USER, ANSWER]}, Prompt([USER, ANSWER, USER], None, "because")),
+        ({"prompt": "why?", "completion": "because"}, Prompt([USER], None, "because")),
+        ({"instruction": "why?", "input": "", "output": "because"}, Prompt([USER], None, "because")),
+    ],
+)
+def test_forms_of_rows(tmp_path: Path, row: dict[str, Any], expected: Prompt) -> None:
+    assert read_prompts(rows_in(tmp_path, row, row)) == [expected, expected]
+
+
+def test_lines_of_text(tmp_path: Path) -> None:
+    (tmp_path / "questions.txt").write_text("why?\n\nwhy?\n")
+    assert read_prompts(tmp_path / "questions.txt") == [Prompt([USER]), Prompt([USER])]
+
+
+def test_a_system_message_for_rows_that_have_none(tmp_path: Path) -> None:
+    file = rows_in(tmp_path, {"messages": [USER]}, {"messages": [{"role": "system", "content": "own"}, USER]})
+    assert [each.messages[0]["content"] for each in read_prompts(file, "be short")] == ["be short", "own"]
+
+
+@pytest.mark.parametrize(
+    "row", [{"prompt": 3}, {"messages": []}, {"messages": [SYSTEM]}, {"messages": "text"}, {"question": "why?"}]
+)
+def test_a_row_that_asks_nothing_is_named(tmp_path: Path, row: dict[str, Any]) -> None:
+    with pytest.raises(DataError) as error:
+        read_prompts(rows_in(tmp_path, {"prompt": "why?"}, row))
+    assert "rows.jsonl:2" in str(error.value)
