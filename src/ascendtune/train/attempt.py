@@ -28,7 +28,8 @@ from ascendtune.train.callback.base import Callback, RunFacts
 from ascendtune.train.callback.metrics import MetricsWriter
 from ascendtune.train.callback.progress import ProgressDisplay
 from ascendtune.train.export import export_model
-from ascendtune.train.loop import Counters, Loop
+from ascendtune.train.loop import Loop
+from ascendtune.train.parts import Counters
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy

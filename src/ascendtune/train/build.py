@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.log import say
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
 from ascendtune.data.plan import BatchPlan
@@ -23,12 +24,12 @@ from ascendtune.train.callback.stop import StopRequest
 from ascendtune.train.checkpoint import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
-from ascendtune.train.loop import Parts
 from ascendtune.train.memory import activation_store, recompute_activations
 from ascendtune.train.model import choose_attention, load_model, read_config
 from ascendtune.train.optimizer import make_optimizer
+from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
-from ascendtune.train.precision import DTYPES, choose_precision
+from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.schedule import Schedule
 from ascendtune.train.stage.sft import SupervisedObjective
@@ -75,14 +76,10 @@ def build(
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method)
     recompute_activations(model, recipe.memory)
-    packed = recipe.data.packing is not False
     vocabulary = model.get_input_embeddings().weight.shape[0]
     with precision.autocast():
         plain_head = guard.head_is_plain(model, device.torch_device, vocabulary)
-        if packed:
-            guard.prove_isolation(
-                model, device.torch_device, vocabulary, attention=attention, compute=precision.compute
-            )
+    packed = _packs(model, recipe, strategy, vocabulary, attention=attention, precision=precision)
     torch.manual_seed(recipe.seed + strategy.rank)
 
     dataset = TokenDataset.open(prepared.train)
@@ -141,6 +138,26 @@ def build(
         stop=StopRequest(),
     )  # fmt: skip
     return Built(parts, tuned, tokenizer, prepared.chat_template, export_dtype, resolved)
+
+
+def _packs(
+    model: Any, recipe: Recipe, strategy: Strategy, vocabulary: int, *, attention: str, precision: Precision
+) -> bool:
+    """Whether documents share sequences; proven to be safe where they do."""
+    if recipe.data.packing is False:
+        return False
+    try:
+        with precision.autocast():
+            guard.prove_isolation(
+                model, strategy.device.torch_device, vocabulary, attention=attention, compute=precision.compute
+            )
+    except RecipeError as error:
+        if recipe.data.packing is True:
+            raise
+        if strategy.is_main:
+            warn(f"data.packing: auto pads: {error.what}")
+        return False
+    return True
 
 
 def _tell_checkpoint(callbacks: list[Callback], step: int) -> None:

@@ -5,84 +5,19 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import nn
 
 from ascendtune.core.errors import FoundWrong, Stopped
-from ascendtune.core.rundir import RunDir
 from ascendtune.data.collate import collate, hash_of_batch
-from ascendtune.data.plan import BatchPlan, Sequence_, share_of_rank
-from ascendtune.data.store import TokenDataset
+from ascendtune.data.plan import Sequence_, share_of_rank
 from ascendtune.train.batch import DeviceBatch, to_device
-from ascendtune.train.callback.base import Callback
-from ascendtune.train.callback.stop import StopRequest
-from ascendtune.train.checkpoint import Checkpointer
-from ascendtune.train.evaluate import Evaluation
-from ascendtune.train.phases import Phases
-from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import Recipe
-from ascendtune.train.schedule import Schedule
-from ascendtune.train.strategy.base import Strategy
-
-
-@dataclass
-class Counters:
-    """What a checkpoint remembers beside tensors."""
-
-    step: int = 0
-    """Optimiser steps that are behind."""
-    tokens_seen: int = 0
-    skipped_steps: int = 0
-    """Steps left out because their gradient was not a number."""
-    best_step: int | None = None
-    best_loss: float | None = None
-    worse_evaluations: int = 0
-    """Evaluations since the best one."""
-    evaluated_step: int = 0
-    """The step of the last evaluation."""
-    scaler: dict[str, Any] = field(default_factory=dict)
-    """State of the fp16 gradient scaler."""
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> Counters:
-        """From what a checkpoint says; what this version does not know is left out."""
-        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
-
-
-@dataclass
-class Parts:
-    """Everything a loop works with; the worker puts it together."""
-
-    recipe: Recipe
-    run: RunDir
-    attempt: int
-    strategy: Strategy
-    precision: Precision
-    objective: nn.Module
-    module: nn.Module
-    """`objective` as the strategy wrapped it: what is called in training."""
-    optimizer: torch.optim.Optimizer
-    schedule: Schedule
-    dataset: TokenDataset
-    plan: BatchPlan
-    per_device: int
-    packed: bool
-    pad_id: int
-    total_steps: int
-    flops_per_token: float
-    evaluation: Evaluation | None
-    checkpointer: Checkpointer
-    checkpoint_every: int
-    callbacks: list[Callback]
-    activations: Callable[[], AbstractContextManager[Any]]
-    """Context of a forward pass, for where its activations are kept."""
-    phases: Phases
-    stop: StopRequest
+from ascendtune.train.parts import Counters, Parts
+from ascendtune.train.window import Window
 
 
 class Loop:
@@ -95,7 +30,7 @@ class Loop:
         if self._scaler is not None and counters.scaler:
             self._scaler.load_state_dict(counters.scaler)
         self._trainable = [each for each in parts.objective.parameters() if each.requires_grad]
-        self._window = _Window(time.perf_counter())
+        self._window = Window(time.perf_counter())
 
     def run(self) -> str:
         """Train; returns why it ended: "all steps done" or "no improvement …".
@@ -161,7 +96,7 @@ class Loop:
                     )
             yield batch, number == len(shares) - 1
 
-    def _update(self, window: _Window) -> None:
+    def _update(self, window: Window) -> None:
         """Clip, step, forget the gradients. In a checked step what is not a number never reaches the weights."""
         parts, optimizer = self.parts, self.parts.optimizer
         rate = parts.schedule.learning_rate(self.counters.step)
@@ -189,7 +124,7 @@ class Loop:
         # Looking costs a synchronisation, which a recorded step pays anyway. The scaler looks by itself, on the device.
         return self._scaler is None and (self._recorded(self.counters.step + 1) or self.parts.recipe.on_nan == "skip")
 
-    def _is_finite(self, window: _Window, norm: torch.Tensor) -> bool:
+    def _is_finite(self, window: Window, norm: torch.Tensor) -> bool:
         """Read loss and norm; stop, or say whether to skip, when they are not numbers."""
         with self.parts.phases.phase("collective"):
             window.read(self.parts.strategy, self.parts.stop.signal_number)
@@ -236,7 +171,7 @@ class Loop:
             },
         )
         asked = window.asked_to_stop
-        self._window = _Window(time.perf_counter())
+        self._window = Window(time.perf_counter())
         if asked:
             self._stop(asked)
 
@@ -325,52 +260,3 @@ class Loop:
         if self.parts.strategy.is_main:
             for callback in self.parts.callbacks:
                 getattr(callback, moment)(record)
-
-
-@dataclass
-class _Window:
-    """What has happened since the last record: one step, or `track.every_steps` of them."""
-
-    begun: float
-    losses: list[torch.Tensor] = field(default_factory=list)
-    """Summed loss of each step, this rank's part."""
-    counts: list[int] = field(default_factory=list)
-    """Labelled tokens of each step, all ranks."""
-    tokens: int = 0
-    last_batch: list[Sequence_] = field(default_factory=list)
-    grad_norm: torch.Tensor | None = None
-    learning_rate: float = 0.0
-    is_read: bool = False
-    loss: float = math.nan
-    """Mean over the labelled tokens of the window, all ranks; known once read."""
-    norm: float = math.nan
-    asked_to_stop: int = 0
-    """A signal that reached any rank, agreed by all of them."""
-
-    @property
-    def labelled(self) -> int:
-        return sum(self.counts)
-
-    def add(self, loss: torch.Tensor, labelled: int, tokens: int, batch: list[Sequence_]) -> None:
-        self.losses.append(loss)
-        self.counts.append(labelled)
-        self.tokens += tokens
-        self.last_batch = batch
-        self.is_read = False
-
-    def read(self, strategy: Strategy, signal_number: int) -> None:
-        """Bring the numbers to the host: the one synchronisation of a recorded step."""
-        norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
-        by_interrupt, by_term = float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)
-        # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        total = torch.stack(self.losses).sum() if self.losses else 0.0
-        loss, norm_sum, interrupts, terms = strategy.sum([total, norm / strategy.world_size, by_interrupt, by_term])
-        self.loss, self.norm = (loss / self.labelled if self.losses else math.nan), norm_sum
-        self.asked_to_stop = signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
-        self.is_read = True
-
-    def leave_out_last(self) -> None:
-        """Forget the loss of a skipped step, so that it does not spoil the mean of the others."""
-        self.losses.pop()
-        self.counts.pop()
-        self.is_read = False

@@ -37,7 +37,7 @@ class DdpStrategy(Strategy):
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         ids = None if self.device.kind == "cpu" else [self.device.index]
-        # Buffers (rotary frequencies) never change, so nothing has to be sent for them. torch 2.13 renamed the argument.
+        # Buffers (rotary frequencies) never change, so nothing is sent for them. torch 2.13 renamed the argument.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
         options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True, **options)

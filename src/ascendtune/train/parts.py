@@ -1,0 +1,79 @@
+"""What a training loop works with, and what a checkpoint remembers beside tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.plan import BatchPlan
+from ascendtune.data.store import TokenDataset
+from ascendtune.train.callback.base import Callback
+from ascendtune.train.callback.stop import StopRequest
+from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.evaluate import Evaluation
+from ascendtune.train.phases import Phases
+from ascendtune.train.precision import Precision
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.schedule import Schedule
+from ascendtune.train.strategy.base import Strategy
+
+
+@dataclass
+class Counters:
+    """What a checkpoint remembers beside tensors."""
+
+    step: int = 0
+    """Optimiser steps that are behind."""
+    tokens_seen: int = 0
+    skipped_steps: int = 0
+    """Steps left out because their gradient was not a number."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    worse_evaluations: int = 0
+    """Evaluations since the best one."""
+    evaluated_step: int = 0
+    """The step of the last evaluation."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """State of the fp16 gradient scaler."""
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Counters:
+        """From what a checkpoint says; what this version does not know is left out."""
+        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
+
+
+@dataclass
+class Parts:
+    """Everything a loop works with; the worker puts it together."""
+
+    recipe: Recipe
+    run: RunDir
+    attempt: int
+    strategy: Strategy
+    precision: Precision
+    objective: nn.Module
+    module: nn.Module
+    """`objective` as the strategy wrapped it: what is called in training."""
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    dataset: TokenDataset
+    plan: BatchPlan
+    per_device: int
+    packed: bool
+    pad_id: int
+    total_steps: int
+    flops_per_token: float
+    evaluation: Evaluation | None
+    checkpointer: Checkpointer
+    checkpoint_every: int
+    callbacks: list[Callback]
+    activations: Callable[[], AbstractContextManager[Any]]
+    """Context of a forward pass, for where its activations are kept."""
+    phases: Phases
+    stop: StopRequest
