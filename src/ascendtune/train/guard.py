@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import FoundWrong
+from ascendtune.core.errors import FoundWrong, RecipeError
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.stage.sft import decoder_of
 
@@ -30,9 +30,16 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
 
     Raises:
         FoundWrong: a document's hidden states depend on its neighbours.
+        RecipeError: the model itself says that it cannot keep documents apart.
     """
     first, *others = _documents(device, vocabulary)
-    together = _hidden(model, [first, *others])
+    try:
+        together = _hidden(model, [first, *others])
+    except (ValueError, NotImplementedError) as error:
+        raise RecipeError(
+            f"this model does not take packed documents: {str(error).strip().splitlines()[0]}",
+            remedy="set data.packing: auto or false",
+        ) from error
     in_other_company = _hidden(model, [first.flip(0).add(1).remainder(vocabulary), *others])
     alone = torch.cat([_hidden(model, [document]) for document in (first, *others)], dim=1)
     scale = float(together.abs().max())
@@ -52,13 +59,13 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
 def head_is_plain(model: Any, device: torch.device, vocabulary: int) -> bool:
     """Whether logits are exactly `head(hidden)`: not scaled, capped or otherwise changed on the way."""
     (document,) = _documents(device, vocabulary)[:1]
-    head = model.get_output_embeddings()
-    if head is None:
+    head, decoder = model.get_output_embeddings(), decoder_of(model)
+    if head is None or decoder is model:
         return False
     with torch.no_grad(), _evaluating(model):
-        inputs = _batch([document]).model_inputs()
+        inputs = {"input_ids": document[None], "use_cache": False}
         expected = model(**inputs).logits.float()
-        found = head(decoder_of(model)(**inputs).last_hidden_state).float()
+        found = head(decoder(**inputs).last_hidden_state).float()
     return bool(torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
 
 
@@ -69,8 +76,10 @@ def _documents(device: torch.device, vocabulary: int) -> list[torch.Tensor]:
 
 
 def _hidden(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
+    decoder = decoder_of(model)
     with torch.no_grad(), _evaluating(model):
-        hidden: torch.Tensor = decoder_of(model)(**_batch(documents).model_inputs()).last_hidden_state
+        output = decoder(**_batch(documents).model_inputs())
+    hidden: torch.Tensor = output.logits if decoder is model else output.last_hidden_state
     return hidden
 
 

@@ -61,13 +61,22 @@ def load_model(
 
     logging.disable_progress_bar()
     dtype, implementation = DTYPES[precision.weights], register(attention)
-    if section.init == "random":
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
-        )
-    else:
-        model = _load_weights(section, directory, dtype, implementation)
+    try:
+        if section.init == "random":
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
+            )
+        else:
+            model = _load_weights(section, directory, dtype, implementation)
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        raise RecipeError(
+            f"{config.model_type} models compute attention in code of their own, which cannot be replaced",
+            remedy="choose a model whose class in transformers uses its attention interface",
+            where=directory,
+        ) from error
     grow_embeddings(model, vocabulary)
     model.train()
     return model
@@ -86,6 +95,8 @@ def _load_weights(section: ModelSection, directory: Path, dtype: torch.dtype, im
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
+        if "does not support an attention implementation" in str(error):
+            raise
         first_line = str(error).strip().splitlines()[0]
         raise RecipeError(
             f"the weights cannot be loaded: {first_line}",

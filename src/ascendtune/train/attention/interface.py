@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.table import load
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
@@ -43,15 +44,35 @@ def register(name: str) -> str:
     return registered
 
 
+# Layers that see what `interface` promises, or that mix tokens in a way of their own. Others (chunked, indexed, …) say
+# by a mask which keys are seen, and no mask is made here.
+_KNOWN_LAYERS = {"full_attention", "sliding_attention", "linear_attention", "conv", "moe", "sparse", "dense"}
+
+
 def choose(config: Any, wanted: str, device_default: str) -> tuple[str, str]:
-    """The attention to use and why. Models with soft-capped scores or attention sinks need the explicit formula."""
+    """The attention to use and why. Models with soft-capped scores or attention sinks need the explicit formula.
+
+    Raises:
+        RecipeError: the attention of this model is not computed here, or not by what is asked for.
+    """
+    if unknown := sorted(set(getattr(config, "layer_types", None) or []) - _KNOWN_LAYERS):
+        raise RecipeError(
+            f"this model's attention ({', '.join(unknown)}) cannot be trained here",
+            remedy="choose a model with full or sliding-window attention",
+        )
+    what = None
+    if getattr(config, "attn_logit_softcapping", None):
+        what = "soft-caps its attention scores"
+    elif getattr(config, "model_type", None) == "gpt_oss":
+        what = "has attention sinks"
+    if what and wanted not in ("auto", "eager"):
+        raise RecipeError(
+            f"model.attention: {wanted} cannot compute this model, which {what}", remedy="set model.attention: auto"
+        )
     if wanted != "auto":
         return wanted, "as asked"
-    for key, what in (("attn_logit_softcapping", "soft-caps its attention scores"),):
-        if getattr(config, key, None):
-            return "eager", f"this model {what}, which fused attention does not compute"
-    if getattr(config, "model_type", None) == "gpt_oss":
-        return "eager", "this model has attention sinks, which fused attention does not compute"
+    if what:
+        return "eager", f"this model {what}, which fused attention does not compute"
     return device_default, "fused attention of this device"
 
 

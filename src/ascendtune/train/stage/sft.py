@@ -36,5 +36,5 @@ class SupervisedObjective(nn.Module):
 
 
 def decoder_of(model: Any) -> Any:
-    """The model without its head."""
+    """The model without its head; the model itself where its class does not say which part that is."""
     return model.base_model

@@ -1,0 +1,128 @@
+"""Models of other families: packed is padded, and both are what transformers computes with its own attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from ascendtune.data.collate import collate
+from ascendtune.data.plan import Sequence_
+from ascendtune.machine.device import find_device
+from ascendtune.train.batch import to_device
+from ascendtune.train.build import Built
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train
+
+Measured = tuple[float, dict[str, torch.Tensor]]
+"""A summed loss, and the gradient of every weight."""
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+MIXTURE = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+# config class, what differs from SHAPE, attention, whether the head is plain. A window of 8 is shorter than the rows.
+ARCHITECTURES: list[tuple[str, dict[str, Any], str, bool]] = [
+    ("LlamaConfig", {}, "sdpa", True),
+    ("Qwen2Config", {}, "sdpa", True),
+    ("Qwen3Config", {}, "sdpa", True),
+    ("Qwen3MoeConfig", {**MIXTURE, "num_experts": 4}, "sdpa", True),
+    ("MistralConfig", {"sliding_window": 8}, "sdpa", True),
+    ("Gemma2Config", {"sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 1.0,
+                      "final_logit_softcapping": 0.5}, "eager", False),
+    ("Gemma3TextConfig", {"sliding_window": 8, "query_pre_attn_scalar": 8}, "sdpa", True),
+    ("GlmConfig", {}, "sdpa", True),
+    ("Glm4Config", {}, "sdpa", True),
+    ("GraniteConfig", {"logits_scaling": 2.0, "attention_multiplier": 0.5}, "sdpa", False),
+    ("Cohere2Config", {"sliding_window": 8}, "sdpa", False),
+    ("Phi3Config", {"sliding_window": 8}, "sdpa", True),
+    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "eager", True),
+    ("DeepseekV3Config", {**MIXTURE, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "q_lora_rank": 16,
+                          "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+                          "num_key_value_heads": 4}, "sdpa", True),
+    ("GPT2Config", {"n_embd": 32, "n_head": 4, "n_layer": 2}, "sdpa", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "attention", "plain_head"), ARCHITECTURES, ids=[each[0][:-6] for each in ARCHITECTURES]
+)
+def test_packed_is_padded_is_transformers(
+    name: str,
+    changes: dict[str, Any],
+    attention: str,
+    plain_head: bool,
+    variant: Callable[..., Path],
+    build_parts: Callable[..., Built],
+) -> None:
+    import transformers
+
+    directory = variant(getattr(transformers, name)(**{**SHAPE, **changes}))
+    built = build_parts(model={"path": str(directory)}, data={"packing": True})
+    rows = [(1, 4, 2), (0, 3)]
+    one_by_one = [row for sequence in rows for row in sequence]
+    packed = loss_and_gradients(built, rows, packed=True)
+    padded = loss_and_gradients(built, [(row,) for row in one_by_one], packed=False)
+    theirs = by_transformers(directory, built, one_by_one)
+    for loss, gradients in (padded, theirs):
+        assert packed[0] == pytest.approx(loss, rel=1e-5)
+        assert packed[1].keys() == gradients.keys()
+        largest = max(float(each.abs().max()) for each in gradients.values())
+        for parameter, gradient in gradients.items():
+            difference = float((packed[1][parameter] - gradient).abs().max())
+            assert difference <= 1e-5 * largest, f"{parameter}: {difference / largest:.1e} of the largest gradient"
+    assert built.resolved["attention"]["name"].startswith(attention)
+    assert built.parts.objective.plain_head == plain_head
+
+
+def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callable[..., Path]) -> None:
+    from transformers import Gemma2Config
+
+    config = Gemma2Config(**SHAPE, query_pre_attn_scalar=8, sliding_window=8)
+    trained = train(
+        model={"path": str(variant(config))},
+        data={"packing": True},
+        optim={"max_steps": 8, "learning_rate": 0.01},
+    )
+    assert trained.losses()[-1] < 0.9 * trained.losses()[0]
+
+
+def loss_and_gradients(built: Built, sequences: list[Sequence_], *, packed: bool) -> Measured:
+    objective = built.parts.objective.eval()
+    objective.zero_grad()
+    loss = objective(to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device()))
+    loss.backward()
+    return loss.item(), gradients_of(built.tuned)
+
+
+def by_transformers(directory: Path, built: Built, rows: list[int]) -> Measured:
+    """Row by row: no padding, no packing, no attention of ours, the loss of the textbook."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    total = torch.zeros(())
+    for row in rows:
+        ids, labels = (torch.tensor(each.tolist()) for each in built.parts.dataset.row(row))
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+        total = total + cross_entropy(logits[:-1].float(), labels[1:], reduction="sum")
+    total.backward()
+    return total.item(), gradients_of(model)
+
+
+def gradients_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}

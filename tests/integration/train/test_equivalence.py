@@ -1,0 +1,72 @@
+"""What must not change the numbers: packing, accumulation, the number of ranks, recomputed activations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train, Trained
+
+# Sums are added in another order: a few units in the last place of fp32, grown over the steps.
+TOLERANCE = 1e-5
+SHORT = {"max_steps": 6, "weight_decay": 0.1, "scheduler": "linear", "warmup_steps": 2}
+
+
+def assert_same(one: Trained, other: Trained, tolerance: float = TOLERANCE, *, weights: bool = True) -> None:
+    for key in ("loss", "grad_norm"):
+        assert one.curve(key) == pytest.approx(other.curve(key), rel=tolerance), key
+    for key in ("learning_rate", "batch_hash", "tokens_seen", "labelled_tokens"):
+        assert one.curve(key) == other.curve(key), key
+    if not weights:
+        return
+    ours, theirs = one.weights(), other.weights()
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        # AdamW divides by the gradient's size: where a gradient is nearly nothing, rounding decides the step.
+        torch.testing.assert_close(
+            weight, theirs[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_accumulation_does_not_change_the_step(train: Train) -> None:
+    """Rows differ in length and labels, so a mean of means would show."""
+    assert_same(train(batch={"per_device": 1, "accumulate": 4}, optim=SHORT), train(optim=SHORT))
+
+
+def test_accumulation_of_packed_sequences(train: Train) -> None:
+    data = {"packing": True}
+    one = train(data=data, batch={"per_device": 1, "accumulate": 3}, optim=SHORT)
+    assert_same(one, train(data=data, batch={"per_device": 3}, optim=SHORT))
+
+
+def test_two_ranks_are_one(train: Train, train_on_ranks: Train) -> None:
+    together = train_on_ranks(2, batch={"per_device": 1, "accumulate": 2}, optim=SHORT)
+    assert_same(together, train(optim=SHORT))
+
+
+def test_a_rank_without_work(train: Train, train_on_ranks: Train) -> None:
+    """78 rows in batches of 12: the last one of the epoch has 4 rows for rank 0, 2 for rank 1 and none for rank 2."""
+    optim = {**SHORT, "max_steps": 8}
+    together = train_on_ranks(3, optim=optim)
+    alone = train(batch={"per_device": 12}, optim=optim)
+    assert_same(together, alone)
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_recomputed_activations_change_nothing(train: Train, tuner: str) -> None:
+    method = {"tuner": tuner}
+    kept = train(method=method, optim=SHORT)
+    recomputed = train(method=method, optim=SHORT, memory={"gradient_checkpointing": True})
+    assert kept.losses() == recomputed.losses() and kept.curve("grad_norm") == recomputed.curve("grad_norm")
+
+
+def test_bf16_follows_fp32(train: Train) -> None:
+    """Eight bits of mantissa: 1 % of the loss on every step, 5 % of the gradient's norm."""
+    optim = {**SHORT, "max_steps": 10}
+    exact, rounded = train(optim=optim), train(optim=optim, precision="bf16")
+    assert rounded.losses() == pytest.approx(exact.losses(), rel=0.01)
+    assert rounded.curve("grad_norm") == pytest.approx(exact.curve("grad_norm"), rel=0.05)
+    assert rounded.losses() != exact.losses()

@@ -1,0 +1,101 @@
+"""The proof of isolation fires when isolation is broken, and the head is fused only where it is plain."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascendtune.core.errors import FoundWrong, RecipeError
+from ascendtune.train import guard
+from ascendtune.train.attention import interface
+from ascendtune.train.attention.sdpa import sdpa_attention
+from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.build import Built
+
+PACKED = {"data": {"packing": True}}
+
+
+def blind_to_borders(*inputs: Any, cu_seqlens: object = None, **named: Any) -> tuple[torch.Tensor, None]:
+    return sdpa_attention(*inputs, **named)
+
+
+def blurred_at_borders(
+    *inputs: Any, cu_seqlens: tuple[int, ...] | None = None, **named: Any
+) -> tuple[torch.Tensor, None]:
+    """The second border is one token late: a token of the third document counts as the second's."""
+    moved = (*cu_seqlens[:2], cu_seqlens[2] + 1, *cu_seqlens[3:]) if cu_seqlens and len(cu_seqlens) > 3 else cu_seqlens
+    return sdpa_attention(*inputs, cu_seqlens=moved, **named)
+
+
+@pytest.mark.parametrize("broken", [blind_to_borders, blurred_at_borders])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_fires_when_attention_leaks(
+    build_parts: Callable[..., Built], monkeypatch: pytest.MonkeyPatch, broken: Callable[..., Any], precision: str
+) -> None:
+    monkeypatch.setattr(interface, "load", lambda table, name: broken)
+    with pytest.raises(FoundWrong, match="see each other"):
+        build_parts(**PACKED, precision=precision, model={"attention": "sdpa"})
+
+
+make_batch = guard._batch
+
+
+def counting_on(documents: list[torch.Tensor]) -> DeviceBatch:
+    batch = make_batch(documents)
+    return dataclasses.replace(batch, position_ids=torch.arange(batch.input_ids.shape[1])[None])
+
+
+def test_it_fires_when_positions_go_on_counting(
+    build_parts: Callable[..., Built], variant: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With absolute positions. Rotary ones are relative: they do not notice where a document begins."""
+    from transformers import GPT2Config
+
+    monkeypatch.setattr(guard, "_batch", counting_on)
+    model = {"path": str(variant(GPT2Config(vocab_size=512, n_embd=32, n_head=4, n_layer=2)))}
+    with pytest.raises(FoundWrong, match="see each other"):
+        build_parts(**PACKED, model=model)
+
+
+LINEAR_ATTENTION = {
+    "vocab_size": 512, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "intermediate_size": 64,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+
+
+def test_a_model_that_cannot_keep_documents_apart_is_padded(
+    build_parts: Callable[..., Built], variant: Callable[..., Path]
+) -> None:
+    from transformers import Qwen3NextConfig
+
+    model = {"path": str(variant(Qwen3NextConfig(**LINEAR_ATTENTION)))}
+    with pytest.raises(RecipeError, match="does not take packed documents"):
+        build_parts(**PACKED, model=model)
+    built = build_parts(data={"packing": "auto"}, model=model)
+    assert not built.parts.packed
+    assert built.resolved["packing"] is False
+    assert built.parts.objective.plain_head
+
+
+def test_models_that_cannot_be_trained_here(build_parts: Callable[..., Built], variant: Callable[..., Path]) -> None:
+    import transformers
+
+    shape = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}  # fmt: skip
+    chunked = transformers.Llama4TextConfig(
+        **shape, intermediate_size_mlp=64, num_local_experts=2, attention_chunk_size=16
+    )
+    alibi = transformers.BloomConfig(vocab_size=512, hidden_size=32, n_head=4, n_layer=1)
+    for config, reason in ((chunked, "chunked_attention"), (alibi, "code of their own")):
+        with pytest.raises(RecipeError, match=reason):
+            build_parts(**PACKED, model={"path": str(variant(config))})
+    capped = variant(transformers.Gemma2Config(**shape))
+    with pytest.raises(RecipeError, match="soft-caps its attention scores"):
+        build_parts(**PACKED, model={"path": str(capped), "attention": "sdpa"})

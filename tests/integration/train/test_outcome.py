@@ -1,0 +1,225 @@
+"""What comes out of a run: evaluations, the best weights, adapters, new tokens, the same bits again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from ascendtune.core.places import cache_directory
+from ascendtune.data.prepare import open_prepared
+from ascendtune.data.store import TokenDataset
+from ascendtune.train import FitResult, Recipe, attempt, fit
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train, Trained
+
+LORA = {"tuner": "lora", "lora": {"rank": 4, "alpha": 16}}
+
+
+def load(directory: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+def load_adapter(base: Path, trained: Trained) -> Any:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(load(base), trained.run.model).eval()
+
+
+@torch.no_grad()
+def mean_loss(model: Any, trained: Trained) -> float:
+    """Over the evaluation data, row by row, with the model's own logits."""
+    prepared = open_prepared(cache_directory() / "tokens" / trained.run.read()["data_hash"])
+    assert prepared.eval is not None
+    dataset = TokenDataset.open(prepared.eval)
+    total, count = 0.0, 0
+    for number in range(len(dataset)):
+        ids, labels = (torch.tensor(each.tolist()) for each in dataset.row(number))
+        total += cross_entropy(model(input_ids=ids[None]).logits[0, :-1], labels[1:], reduction="sum").item()
+        count += int((labels[1:] != -100).sum())
+    return total / count
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_evaluation_is_the_mean_over_labelled_tokens(train: Train, other_rows: Path, packing: bool) -> None:
+    trained = train(
+        data={"eval": str(other_rows), "packing": packing},
+        optim={"max_steps": 3},
+        eval={"every_steps": 2},
+        batch={"per_device": 3},
+    )
+    evaluations = trained.evaluations()
+    assert [each["step"] for each in evaluations] == [2, 3]
+    assert evaluations[-1]["loss"] == pytest.approx(mean_loss(load(trained.run.model), trained), rel=1e-5)
+
+
+def test_evaluation_is_without_dropout(train: Train, other_rows: Path, tiny_model: Path) -> None:
+    trained = train(
+        data={"eval": str(other_rows)},
+        method={"tuner": "lora", "lora": {"rank": 4, "dropout": 0.5}},
+        optim={"max_steps": 2, "learning_rate": 0.02},
+        eval={"every_steps": 1},
+    )
+    expected = mean_loss(load_adapter(tiny_model, trained), trained)
+    assert trained.evaluations()[-1]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_evaluating_changes_nothing_in_training(train: Train, other_rows: Path) -> None:
+    changes: dict[str, Any] = {
+        "method": {"tuner": "lora", "lora": {"rank": 4, "dropout": 0.5}},
+        "optim": {"max_steps": 4},
+    }
+    with_evaluation = train(data={"eval": str(other_rows)}, eval={"every_steps": 1}, **changes)
+    assert with_evaluation.losses() == train(**changes).losses()
+
+
+def test_two_ranks_evaluate_as_one(train: Train, train_on_ranks: Train, other_rows: Path) -> None:
+    changes: dict[str, Any] = {
+        "data": {"eval": str(other_rows)},
+        "optim": {"max_steps": 2},
+        "eval": {"every_steps": 1},
+    }
+    together = train_on_ranks(2, **changes, batch={"per_device": 2})
+    alone = train(**changes)
+    for one, other in zip(together.evaluations(), alone.evaluations(), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["labelled_tokens"] == other["labelled_tokens"]
+
+
+def test_early_stop_counts_evaluations_without_improvement(train: Train, other_rows: Path) -> None:
+    trained = train(
+        data={"eval": str(other_rows)},
+        optim={"max_steps": 12},
+        eval={"every_steps": 2, "early_stop": {"patience": 2, "min_improvement": 100}},
+    )
+    # The first evaluation is the best so far, the second and the third are no better.
+    assert trained.curve("step")[-1] == 6
+    assert trained.run.read()["ended_because"].startswith("no improvement in 2 evaluations; the best was step 2")
+
+
+def test_the_best_checkpoint_is_what_comes_out(train: Train, other_rows: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    trained = train(
+        data={"eval": str(other_rows)},
+        # Rises until the weights are thrown about.
+        optim={"max_steps": 8, "learning_rate": 0.3, "warmup_steps": 8, "max_grad_norm": None},
+        eval={"every_steps": 1},
+        checkpoint={"best": True, "keep": 1, "every_steps": 3},
+    )
+    losses = {each["step"]: each["loss"] for each in trained.evaluations()}
+    best = min(losses, key=lambda step: losses[step])
+    assert 1 < best < 8
+    assert mean_loss(load(trained.run.model), trained) == pytest.approx(losses[best], rel=1e-5)
+    kept = {name: torch.empty_like(weight) for name, weight in trained.weights().items()}
+    dcp.load({f"model.{name}": weight for name, weight in kept.items()}, checkpoint_id=trained.run.checkpoint(best))
+    for name, weight in trained.weights().items():
+        assert torch.equal(weight, kept[name]), name
+
+
+def test_a_step_without_learning_rate_changes_no_weight(train: Train, tiny_model: Path) -> None:
+    from safetensors.torch import load_file
+
+    trained = train(optim={"max_steps": 1, "warmup_steps": 1, "weight_decay": 0.1})
+    before, after = load_file(tiny_model / "model.safetensors"), trained.weights()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_first_loss_of_a_model_that_knows_nothing(train: Train, variant: Callable[..., Path]) -> None:
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    directory = variant(config, edit=lambda model: model.lm_head.weight.zero_())
+    trained = train(model={"path": str(directory)}, optim={"max_steps": 1})
+    assert trained.losses()[0] == pytest.approx(math.log(512), rel=1e-7)
+
+
+@pytest.mark.parametrize(("rslora", "scale"), [(False, 16 / 4), (True, 16 / 4**0.5)])
+def test_an_adapter(
+    train: Train, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, rslora: bool, scale: float
+) -> None:
+    in_memory: list[Any] = []
+    export = attempt.export_model
+
+    def note(tuned: Any, *others: Any) -> None:
+        in_memory.append(tuned)
+        export(tuned, *others)
+
+    monkeypatch.setattr(attempt, "export_model", note)
+    method = {"tuner": "lora", "lora": {**LORA["lora"], "rslora": rslora}}
+    trained = train(method=method, optim={"max_steps": 4, "learning_rate": 0.01})
+    base = load(tiny_model)
+    ids = torch.arange(5, 45)[None]
+
+    with torch.no_grad():
+        reloaded = load_adapter(tiny_model, trained)
+        expected = in_memory[0].eval()(input_ids=ids).logits
+        assert not torch.allclose(expected, base(input_ids=ids).logits, atol=1e-2)
+        torch.testing.assert_close(reloaded(input_ids=ids).logits, expected, rtol=1e-5, atol=1e-5)
+
+        adapter = trained.weights()
+        for name, weight in base.named_parameters():
+            prefix = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+            if f"{prefix}A.weight" in adapter:
+                weight += scale * adapter[f"{prefix}B.weight"] @ adapter[f"{prefix}A.weight"]
+        torch.testing.assert_close(base(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
+        assert len(adapter) == 2 * 7 * 2, "all seven linear layers of both blocks, A and B"
+
+
+def test_an_adapter_begins_as_nothing(train: Train, tiny_model: Path) -> None:
+    adapted = train(method=LORA, optim={"max_steps": 1, "warmup_steps": 1})
+    full = train(optim={"max_steps": 1, "warmup_steps": 1})
+    assert adapted.losses() == full.losses()
+    assert all(weight.count_nonzero() == 0 for name, weight in adapted.weights().items() if "lora_B" in name)
+
+
+def test_new_tokens(train: Train, tiny_model: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer
+
+    words = ["<thought>", "</thought>", "<tool>"]
+    trained = train(model={"new_tokens": words}, optim={"max_steps": 1, "warmup_steps": 1})
+    before = load_file(tiny_model / "model.safetensors")["model.embed_tokens.weight"]
+    after = trained.weights()["model.embed_tokens.weight"]
+    assert torch.equal(after[:512], before)
+    for row in after[512:]:
+        torch.testing.assert_close(row, before.mean(0), rtol=1e-6, atol=1e-7)
+    tokenizer, model = AutoTokenizer.from_pretrained(trained.run.model), load(trained.run.model)
+    assert len(tokenizer) == len(after) == model.config.vocab_size == 515
+    assert tokenizer("<tool>a</thought>")["input_ids"][::2] == [514, 513]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"model": {"init": "random"}}, id="random weights"),
+        pytest.param({"method": {"tuner": "lora", "lora": {"rank": 4, "dropout": 0.2}}}, id="dropout"),
+    ],
+)
+def test_a_seed_decides_every_bit(train: Train, changes: dict[str, Any]) -> None:
+    optim = {"max_steps": 3}
+    one, same, other = (train(**changes, optim=optim, seed=seed) for seed in (1, 1, 2))
+    assert one.losses() == same.losses() and one.curve("grad_norm") == same.curve("grad_norm")
+    assert all(torch.equal(weight, same.weights()[name]) for name, weight in one.weights().items())
+    assert one.losses() != other.losses() and one.curve("batch_hash") != other.curve("batch_hash")
+
+
+def test_fit_is_the_command_as_a_function(recipe: Callable[..., Recipe], other_rows: Path) -> None:
+    result = fit(recipe(data={"eval": str(other_rows)}, optim={"max_steps": 2}, eval={"every_steps": 1}))
+    assert isinstance(result, FitResult)
+    records = list(result.run.read_metrics())
+    assert (result.steps, result.loss) == (2, records[-1]["loss"])
+    assert result.best_evaluation_loss == min(each["loss"] for each in result.run.read_evaluations())
+    assert result.run.read()["state"] == "finished" and load(result.model)
