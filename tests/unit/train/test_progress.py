@@ -1,0 +1,176 @@
+"""What a user sees of a run: lines in a log, a live display on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.callback.base import RunFacts
+from ascendtune.train.callback.progress import ProgressDisplay, sparkline
+
+
+def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
+    return {
+        "step": step,
+        "loss": loss,
+        "learning_rate": 9.9e-5,
+        "tokens": 2508,
+        "memory_peak_bytes": None,
+        "seconds": {"step": 2.0},
+    }
+
+
+def started(total: int = 200, start_step: int = 0) -> ProgressDisplay:
+    display = ProgressDisplay(RunDir(Path("runs/alpaca-qwen")))
+    display.on_start(RunFacts("alpaca-qwen", total, start_step, 1))
+    return display
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = [100.0]
+    monkeypatch.setattr("ascendtune.train.callback.progress.time.monotonic", lambda: now[0])
+
+    def forward(seconds: float) -> None:
+        now[0] += seconds
+
+    return forward
+
+
+class Terminal:
+    """Inside the context sys.stderr is a terminal of 60 columns; afterwards `text` is what was written to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        for name, value in (("TERM", "xterm-256color"), ("COLUMNS", "60"), ("LINES", "24")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        self.text = ""
+
+    def __enter__(self) -> Terminal:
+        self._ours, theirs = pty.openpty()
+        self._stream = os.fdopen(theirs, "w", buffering=1, encoding="utf-8")
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self._monkeypatch.setattr(sys, "stderr", self._stream)
+        return self
+
+    def _read(self) -> None:
+        # Reading fails once the other side is closed and everything has come.
+        with suppress(OSError):
+            while chunk := os.read(self._ours, 65536):
+                self.text += chunk.decode()
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.undo()
+        self._stream.close()
+        self._reader.join(5)
+        os.close(self._ours)
+
+
+def test_lines_are_few(clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]) -> None:
+    display = started(total=12)
+    for step in range(1, 13):
+        clock(2)
+        display.on_step(record(step))
+        if step == 5:
+            display.on_evaluation({"step": 5, "loss": 2.5, "seconds": 75.0})
+    display.on_end()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "step 1/12  loss 3.214  lr 9.9e-05  1,254 tok/s",
+        "step 4/12  loss 3.214  lr 9.9e-05  1,254 tok/s  ETA 16.0 s",
+        "step 5/12  evaluation loss 2.500  took 1:15",
+        "step 7/12  loss 3.214  lr 9.9e-05  1,254 tok/s  ETA 10.0 s",
+        "step 10/12  loss 3.214  lr 9.9e-05  1,254 tok/s  ETA 4.0 s",
+        "step 12/12  loss 3.214  lr 9.9e-05  1,254 tok/s  took 24.0 s",
+    ]
+
+
+def test_a_run_that_ends_early_shows_its_last_step(
+    clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = started(start_step=50)
+    for step in (51, 52):
+        clock(1)
+        display.on_step(record(step))
+    display.on_end()
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["51/200", "52/200"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_plain_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    terminal = Terminal(monkeypatch)
+    monkeypatch.setenv(name, value)
+    with terminal:
+        display = started()
+        display.on_step(record(1))
+        display.on_end()
+        display.show_summary([("loss", "3 -> 1")])
+    assert terminal.text == "step 1/200  loss 3.214  lr 9.9e-05  1,254 tok/s\r\nloss  3 -> 1\r\n"
+
+
+def test_a_live_display_fits_and_lets_messages_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Terminal(monkeypatch) as terminal:
+        stderr, stdout, threads = sys.stderr, sys.stdout, threading.active_count()
+        monkeypatch.setattr("ascendtune.train.callback.progress._REDRAW_SECONDS", 0)
+        display = started()
+        assert sys.stdout is stdout
+        assert threading.active_count() == threads
+        for step in range(1, 151):
+            display.on_step({**record(step), "memory_peak_bytes": 61 * 2**30})
+        display.on_evaluation({"step": 150, "loss": 2.5, "seconds": 75.0})
+        print("a message", file=sys.stderr)
+        display.on_end()
+        assert sys.stderr is stderr
+    # A killed process leaves the cursor as it is: it must not be hidden while training runs.
+    assert terminal.text.find("\x1b[?25h") < terminal.text.find("step 1/")
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.text))
+    assert "a message" in lines
+    assert max(map(len, lines)) <= 60
+    last = "\n".join(lines[-4:])
+    for expected in ("alpaca-qwen", "step 150/200 75%", "loss 3.214", "61.0 GiB", "eval 2.500 at step 150"):
+        assert expected in last
+
+
+def test_redrawing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Terminal(monkeypatch) as terminal:
+        began = time.monotonic()
+        display = started(total=5000)
+        for step in range(1, 5001):
+            display.on_step(record(step))
+        display.on_end()
+        seconds = time.monotonic() - began
+    assert 3 <= len(re.findall(r"step \d+/", terminal.text)) <= 4 * seconds + 5
+
+
+def test_a_terminal_that_goes_away_does_not_stop_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    display = started()
+    display.on_step(record(1))
+    display.on_step(record(200))
+    display.on_end()
+    display.show_summary([("loss", "3 -> 1")])
+
+
+def test_a_sparkline_has_a_gap_where_there_is_no_number() -> None:
+    assert sparkline([8.0, float("nan"), 1.0, float("inf"), 4.5]) == "█ ▁ ▅"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([]) == ""
