@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +36,19 @@ def build(
     """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
     tokenizer = Tokenizer.load(model_directory, new_tokens)
     template = ChatTemplate.load(section.template, tokenizer, loss_on=section.loss_on)
-    loaded = load_conversations(section.train, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
-    report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
-    if section.eval:
-        held_out = load_conversations(section.eval, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
-        eval_report = DataReport.of(held_out.datasets)
-    elif section.eval_fraction:
-        loaded, held_out = _hold_out(loaded, section.eval_fraction, seed)
-        eval_report = DataReport(rows_read=len(held_out.conversations))
-    _tokenize(directory / "train", "training", loaded, report, template, section, progress)
-    if held_out is not None and eval_report is not None:
-        _tokenize(directory / "eval", "evaluation", held_out, eval_report, template, section, progress)
+    with _rows_out_of_the_garbage_collectors_sight() as rows_are_loaded:
+        loaded = load_conversations(section.train, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
+        report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
+        if section.eval:
+            held_out = load_conversations(section.eval, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
+            eval_report = DataReport.of(held_out.datasets)
+        elif section.eval_fraction:
+            loaded, held_out = _hold_out(loaded, section.eval_fraction, seed)
+            eval_report = DataReport(rows_read=len(held_out.conversations))
+        rows_are_loaded()
+        _tokenize(directory / "train", "training", loaded, report, template, section, progress)
+        if held_out is not None and eval_report is not None:
+            _tokenize(directory / "eval", "evaluation", held_out, eval_report, template, section, progress)
     return {
         "report": report.to_json(),
         "eval_report": eval_report.to_json() if eval_report else None,
@@ -55,6 +59,27 @@ def build(
         "chat_template": template.source,
         "warnings": template.warnings,
     }
+
+
+@contextmanager
+def _rows_out_of_the_garbage_collectors_sight() -> Iterator[Callable[[], None]]:
+    """No collections until the function that is yielded is called; after that, none that looks at what was loaded.
+
+    Rows hold no cycles: looking for some among millions, again and again, would cost a quarter of the time, and in
+    forked processes it would copy the memory. Rendering does make cycles (Jinja macros), which have to be collected.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+
+    def loaded() -> None:
+        gc.freeze()
+        gc.enable()
+
+    try:
+        yield loaded
+    finally:
+        gc.unfreeze()
+        (gc.enable if enabled else gc.disable)()
 
 
 def _hold_out(loaded: Loaded, fraction: float, seed: int) -> tuple[Loaded, Loaded]:

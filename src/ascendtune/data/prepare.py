@@ -8,12 +8,10 @@ by its lock being free, and removed.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +102,7 @@ def prepare(
             building = cache / f"{_BUILDING}{name}"
             building.mkdir()
             try:
-                with _without_garbage_collection():
-                    facts = build(building, section, model_directory, known, new_tokens, seed, progress)
+                facts = build(building, section, model_directory, known, new_tokens, seed, progress)
                 _write_record(building, facts)
                 _make_durable(building)
                 building.rename(entry)
@@ -200,15 +197,3 @@ def _make_durable(building: Path) -> None:
         finally:
             os.close(descriptor)
     sync_directory(building)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Millions of rows hold no cycles: looking for some, again and again, would cost a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -7,6 +7,7 @@ Workers are forked: the rows are there already, nothing is sent to them but shar
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -118,13 +119,15 @@ class _Job:
         if not self._renderer.usable:
             return
         shapes: list[Shape | None] = []
-        seen: dict[Shape, int] = {}
+        one_of_each: dict[Shape, Shape] = {}
+        seen: Counter[Shape] = Counter()
         for conversation in self.conversations:
             shape = self._renderer.shape_of(conversation)
-            shapes.append(shape)
             if shape is None:
+                shapes.append(None)
                 continue
-            seen[shape] = count = seen.get(shape, 0) + 1
+            shapes.append(one_of_each.setdefault(shape, shape))
+            seen[shape] = count = seen[shape] + 1
             if count <= _CHECKED_OF_EACH_SHAPE and not self._agree(shape, conversation):
                 return
         self.shapes = shapes
