@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -22,8 +23,15 @@ _OTHER_TEXT = "\ufdd2other\ufdd3"
 Span = tuple[int, int]
 
 
-class Refused(Exception):
-    """The template does not take this conversation; the text says why, in the template's own words."""
+class Refused(DataError):
+    """The template does not take this conversation; `reason` is said in the template's own words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the chat template refuses this conversation: {reason}",
+            remedy="change the conversation, or choose another template",
+        )
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class _Job:
             try:
                 yield number, self._render(number)
             except Refused as refusal:
-                total.dropped.append((number, REFUSED, str(refusal)))
+                total.dropped.append((number, REFUSED, refusal.reason))
             except _Disagreement:
                 total.disagrees = True
                 return
