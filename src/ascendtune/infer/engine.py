@@ -137,7 +137,7 @@ class Engine:
             return self.tokenizer.encode(self.template.render_prompt(messages, tools))
         except Refused as error:
             raise InputError(
-                f"the chat template does not take this conversation: {error}",
+                f"the chat template does not take this conversation: {error.reason}",
                 remedy="turns are system (only first, and not in every template), then user and assistant in turn",
             ) from error
 
