@@ -42,7 +42,7 @@ def train(
     Runs until the end, or until Ctrl-C: then it writes a checkpoint and stops; Ctrl-C again stops at once. The same
     command resumes. The result is in the run directory: the model, the metrics and a picture of the loss.
     """
-    from ascendtune.cli.devices import choose
+    from ascendtune.cli.device_choice import choose
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.data.report import lines

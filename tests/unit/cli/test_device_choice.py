@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.cli.devices import Devices, choose
+from ascendtune.cli.device_choice import Devices, choose
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.machine.visible import Visible
 
