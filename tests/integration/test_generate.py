@@ -78,6 +78,16 @@ def test_answers_are_those_that_were_taught(engine: Engine) -> None:
     assert engine.generate([asked(question) for question in ANSWERS]) == list(ANSWERS.values())
 
 
+def test_the_stop_token_is_not_part_of_the_answer(engine: Engine) -> None:
+    prompt, stop = (
+        engine.tokenizer.encode(engine.template.render_prompt(asked("who are you?"))),
+        engine.template.stop_ids,
+    )
+    settings: dict[str, Any] = {"temperature": 0, "top_p": 1, "seed": 0, "stop_ids": stop, "pad_id": 0}
+    [ids] = engine.model.generate([prompt], 50, **settings)
+    assert engine.tokenizer.decode(ids) == ANSWERS["who are you?"]
+
+
 def test_a_batch_answers_as_each_alone(engine: Engine) -> None:
     questions = [asked(question) for question in (*ANSWERS, "hello " * 30)]
     together = engine.generate(questions, 20)
