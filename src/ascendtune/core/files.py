@@ -65,12 +65,19 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames inside `path` durable."""
+    """Make renames inside `path` durable; given a file, its content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Make everything in the directory `path` durable: file contents, then the directories that name them."""
+    for entry in sorted(path.rglob("*"), reverse=True):
+        sync_directory(entry)
+    sync_directory(path)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,6 @@ by its lock being free, and removed.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import file_lock, sync_directory, write_json
+from ascendtune.core.files import file_lock, sync_directory, sync_tree, write_json
 from ascendtune.core.places import cache_directory
 from ascendtune.data.fingerprint import digest, fingerprint
 from ascendtune.data.report import DataReport
@@ -104,7 +103,7 @@ def prepare(
             try:
                 facts = build(building, section, model_directory, known, new_tokens, seed, progress)
                 _write_record(building, facts)
-                _make_durable(building)
+                sync_tree(building)
                 building.rename(entry)
                 sync_directory(cache)
             except BaseException:
@@ -187,13 +186,3 @@ def _remove_leftovers(cache: Path, name: str) -> None:
 def _write_record(building: Path, facts: dict[str, Any]) -> None:
     files = {str(path.relative_to(building)): (path.stat().st_size, digest(path)) for path in building.rglob("*.arrow")}
     write_json(building / _RECORD, {"format_version": _FORMAT_VERSION, "files": files, **facts})
-
-
-def _make_durable(building: Path) -> None:
-    for path in building.rglob("*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    sync_directory(building)

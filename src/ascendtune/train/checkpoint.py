@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import sync_directory, write_json
+from ascendtune.core.files import sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.train.strategy.base import Strategy
@@ -217,8 +217,8 @@ class Checkpointer:
             )
 
     def _finish(self, step: int, directory: Path) -> None:
-        for folder in (directory / "rng", directory):
-            sync_directory(folder)
+        # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
+        sync_tree(directory)
         final = self._run.checkpoint(step)
         if final.exists():
             self._run.remove_checkpoint(step)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import sync_directory
+from ascendtune.core.files import sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -35,10 +35,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
                 raise OSError(28, os.strerror(28)) from error
             raise
         tokenizer.save(temporary, chat_template=chat_template)
-        for path in sorted(temporary.rglob("*")):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+        sync_tree(temporary)
         if directory.exists():
             # Renamed first: half a model must never stand under the name of a whole one.
             doomed = directory.with_name(f".{directory.name}.removing")

@@ -27,24 +27,7 @@ from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
 
-WORDS = [
-    "atom",
-    "balanced",
-    "capital",
-    "clips",
-    "diet",
-    "exercise",
-    "France",
-    "friends",
-    "healthy",
-    "neutrons",
-    "Paris",
-    "protons",
-    "sleep",
-    "tips",
-    "天气",
-    "公园",
-]
+WORDS = ["atom", "balanced", "capital", "clips", "diet", "friends", "healthy", "Paris", "sleep", "tips", "天气", "公园"]
 ROWS = 78
 """Twenty steps of four rows; the last has two."""
 

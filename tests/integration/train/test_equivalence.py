@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
+
+from ascendtune.data.collate import collate
+from ascendtune.machine.device import find_device
+from ascendtune.train.batch import to_device
+from ascendtune.train.build import Built
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -61,6 +68,34 @@ def test_recomputed_activations_change_nothing(train: Train, tuner: str) -> None
     kept = train(method=method, optim=SHORT)
     recomputed = train(method=method, optim=SHORT, memory={"gradient_checkpointing": True})
     assert kept.losses() == recomputed.losses() and kept.curve("grad_norm") == recomputed.curve("grad_norm")
+
+
+def test_packed_is_padded_token_by_token(build_parts: Callable[..., Built]) -> None:
+    built = build_parts(data={"packing": True})
+    rows = [5, 0, 9, 3, 14]
+
+    def losses(sequences: list[tuple[int, ...]], *, packed: bool) -> torch.Tensor:
+        batch = to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device())
+        logits = built.tuned(**batch.model_inputs()).logits.flatten(0, 1)[batch.target_index]
+        return cross_entropy(logits, batch.targets, reduction="none")
+
+    packed, padded = losses([tuple(rows)], packed=True), losses([(row,) for row in rows], packed=False)
+    assert len(packed) == sum(built.parts.dataset.label_counts[rows])
+    torch.testing.assert_close(packed, padded, rtol=TOLERANCE, atol=0)
+
+
+def test_a_record_of_several_steps_is_the_mean_over_their_tokens(train: Train) -> None:
+    optim = {"max_steps": 5}
+    every, some = train(optim=optim), train(optim=optim, track={"every_steps": 2})
+    assert some.curve("step") == [2, 4, 5]
+    counts, losses = every.curve("labelled_tokens"), every.losses()
+    pairs = [(0, 2), (2, 4), (4, 5)]
+    expected = [
+        sum(loss * count for loss, count in zip(losses[a:b], counts[a:b], strict=True)) / sum(counts[a:b])
+        for a, b in pairs
+    ]
+    assert some.losses() == pytest.approx(expected, rel=1e-6)
+    assert some.curve("grad_norm") == [every.curve("grad_norm")[b - 1] for _, b in pairs]
 
 
 def test_bf16_follows_fp32(train: Train) -> None:

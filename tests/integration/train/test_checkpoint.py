@@ -1,0 +1,158 @@
+"""Checkpoints: what they hold, in which order they reach the disk, and that a run goes on from one bit by bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemWriter
+
+from ascendtune.core.files import write_atomically
+from ascendtune.core.rundir import RunDir
+from ascendtune.machine.device import find_device
+from ascendtune.train import Recipe, attempt
+from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.prepare import prepare_run
+from ascendtune.train.strategy.base import Strategy
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train
+
+EXACT = ("step", "loss", "grad_norm", "learning_rate", "batch_hash", "tokens_seen")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_run_goes_on_bit_by_bit(recipe: Callable[..., Recipe], train: Train, dropout: float) -> None:
+    changes: dict[str, Any] = {
+        # A learning rate at which the optimiser's memory shows.
+        "method": {"tuner": "lora", "lora": {"rank": 4, "dropout": dropout}},
+        "optim": {"max_steps": 5, "learning_rate": 0.01},
+        "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
+    }
+    trained = train(**changes)
+    run, whole, weights = trained.run, list(trained.run.read_metrics()), trained.weights()
+    shutil.rmtree(run.model)
+    shutil.rmtree(run.checkpoint(4))
+    run.update(state="running")
+
+    again = prepare_run(recipe(**changes), {}).run
+    assert again is not None and again.path == run.path
+    torch.manual_seed(99)
+    attempt.train(again)
+    assert [[each[key] for key in EXACT] for each in again.read_metrics()] == [
+        [each[key] for key in EXACT] for each in whole
+    ]
+    assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
+
+
+def small_checkpointer(directory: Path) -> tuple[RunDir, torch.nn.Linear, Checkpointer]:
+    run = RunDir(directory)
+    run.create("", {}, {})
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+    return run, model, Checkpointer(run, Strategy(find_device()), model, optimizer, keep=9)
+
+
+def test_what_changes_after_save_is_not_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written while training goes on: the copy must be made before `save` returns."""
+    go_on, write = threading.Event(), FileSystemWriter.write_data
+
+    def write_later(*arguments: Any) -> Any:
+        go_on.wait(20)
+        return write(*arguments)
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", write_later)
+    run, model, checkpointer = small_checkpointer(tmp_path / "run")
+    expected = model.weight.detach().clone()
+    checkpointer.save(3, {})
+    with torch.no_grad():
+        model.weight.zero_()
+    assert run.checkpoint_steps() == []
+    go_on.set()
+    checkpointer.wait()
+    found = {"model.weight": torch.empty(8, 8)}
+    dcp.load(found, checkpoint_id=run.checkpoint(3), no_dist=True)
+    assert torch.equal(found["model.weight"], expected)
+
+
+@dataclass
+class Disk:
+    """Sees what is flushed and what is renamed. A file counts as flushed as long as its size has not changed since."""
+
+    flushed: dict[int, int] = field(default_factory=dict)
+    """inode -> size at its last flush"""
+    unflushed: list[str] = field(default_factory=list)
+    """Files that got their name before their content was on the disk."""
+    waiting: set[Path] = field(default_factory=set)
+    """Directories in which something was renamed, not flushed since."""
+    renamed: list[str] = field(default_factory=list)
+
+    def note_flush(self, descriptor: int) -> None:
+        facts = os.fstat(descriptor)
+        self.flushed[facts.st_ino] = facts.st_size
+        self.waiting = {path for path in self.waiting if path.stat().st_ino != facts.st_ino}
+
+    def note_rename(self, source: Path, target: Path) -> None:
+        if target.name.startswith("."):
+            return  # not a name that anybody reads
+        files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+        for file in files:
+            facts = file.stat()
+            if self.flushed.get(facts.st_ino) != facts.st_size:
+                self.unflushed.append(f"{file.name} of {target.name}")
+        self.renamed.append(target.name)
+        self.waiting.add(target.parent)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    seen = Disk()
+    fsync = os.fsync
+
+    def flush(file: Any) -> None:
+        fsync(file)
+        seen.note_flush(file if isinstance(file, int) else file.fileno())
+
+    monkeypatch.setattr(os, "fsync", flush)
+    for name in ("rename", "replace"):
+        move = getattr(os, name)
+
+        def watched(source: Any, target: Any, move: Callable[..., None] = move) -> None:
+            seen.note_rename(Path(source), Path(target))
+            move(source, target)
+
+        monkeypatch.setattr(os, name, watched)
+    return seen
+
+
+def test_a_file_gets_its_name_when_its_content_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", "content")
+    assert disk.renamed == ["a"]
+    assert disk.unflushed == [] and disk.waiting == set()
+
+
+def test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk(disk: Disk, tmp_path: Path) -> None:
+    run, _, checkpointer = small_checkpointer(tmp_path / "run")
+    checkpointer.save(3, {})
+    checkpointer.wait()
+    assert "step_3" in disk.renamed
+    names = {path.name for path in run.checkpoint(3).rglob("*")}
+    assert {"state.json", "rank_0.safetensors", ".metadata", "__0_0.distcp"} <= names
+    assert disk.unflushed == [] and disk.waiting == set()
+
+
+def test_everything_that_a_run_leaves_was_flushed_before_it_was_named(disk: Disk, train: Train) -> None:
+    # A length of its own, so that the tokens are not in the cache.
+    train(data={"max_length": 120}, optim={"max_steps": 3}, checkpoint={"every_steps": 2})
+    assert {"step_2", "model", "run.json", "recipe.yaml", "prepared.json"} <= set(disk.renamed)
+    assert disk.unflushed == [] and disk.waiting == set()
