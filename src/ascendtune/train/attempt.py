@@ -26,7 +26,7 @@ from ascendtune.machine.device import Device, find_device
 from ascendtune.train.build import Built, build
 from ascendtune.train.callback.base import Callback, RunFacts
 from ascendtune.train.callback.metrics import MetricsWriter
-from ascendtune.train.callback.progress import ProgressDisplay
+from ascendtune.train.callback.progress import ProgressDisplay, show_summary
 from ascendtune.train.export import export_model
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
@@ -35,6 +35,7 @@ from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.ddp import DdpStrategy, started_by_torchrun
 from ascendtune.train.track.picture import draw
+from ascendtune.train.track.summary import summary_lines
 
 
 def train(run: RunDir) -> None:
@@ -95,6 +96,8 @@ def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
     finally:
         if strategy.is_main:
             _wind_up(run, main_callbacks)
+    if strategy.is_main:
+        show_summary(summary_lines(run))
 
 
 def _wind_up(run: RunDir, callbacks: list[Callback]) -> None:
@@ -185,7 +188,13 @@ def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
         parts.checkpointer.load(run.checkpoint(best))
         reason += f"; the weights are those of step {best}, the best evaluation"
     if parts.strategy.is_main:
-        export_model(built.tuned.to(built.export_dtype), built.tokenizer, run.model, built.chat_template)
+        export_model(
+            built.tuned.to(built.export_dtype),
+            built.tokenizer,
+            run.model,
+            built.chat_template,
+            new_tokens=bool(parts.recipe.model.new_tokens),
+        )
         run.update(ended_because=reason)
         run.end_attempt("finished")
     parts.strategy.barrier()

@@ -13,12 +13,13 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
 
 
-def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_template: str) -> None:
+def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_template: str, *, new_tokens: bool) -> None:
     """Write weights (safetensors), config, tokenizer and chat template to `directory`.
 
     Args:
         tuned: a transformers model, or a PeftModel, of which the adapter alone is written.
         chat_template: Jinja text of the template of training: whoever uses the model must speak the same way.
+        new_tokens: the embeddings have grown, so an adapter must bring them along.
 
     Raises:
         MachineError: the disk is full or may not be written; what was there before is untouched.
@@ -27,8 +28,10 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
     with translated_disk_errors(directory, "writing the model"):
         shutil.rmtree(temporary, ignore_errors=True)
         _require_space(tuned, directory.parent)
+        # PEFT would find out by asking the hub for the base model's vocabulary.
+        options = {"save_embedding_layers": new_tokens} if hasattr(tuned, "peft_config") else {}
         try:
-            tuned.save_pretrained(temporary, safe_serialization=True)
+            tuned.save_pretrained(temporary, **options)
         except Exception as error:
             # safetensors reports a full disk as an error of its own, with the number in its text.
             if "os error 28" in str(error) or "No space left" in str(error):

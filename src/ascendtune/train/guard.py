@@ -40,7 +40,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
             f"this model does not take packed documents: {str(error).strip().splitlines()[0]}",
             remedy="set data.packing: auto or false",
         ) from error
-    in_other_company = _hidden(model, [first.flip(0).add(1).remainder(vocabulary), *others])
+    in_other_company = _hidden(model, [(first + 1) % vocabulary, *others])
     alone = torch.cat([_hidden(model, [document]) for document in (first, *others)], dim=1)
     scale = float(together.abs().max())
     behind_first = len(first)

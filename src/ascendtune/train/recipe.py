@@ -250,6 +250,16 @@ class Recipe(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _an_adapter_has_a_base(self) -> Recipe:
+        if self.method.tuner == "lora" and self.model.init == "random":
+            raise Contradiction(
+                "method.tuner: lora with model.init: random leaves an adapter whose base is nowhere on disk",
+                remedy="use method.tuner: full, or save the random model first and give its path",
+                path=("model", "init"),
+            )
+        return self
+
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         """Read and check a recipe file.

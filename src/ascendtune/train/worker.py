@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -21,6 +22,7 @@ def main(arguments: list[str]) -> int:
         return 2
     run = RunDir(arguments[0])
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
         from ascendtune.train.attempt import train
 

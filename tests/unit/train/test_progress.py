@@ -18,7 +18,7 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.callback.base import RunFacts
-from ascendtune.train.callback.progress import ProgressDisplay, sparkline
+from ascendtune.train.callback.progress import ProgressDisplay, show_summary, sparkline
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_a_plain_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, name
         display = started()
         display.on_step(record(1))
         display.on_end()
-        display.show_summary([("loss", "3 -> 1")])
+        show_summary([("loss", "3 -> 1")])
     assert terminal.text == "step 1/200  loss 3.214  lr 9.9e-05  1,254 tok/s\r\nloss  3 -> 1\r\n"
 
 
@@ -167,7 +167,7 @@ def test_a_terminal_that_goes_away_does_not_stop_training(monkeypatch: pytest.Mo
     display.on_step(record(1))
     display.on_step(record(200))
     display.on_end()
-    display.show_summary([("loss", "3 -> 1")])
+    show_summary([("loss", "3 -> 1")])
 
 
 def test_a_sparkline_has_a_gap_where_there_is_no_number() -> None:

@@ -28,6 +28,18 @@ _COURSE = 24
 """Bars of the loss's course on a wide terminal, each for its share of all steps."""
 
 
+def show_summary(lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and values, aligned; call it when no display is on the screen any more."""
+    longest = max((len(name) for name, _ in lines), default=0)
+    begin, end = ("\x1b[1m", "\x1b[0m") if _can_draw() else ("", "")
+    try:
+        for name, value in lines:
+            sys.stderr.write(f"{begin}{name.ljust(longest)}{end}  {value}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # Nobody is there to read it; `ascendtune runs show` tells the same.
+
+
 class ProgressDisplay(Callback):
     """Draws a run. A terminal that goes away ends the drawing, never the training."""
 
@@ -53,17 +65,6 @@ class ProgressDisplay(Callback):
     def on_end(self) -> None:
         self._show("close")
         self._screen = None
-
-    def show_summary(self, lines: Sequence[tuple[str, str]]) -> None:
-        """Print names and values, aligned; call it after `on_end`."""
-        longest = max((len(name) for name, _ in lines), default=0)
-        begin, end = ("\x1b[1m", "\x1b[0m") if _can_draw() else ("", "")
-        try:
-            for name, value in lines:
-                sys.stderr.write(f"{begin}{name.ljust(longest)}{end}  {value}\n")
-            sys.stderr.flush()
-        except OSError:
-            pass  # Nobody is there to read it; `ascendtune runs show` tells the same.
 
     def _show(self, what: str) -> None:
         if self._screen is None:
