@@ -15,11 +15,15 @@ from typer.main import get_command
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.table import load
 
 DEBUG = "ASCENDTUNE_DEBUG"
 """Environment variable that `--debug` sets, so that workers started below say as much."""
+
+_OF_EXTRA_TRAIN = frozenset(
+    ("torch", "transformers", "tokenizers", "safetensors", "peft", "huggingface_hub", "jinja2", "numpy", "pyarrow")
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,6 +49,10 @@ def _run(words: list[str]) -> int:
         # The reader has gone (`| head`); what is still buffered must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
+    except ModuleNotFoundError as error:
+        missing = _missing_extra(error)
+        complain(missing) if missing else complain_about_bug(error)
+        return _after(error, missing.exit_code if missing else 1)
     except Exception as error:  # noqa: BLE001  # the last line of defence: a bug becomes one line
         complain_about_bug(error)
         return _after(error, 1)
@@ -56,6 +64,17 @@ def _after(error: Exception, code: int) -> int:
 
         traceback.print_exception(error)
     return code
+
+
+def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
+    """The base install has no torch; None when it is a module of ours that is missing."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _OF_EXTRA_TRAIN:
+        return None
+    return MachineError(
+        f"this command needs {module}, which is not installed",
+        remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
+    )
 
 
 def _take_debug(words: list[str]) -> list[str]:

@@ -131,6 +131,13 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(failing: Any) -> None
     assert "Traceback" in failing(InputError("no", remedy="yes"), "--debug")[1]
 
 
+def test_a_missing_extra_is_named_and_a_missing_module_of_ours_is_a_bug(failing: Any) -> None:
+    code, said = failing(ModuleNotFoundError("No module named 'pyarrow.lib'", name="pyarrow.lib"))
+    assert code == 3 and "needs pyarrow" in said and "'ascendtune[train]'" in said
+    code, said = failing(ModuleNotFoundError("No module named 'ascendtune.nothing'", name="ascendtune.nothing"))
+    assert code == 1 and "bug" in said
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     for number in range(300):
         run = tmp_path / f"a-run-with-quite-a-long-name-{number}"
