@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -78,6 +79,9 @@ def train(
     # What is still buffered would be lost when this process becomes the worker.
     sys.stdout.flush()
     sys.stderr.flush()
+    if chosen.count == 1:
+        # This process becomes the worker. Ctrl-C in between waits until the worker can answer it in its own words.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     argv = (sys.executable, "-m", "ascendtune.train.worker", str(ready.run))
     result = start(JobSpec(argv, ready.run.path, nproc=chosen.count, kind=chosen.kind, device_ids=chosen.ids))
     if result.error:

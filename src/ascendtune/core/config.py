@@ -85,8 +85,9 @@ def read_document(path: Path) -> Document:
 
 def parse_document(text: str, source: str) -> Document:
     """`read_document` for text; `source` is the name used in messages."""
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             raise RecipeError("the recipe is empty", remedy="`ascendtune init` writes one to start from", where=source)
@@ -106,11 +107,13 @@ def parse_document(text: str, source: str) -> Document:
             where=where,
         ) from error
     except yaml.YAMLError as error:
+        what = " ".join(str(error).split())
         raise RecipeError(
-            f"not valid YAML: {error}", remedy="check the file for stray characters", where=source
+            f"not valid YAML: {what}", remedy="check the file for stray characters", where=source
         ) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _plain(loader: _Loader, node: yaml.Node, document: Document, path: Path_) -> Any:
@@ -170,6 +173,8 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
             )
         target[last] = value
         path = (*parents, last)
+        for length in range(1, len(path)):
+            document.places.setdefault(path[:length], where)
         for known in [known for known in document.places if known[: len(path)] == path]:
             del document.places[known]
         document.places[path] = where

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -39,7 +41,8 @@ def run_in_workers(
         for number in islice(remaining, min(processes, pieces)):
             ours, theirs = context.Pipe()
             child = context.Process(target=_serve, args=(work, theirs, ours, os.getpid()), daemon=True)
-            child.start()
+            with _interrupts_held():
+                child.start()
             theirs.close()
             children[ours] = child
             ours.send(number)
@@ -50,6 +53,16 @@ def run_in_workers(
         for connection, child in children.items():
             child.join()
             connection.close()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A child forked in here never sees Ctrl-C, which a terminal sends to all: this process ends the children."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _collect(

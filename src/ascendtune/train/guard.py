@@ -57,7 +57,11 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
 
 
 def head_is_plain(model: Any, device: torch.device, vocabulary: int) -> bool:
-    """Whether logits are exactly `head(hidden)`: not scaled, capped or otherwise changed on the way."""
+    """Whether logits are exactly `head(hidden)`: not scaled, capped or otherwise changed on the way.
+
+    Raises:
+        RecipeError: the model computes infinities before it is trained at all.
+    """
     (document,) = _documents(device, vocabulary)[:1]
     head, decoder = model.get_output_embeddings(), decoder_of(model)
     if head is None or decoder is model:
@@ -66,7 +70,21 @@ def head_is_plain(model: Any, device: torch.device, vocabulary: int) -> bool:
         inputs = {"input_ids": document[None], "use_cache": False}
         expected = model(**inputs).logits.float()
         found = head(decoder(**inputs).last_hidden_state).float()
+    if not torch.isfinite(expected).all():
+        raise _not_finite(model)
     return bool(torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
+
+
+def _not_finite(model: Any) -> RecipeError:
+    spoilt = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
+    if spoilt:
+        return RecipeError(
+            f"{len(spoilt)} weights of the model hold values that are not numbers, first {spoilt[0]}",
+            remedy="copy or download the model again",
+        )
+    return RecipeError(
+        "before any training the model computes values that are not numbers", remedy="set precision: bf16 or fp32"
+    )
 
 
 def _documents(device: torch.device, vocabulary: int) -> list[torch.Tensor]:

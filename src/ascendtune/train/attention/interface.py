@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.table import load
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
@@ -36,11 +36,21 @@ TABLE = {
 
 
 def register(name: str) -> str:
-    """Make the attention `name` of the table known to transformers; returns what to give as `attn_implementation`."""
+    """Make the attention `name` of the table known to transformers; returns what to give as `attn_implementation`.
+
+    Raises:
+        MachineError: it needs a package that is not here.
+    """
     from transformers import AttentionInterface
 
+    try:
+        function = load(TABLE, name)
+    except ImportError as error:
+        raise MachineError(
+            f"model.attention: {name} needs {error.name}, which is not installed", remedy="set model.attention: auto"
+        ) from error
     registered = f"ascendtune_{name}"
-    AttentionInterface.register(registered, load(TABLE, name))
+    AttentionInterface.register(registered, function)
     return registered
 
 

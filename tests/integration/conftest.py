@@ -1,0 +1,134 @@
+"""The command as a user meets it: real processes in a directory of their own, looked at from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from ascendtune.core.rundir import RunDir
+
+_PATIENCE_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+class Job:
+    """One `ascendtune …`, its streams in files, so that they can be read while it runs and after it was killed."""
+
+    def __init__(self, words: tuple[str, ...], directory: Path, number: int, env: dict[str, str]) -> None:
+        self._out, self._err = directory / f".out-{number}", directory / f".err-{number}"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ascendtune", *words],
+                cwd=directory,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def wait(self) -> Ended:
+        code = self.process.wait(_PATIENCE_SECONDS)
+        return Ended(code, self._out.read_text(), self.err)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Look again and again, often enough to hit a window of a few milliseconds."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            assert self.process.poll() is None, f"ended with {self.process.returncode} too early:\n{self.err}"
+            assert time.monotonic() < deadline, f"waited too long:\n{self.err}"
+            time.sleep(0.0005)
+
+    def until_step(self, run: RunDir, step: int) -> None:
+        """Until an attempt that this job began has recorded `step`."""
+        before = len(run.read()["attempts"]) if run.run_json.exists() else 0
+        seen = 0
+
+        def reached() -> bool:
+            nonlocal seen
+            size = run.metrics.stat().st_size if run.metrics.exists() else 0
+            if size == seen:
+                return False
+            seen = size
+            last = list(run.read_metrics())[-1:]
+            return bool(last and last[0]["attempt"] > before and last[0]["step"] >= step)
+
+        self.until(reached)
+
+
+class Workshop:
+    """A directory with recipes in which commands are started; cache and registry are its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cache = directory / "cache"
+        self.env = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(self.cache),
+            "XDG_STATE_HOME": str(directory / "state"),
+            "COLUMNS": "80",
+        }
+        self._number = 0
+
+    def write(self, name: str, recipe: dict[str, Any]) -> str:
+        (self.directory / name).write_text(yaml.safe_dump(recipe, sort_keys=False))
+        return name
+
+    def start(self, *words: str, **env: str) -> Job:
+        self._number += 1
+        return Job(words, self.directory, self._number, {**self.env, **env})
+
+    def run(self, *words: str, **env: str) -> Ended:
+        return self.start(*words, **env).wait()
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever still runs in here, whoever its parent has become. Not this process, which a test may have sent."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                inside = Path(process.cwd()).is_relative_to(self.directory)
+            except (psutil.Error, OSError):
+                continue
+            if inside and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def leftovers(self, run: RunDir) -> list[str]:
+        """Files that only a write in progress may have."""
+        patterns = (".*.[0-9]*", ".model.*", "checkpoints/.step_*")
+        found = [path for pattern in patterns for path in run.path.glob(pattern)]
+        return [str(path) for path in (*found, *self.cache.glob("ascendtune/tokens/.building-*"))]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    place = Workshop(tmp_path)
+    yield place
+    for process in place.processes():
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def new_workshop() -> Callable[[Path], Workshop]:
+    """For what lives longer than a test."""
+    return Workshop
