@@ -16,7 +16,7 @@ DEV := .venv/.installed-dev
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,9 @@ golden: $(DEV) ## Record help texts and the recipe's schema anew; look at the di
 
 soak: $(DEV) ## The tests that take minutes to hours.
 	$(BIN)/pytest -m soak
+
+mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
+	$(BIN)/python tests/mutants/run.py --write
 
 clean: ## Remove .venv and caches; runs stay.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

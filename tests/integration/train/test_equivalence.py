@@ -22,13 +22,11 @@ TOLERANCE = 1e-5
 SHORT = {"max_steps": 6, "weight_decay": 0.1, "scheduler": "linear", "warmup_steps": 2}
 
 
-def assert_same(one: Trained, other: Trained, tolerance: float = TOLERANCE, *, weights: bool = True) -> None:
+def assert_same(one: Trained, other: Trained) -> None:
     for key in ("loss", "grad_norm"):
-        assert one.curve(key) == pytest.approx(other.curve(key), rel=tolerance), key
+        assert one.curve(key) == pytest.approx(other.curve(key), rel=TOLERANCE), key
     for key in ("learning_rate", "batch_hash", "tokens_seen", "labelled_tokens"):
         assert one.curve(key) == other.curve(key), key
-    if not weights:
-        return
     ours, theirs = one.weights(), other.weights()
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():

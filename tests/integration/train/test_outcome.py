@@ -178,6 +178,13 @@ def test_an_adapter(
         assert len(adapter) == 2 * 7 * 2, "all seven linear layers of both blocks, A and B"
 
 
+def test_alpha_is_twice_the_rank(train: Train) -> None:
+    optim = {"max_steps": 2, "learning_rate": 0.01}
+    left_open, given = ({"rank": 4}, {"rank": 4, "alpha": 8})
+    runs = [train(method={"tuner": "lora", "lora": lora}, optim=optim) for lora in (left_open, given)]
+    assert runs[0].losses() == runs[1].losses()
+
+
 def test_an_adapter_begins_as_nothing(train: Train, tiny_model: Path) -> None:
     adapted = train(method=LORA, optim={"max_steps": 1, "warmup_steps": 1})
     full = train(optim={"max_steps": 1, "warmup_steps": 1})

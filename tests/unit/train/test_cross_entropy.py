@@ -39,11 +39,12 @@ def gradients(hidden, head, loss):
 @pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("positions", [1, 7, 23])
-def test_value_and_gradients_equal_torch(wrap, bias, positions):
-    hidden, head, targets = case(bias, positions)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+def test_value_and_gradients_equal_torch(wrap, bias, positions, dtype):
+    hidden, head, targets = case(bias, positions, dtype)
     expected = nn.functional.cross_entropy(head(hidden), targets, reduction="sum")
     found = linear_cross_entropy(hidden, wrap(head), targets)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.to(dtype), expected, rtol=1e-6, atol=0)
     for ours, theirs in zip(gradients(hidden, head, 3 * found), gradients(hidden, head, 3 * expected), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 

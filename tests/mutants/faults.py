@@ -1,0 +1,501 @@
+"""Faults of the kind that spoils training silently, each a small edit of the source, and the tests that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_ALONE = "tests/integration/train/test_{}.py"
+_REFERENCE = _ALONE.format("reference")
+_EQUIVALENCE = _ALONE.format("equivalence")
+_OUTCOME = _ALONE.format("outcome")
+_CHECKPOINT = _ALONE.format("checkpoint")
+_ARCHITECTURES = _ALONE.format("architectures") + "::test_packed_is_padded_is_transformers"
+_GUARD = _ALONE.format("guard")
+_LINEAR = f"{_REFERENCE}::test_full[4x1-linear]"
+_RANKS = f"{_EQUIVALENCE}::test_two_ranks_are_one"
+_ACCUMULATION = f"{_EQUIVALENCE}::test_accumulation_does_not_change_the_step"
+_GOES_ON = f"{_CHECKPOINT}::test_a_run_goes_on_bit_by_bit"
+_COLLATE, _PLAN = "tests/unit/data/test_collate.py", "tests/unit/data/test_plan.py"
+_PREPARE, _TOKENIZE = "tests/unit/data/test_prepare.py", "tests/unit/data/test_tokenize.py"
+_SPANS = "tests/unit/data/test_spans.py"
+_ATTENTION, _CROSS_ENTROPY = "tests/unit/train/test_attention.py", "tests/unit/train/test_cross_entropy.py"
+_FINGERPRINT = f"{_PREPARE}::test_contents_change_the_fingerprint"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mutant of the source.
+
+    Args:
+        file: below src/ascendtune.
+        old: text that stands there exactly once.
+        new: what stands there instead.
+        spoils: what happens to a user whose copy has this fault.
+        test: a test, or a file of tests, that must fail.
+        quick: belongs to the sample that `make test` tries.
+    """
+
+    file: str
+    old: str
+    new: str
+    spoils: str
+    test: str
+    quick: bool = False
+
+
+LOOP, DDP = "train/loop.py", "train/strategy/ddp.py"
+_LABELLED = "labelled = parts.plan.labelled_tokens(sequences)"
+
+FAULTS = [
+    # The step
+    Fault(
+        LOOP,
+        "scale = parts.strategy.gradient_scale() / labelled",
+        "scale = parts.strategy.gradient_scale() / max(1, parts.plan.labelled_tokens("
+        "sequences[parts.strategy.rank :: parts.strategy.world_size]))",
+        "gradients divided by this rank's tokens, not by all",
+        _RANKS,
+        quick=True,
+    ),
+    Fault(
+        LOOP,
+        _LABELLED,
+        "labelled = parts.plan.tokens(sequences)",
+        "loss divided by all tokens, labelled or not",
+        _LINEAR,
+    ),
+    Fault(
+        LOOP,
+        "scaled = summed * scale",
+        "scaled = summed / max(1, len(batch.targets)) / parts.recipe.batch.accumulate",
+        "a mean of the micro-batches' means",
+        _ACCUMULATION,
+        quick=True,
+    ),
+    Fault(LOOP, "loss += summed.detach()", "loss = summed.detach()", "the loss of the last micro-batch", _ACCUMULATION),
+    Fault(DDP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
+    Fault(
+        LOOP,
+        "sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)",
+        "sync = parts.strategy.without_sync(parts.module)",
+        "no all-reduce: each rank trains a model of its own",
+        _RANKS,
+        quick=True,
+    ),
+    Fault(
+        DDP,
+        "return DistributedDataParallel(",
+        "return objective or DistributedDataParallel(",
+        "the model is not wrapped: no all-reduce",
+        _RANKS,
+    ),
+    Fault(
+        LOOP,
+        "nothing = batch.targets[:0]",
+        "nothing = batch.targets[:1]",
+        "a rank without work teaches a token twice",
+        f"{_EQUIVALENCE}::test_a_rank_without_work",
+    ),
+    Fault(
+        LOOP,
+        "torch.nn.utils.clip_grads_with_norm_(self._trainable, limit, norm)",
+        "pass",
+        "gradients are not clipped",
+        _LINEAR,
+    ),
+    Fault(
+        LOOP,
+        "        optimizer.zero_grad(set_to_none=True)",
+        "        pass",
+        "gradients of all steps add up",
+        _LINEAR,
+    ),
+    Fault(
+        LOOP,
+        "rate = parts.schedule.learning_rate(self.counters.step)",
+        "rate = parts.schedule.learning_rate(self.counters.step + 1)",
+        "learning rate one step ahead",
+        _LINEAR,
+        quick=True,
+    ),
+    Fault(
+        "train/schedule.py",
+        "math.ceil(total_steps * section.warmup_ratio)",
+        "int(total_steps * section.warmup_ratio)",
+        "a warm-up step too few",
+        "tests/unit/train/test_schedule.py",
+    ),
+    Fault(
+        "train/schedule.py",
+        "0.5 * (1 + math.cos(math.pi * progress))",
+        "math.cos(math.pi / 2 * progress)",
+        "another cosine",
+        "tests/unit/train/test_schedule.py",
+        quick=True,
+    ),
+    Fault(
+        "train/optimizer.py",
+        '"params": [each for each in trainable if each.ndim < 2], "weight_decay": 0.0',
+        '"params": [each for each in trainable if each.ndim < 2], "weight_decay": weight_decay',
+        "weight decay on norms and biases",
+        _LINEAR,
+    ),
+    Fault(
+        "train/window.py",
+        "self.loss, self.norm = (loss / self.labelled",
+        "self.loss, self.norm = (loss / self.counts[-1] / len(self.counts)",
+        "records of several steps weigh every step alike",
+        f"{_EQUIVALENCE}::test_a_record_of_several_steps_is_the_mean_over_their_tokens",
+    ),
+    # Labels and batches
+    Fault(
+        "data/collate.py",
+        "shifted[:-1] = labels[1:]",
+        "shifted[:] = labels",
+        "every token is asked to predict itself",
+        _COLLATE,
+        quick=True,
+    ),
+    Fault(
+        "data/collate.py",
+        "shifted[:-1] = labels[1:]",
+        "shifted[:-2] = labels[2:]",
+        "every token predicts the one after the next",
+        _LINEAR,
+    ),
+    Fault(
+        "data/collate.py",
+        "shifted[ends - 1] = IGNORED",
+        "shifted[-1] = IGNORED",
+        "a document's end predicts the next document's beginning",
+        _COLLATE,
+        quick=True,
+    ),
+    Fault(
+        "data/collate.py",
+        "(np.arange(ends[-1]) - np.repeat(ends - lengths, lengths))[None]",
+        "np.arange(ends[-1])[None]",
+        "positions go on counting in packed documents",
+        _COLLATE,
+        quick=True,
+    ),
+    Fault(
+        "data/collate.py",
+        "targets = np.full((len(rows), longest), IGNORED, dtype=np.int64)",
+        "targets = np.full((len(rows), longest), pad_id, dtype=np.int64)",
+        "padding is learnt",
+        _COLLATE,
+    ),
+    Fault(
+        "data/collate.py",
+        'digest.update(labels.astype("<i4").tobytes())',
+        "pass",
+        "batch_hash does not see labels",
+        _COLLATE,
+        quick=True,
+    ),
+    Fault(
+        "data/plan.py",
+        "np.random.default_rng((self._seed, epoch))",
+        "np.random.default_rng((self._seed, 0))",
+        "every epoch has the same order",
+        _PLAN,
+        quick=True,
+    ),
+    Fault(
+        "data/plan.py",
+        "(micro * world_size + rank) * per_device",
+        "(micro + rank) * per_device",
+        "ranks see rows twice and others never",
+        _PLAN,
+    ),
+    Fault(
+        "data/plan.py",
+        "bins = pack_best_fit(self._lengths, self._capacity, order)",
+        "bins = pack_best_fit(self._lengths, self._capacity, order)[:-1]",
+        "the last packed sequence is lost",
+        _PLAN,
+    ),
+    Fault(
+        "data/store.py",
+        "learnt[starts] = False",
+        "pass",
+        "labels that nothing predicts count in the divisor",
+        "tests/unit/data/test_store.py",
+    ),
+    Fault(
+        "data/labels.py",
+        "ranges.append((first, stop))",
+        "ranges.append((first + 1, stop))",
+        "an answer's first token is not learnt",
+        _SPANS,
+        quick=True,
+    ),
+    Fault(
+        "data/labels.py",
+        "ranges.append((first, stop))",
+        "ranges.append((first - 1, stop))",
+        "the prompt's last token is learnt",
+        _SPANS,
+    ),
+    Fault(
+        "data/spans.py",
+        "return (span[0], found.end()) if found else span",
+        "return span",
+        "the end of the answer is not learnt: the model never stops",
+        _SPANS,
+    ),
+    Fault(
+        "data/spans.py",
+        'text += template.tokenizer.eos or ""',
+        'text += ""',
+        "no EOS where the template writes none: the model never stops",
+        _SPANS,
+    ),
+    Fault(
+        "data/tokenize.py",
+        "ids = ids[: self.max_length]",
+        "ids = [*ids[: self.max_length - 1], ids[-1]]",
+        "an EOS at the end of truncated rows",
+        f"{_TOKENIZE}::test_the_end_is_cut_with_its_eos_and_counted",
+    ),
+    # The cache of tokens
+    Fault(
+        "data/fingerprint.py",
+        '"template": digest(template) if template.is_file() else None',
+        '"template": None',
+        "tokens of an old template",
+        _FINGERPRINT,
+    ),
+    Fault(
+        "data/fingerprint.py", '"tokenizer": tokenizer', '"tokenizer": len(tokenizer)', "tokens of another tokenizer",
+        _FINGERPRINT, quick=True,
+    ),
+    Fault("data/fingerprint.py", '"code": _code_version()', '"code": ""', "tokens of old code", _FINGERPRINT),
+    Fault(
+        "data/fingerprint.py",
+        '_KEYS_WITHOUT_EFFECT = {"packing", "processes"}',
+        '_KEYS_WITHOUT_EFFECT = {"packing", "processes", "max_length"}',
+        "tokens of another max_length",
+        f"{_PREPARE}::test_keys_that_change_tokens_change_the_fingerprint",
+    ),
+    Fault(
+        "data/fingerprint.py",
+        '_KEYS_WITHOUT_EFFECT = {"packing", "processes"}',
+        '_KEYS_WITHOUT_EFFECT = {"packing", "processes", "template"}',
+        "tokens of another named template",
+        f"{_PREPARE}::test_keys_that_change_tokens_change_the_fingerprint",
+    ),
+    # Model, attention, loss
+    Fault(
+        "train/attention/sdpa.py",
+        "if cu_seqlens is None or len(cu_seqlens) == 2:",
+        "if True:",
+        "packed documents see each other",
+        _ATTENTION,
+        quick=True,
+    ),
+    Fault(
+        "train/attention/sdpa.py",
+        "if cu_seqlens is None or len(cu_seqlens) == 2:",
+        "if cu_seqlens is None or len(cu_seqlens) != 2:",
+        "packed documents see each other, and a run begins",
+        f"{_EQUIVALENCE}::test_packed_is_padded_token_by_token",
+    ),
+    Fault(
+        "train/attention/eager.py",
+        "lengths = document_lengths(cu_seqlens) if cu_seqlens else [query.shape[2]]",
+        "lengths = [query.shape[2]]",
+        "packed documents see each other",
+        _ATTENTION,
+    ),
+    Fault(
+        "train/attention/eager.py",
+        "(distance < window)",
+        "(distance <= window)",
+        "a sliding window one token too wide",
+        f"{_ARCHITECTURES}[Mistral]",
+    ),
+    Fault(
+        "train/attention/sdpa.py",
+        "if sliding_window is not None and length > sliding_window:",
+        "if False:",
+        "sliding windows are ignored",
+        f"{_ARCHITECTURES}[Mistral]",
+    ),
+    Fault(
+        "train/attention/sdpa.py",
+        "scale=scaling,",
+        "scale=None,",
+        "the model's own scale of scores is ignored",
+        f"{_ARCHITECTURES}[Granite]",
+    ),
+    Fault(
+        "train/guard.py",
+        "if not difference <= allowed:",
+        "if difference != difference:",
+        "the proof of isolation proves nothing",
+        _GUARD,
+    ),
+    Fault(
+        "train/guard.py",
+        "return bool(torch.allclose(found, expected,",
+        "return True or bool(torch.allclose(found, expected,",
+        "scaled and capped logits are skipped in the loss",
+        f"{_ARCHITECTURES}[Gemma2]",
+    ),
+    Fault(
+        "train/loss/cross_entropy.py",
+        "grad_weight.addmm_(grad.t(), chunk)",
+        "grad_weight.copy_(grad.t() @ chunk)",
+        "the head learns from the last chunk only",
+        _CROSS_ENTROPY,
+        quick=True,
+    ),
+    Fault(
+        "train/loss/cross_entropy.py",
+        "grad_hidden * grad_output.to(grad_hidden.dtype)",
+        "grad_hidden",
+        "the decoder's gradient is not scaled",
+        _CROSS_ENTROPY,
+    ),
+    Fault(
+        "train/tuner/lora.py",
+        "lora_alpha=scale_of(lora)",
+        "lora_alpha=scale_of(lora) / lora.rank",
+        "LoRA's scale divided by the rank twice",
+        f"{_OUTCOME}::test_an_adapter",
+        quick=True,
+    ),
+    Fault(
+        "train/tuner/lora.py",
+        "use_rslora=lora.rslora",
+        "use_rslora=False",
+        "rslora has no effect",
+        f"{_OUTCOME}::test_an_adapter",
+    ),
+    Fault(
+        "train/tuner/lora.py",
+        "else 2 * lora.rank",
+        "else lora.rank",
+        "another alpha than the documentation says",
+        f"{_OUTCOME}::test_alpha_is_twice_the_rank",
+    ),
+    Fault(
+        "train/model.py",
+        "table[rows:] = table[:rows].float().mean(0).to(table.dtype)",
+        "table[rows:] = 0",
+        "new tokens begin at zero",
+        f"{_OUTCOME}::test_new_tokens",
+    ),
+    # Evaluation
+    Fault(
+        "train/evaluate.py",
+        "objective.eval()",
+        "objective.train()",
+        "evaluation with dropout",
+        f"{_OUTCOME}::test_evaluation_is_without_dropout",
+        quick=True,
+    ),
+    Fault(
+        "train/evaluate.py",
+        "objective.train(was_training)",
+        "objective.train(False)",
+        "no dropout after the first evaluation",
+        f"{_OUTCOME}::test_evaluating_changes_nothing_in_training",
+    ),
+    Fault(
+        "train/evaluate.py",
+        "labelled = int(self._dataset.label_counts.sum())",
+        "labelled = int(self._dataset.lengths.sum())",
+        "evaluation loss divided by all tokens",
+        f"{_OUTCOME}::test_evaluation_is_the_mean_over_labelled_tokens",
+    ),
+    Fault(
+        LOOP,
+        "counters.worse_evaluations >= early.patience",
+        "counters.worse_evaluations > early.patience",
+        "early stop one evaluation late",
+        f"{_OUTCOME}::test_early_stop_counts_evaluations_without_improvement",
+    ),
+    Fault(
+        "train/attempt.py",
+        "parts.checkpointer.load(run.checkpoint(best))",
+        "pass",
+        "the last weights come out instead of the best",
+        f"{_OUTCOME}::test_the_best_checkpoint_is_what_comes_out",
+    ),
+    # Checkpoints
+    Fault(
+        "train/checkpoint.py",
+        'torch.set_rng_state(content["cpu"])',
+        "pass",
+        "a resumed run draws other dropout",
+        _GOES_ON,
+        quick=True,
+    ),
+    Fault(
+        "train/checkpoint.py",
+        "self._restore_optimizer(tensors)",
+        "pass",
+        "a resumed run forgets AdamW's moments",
+        _GOES_ON,
+    ),
+    Fault(
+        "train/attempt.py",
+        "run.cut_back(counters.step, counters.evaluated_step)",
+        "pass",
+        "steps stand twice in metrics.jsonl after a resume",
+        _GOES_ON,
+    ),
+    Fault(
+        "train/checkpoint.py",
+        "sync_tree(directory)",
+        "pass",
+        "a checkpoint gets its name before its content is on the disk",
+        f"{_CHECKPOINT}::test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk",
+    ),
+    Fault(
+        "train/checkpoint.py",
+        "self._pending = _then(pending, lambda: self._finish(step, directory))",
+        "self._finish(step, directory)",
+        "a checkpoint gets its name before its content is written",
+        _CHECKPOINT,
+    ),
+    Fault(
+        "train/checkpoint.py",
+        "sync_directory(self._run.checkpoints)",
+        "pass",
+        "a checkpoint's name is lost with the power",
+        f"{_CHECKPOINT}::test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk",
+    ),
+    Fault(
+        "core/files.py",
+        "                os.fsync(file.fileno())",
+        "                pass",
+        "run.json is empty after a power cut",
+        f"{_CHECKPOINT}::test_a_file_gets_its_name_when_its_content_is_on_the_disk",
+        quick=True,
+    ),
+    Fault(
+        "core/files.py",
+        "        sync_directory(path.parent)",
+        "        pass",
+        "a rename is lost with the power",
+        f"{_CHECKPOINT}::test_a_file_gets_its_name_when_its_content_is_on_the_disk",
+    ),
+    Fault(
+        "train/export.py",
+        "sync_tree(temporary)",
+        "pass",
+        "the final model is not on the disk when the run says that it is",
+        f"{_CHECKPOINT}::test_everything_that_a_run_leaves_was_flushed_before_it_was_named",
+    ),
+    Fault(
+        "data/prepare.py",
+        "sync_tree(building)",
+        "pass",
+        "cached tokens are not on the disk when they get their name",
+        f"{_CHECKPOINT}::test_everything_that_a_run_leaves_was_flushed_before_it_was_named",
+    ),
+]  # fmt: skip

@@ -1,0 +1,153 @@
+"""Try the tests on faulty copies of the source: every fault must be noticed. `python tests/mutants/run.py --help`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults import FAULTS, Fault
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+TABLE = ROOT / "docs" / "mutants.md"
+PATIENCE_SECONDS = 180
+# Imported once, before the processes that test are forked: each would pay seconds for them.
+HEAVY = (
+    "torch", "torch.distributed.checkpoint", "torch.nn.parallel", "transformers", "peft", "pyarrow", "tokenizers",
+    "pytest", "transformers.models.qwen2.modeling_qwen2", "transformers.models.auto.modeling_auto",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    fault: Fault
+    outcome: str
+    """killed, survived, or broken: the tests did not run."""
+    by: str
+    output: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="only faults in whose file or text one of these words occurs")
+    parser.add_argument("--quick", action="store_true", help="only the sample that `make test` tries")
+    parser.add_argument("--jobs", type=int, default=1, help="faults that are tried side by side")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
+    arguments = parser.parse_args()
+    chosen = [fault for fault in FAULTS if fault.quick or not arguments.quick]
+    if arguments.words:
+        chosen = [fault for fault in chosen if any(word in f"{fault.file} {fault.spoils}" for word in arguments.words)]
+    for name in HEAVY:
+        importlib.import_module(name)
+    # In the sample this is left out: `make test` runs these tests on the same source.
+    if not arguments.quick and (failures := without_fault(chosen)):
+        print(f"the tests fail on the source without a fault\n{failures[-3000:]}")
+        return 1
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        verdicts = []
+        for verdict in pool.map(judge, chosen):
+            verdicts.append(verdict)
+            print(f"{verdict.outcome:8}  {verdict.fault.file}: {verdict.fault.spoils} ({verdict.by})", flush=True)
+            if verdict.outcome != "killed":
+                print(verdict.output[-3000:], flush=True)
+    alive = [verdict for verdict in verdicts if verdict.outcome != "killed"]
+    print(f"{len(verdicts) - len(alive)} of {len(verdicts)} faults were noticed")
+    if arguments.write:
+        TABLE.write_text(as_table(verdicts))
+    return 1 if alive or not verdicts else 0
+
+
+def without_fault(faults: Sequence[Fault]) -> str:
+    """What fails on the source as it is; a test that fails anyway notices nothing. Empty when all pass."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        place = Path(name)
+        code = _test(sorted({fault.test for fault in faults}), SOURCE, place, patience=5 * PATIENCE_SECONDS)
+        return "" if code == 0 else (place / "output").read_text(errors="replace")
+
+
+def judge(fault: Fault) -> Verdict:
+    """Run the fault's test on a copy of the source that has the fault."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        place = Path(name)
+        source = place / "src"
+        shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+        path = source / "ascendtune" / fault.file
+        text = path.read_text()
+        if (places := text.count(fault.old)) != 1:
+            return Verdict(fault, "broken", f"stands there {places} times", fault.old)
+        path.write_text(text.replace(fault.old, fault.new))
+        code = _test([fault.test], source, place, patience=PATIENCE_SECONDS)
+        output = (place / "output").read_text(errors="replace")
+    failed = re.search(r"^FAILED (.+?)(?: - .*)?$", output, re.MULTILINE)
+    if code == 1 and failed:
+        return Verdict(fault, "killed", failed.group(1).rpartition("/")[2], output)
+    if code is None:
+        return Verdict(fault, "broken", f"no end after {PATIENCE_SECONDS} s", output)
+    return Verdict(fault, "survived" if code == 0 else "broken", fault.test, output)
+
+
+def _test(tests: Sequence[str], source: Path, place: Path, *, patience: float) -> int | None:
+    """pytest's exit code: 0 all passed, 1 some failed, others: it could not run; None: it did not end."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os._exit(_be_pytest(tests, source, place))
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def _be_pytest(tests: Sequence[str], source: Path, place: Path) -> int:
+    import pytest
+
+    output = os.open(place / "output", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(ROOT)
+    # For the processes that tests start, too.
+    os.environ |= {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(source))
+    options = ["-x", "-q", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider", f"--basetemp={place / 'tests'}"]
+    code = int(pytest.main([*options, *tests]))
+    sys.stdout.flush()
+    used = sys.modules.get("ascendtune")
+    return code if used is None or str(source) in str(used.__file__) else 3
+
+
+def as_table(verdicts: Sequence[Verdict]) -> str:
+    lines = [
+        "# Faults that the tests notice",
+        "",
+        "Written by `make mutants`: each fault is put into a copy of the source, and the named test is run on it.",
+        f"{sum(each.outcome == 'killed' for each in verdicts)} of {len(verdicts)} were noticed.",
+        "",
+        "| file | fault: what it does to a run | noticed by |",
+        "|---|---|---|",
+    ]
+    for verdict in verdicts:
+        by = f"`{verdict.by}`" if verdict.outcome == "killed" else f"**{verdict.outcome}**"
+        lines.append(f"| {verdict.fault.file} | {verdict.fault.spoils} | {by} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""The faults of `faults.py` still fit the source, and a sample of them is noticed; `make mutants` tries all."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src" / "ascendtune"
+
+
+def test_every_fault_has_its_place_in_the_source() -> None:
+    faults = runpy.run_path(str(HERE / "faults.py"))["FAULTS"]
+    for fault in faults:
+        places = (SOURCE / fault.file).read_text().count(fault.old)
+        assert places == 1, f"{fault.file}: stands there {places} times: {fault.old}"
+        assert fault.new != fault.old
+        assert (HERE.parents[1] / fault.test.partition("::")[0]).is_file(), fault.test
+
+
+def test_a_sample_of_faults_is_noticed() -> None:
+    tried = subprocess.run([sys.executable, HERE / "run.py", "--quick"], capture_output=True, text=True, timeout=600)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
