@@ -70,6 +70,29 @@ class Device(ABC):
     def supports_fp16(self) -> bool: ...
 
     @property
+    def computes_bf16(self) -> bool:
+        """Whether bf16 works at all, however slowly; a chip that lacks it raises in the middle of a step."""
+        return self.supports_bf16
+
+    supports_fp64 = True
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether tensors of this device are in host memory: nothing to copy, pin or offload."""
+        return False
+
+    def random_state(self) -> torch.Tensor | None:
+        """State of the device's own generator; None where torch's CPU generator is the only one."""
+        import torch
+
+        return torch.get_device_module(self.torch_device).get_rng_state()  # type: ignore[no-any-return]
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        import torch
+
+        torch.get_device_module(self.torch_device).set_rng_state(state)
+
+    @property
     def fused_optimizer(self) -> bool:
         """Whether torch's AdamW takes `fused=True` here."""
         return True

@@ -37,7 +37,7 @@ class DeviceBatch:
 def to_device(batch: Batch, device: Device) -> DeviceBatch:
     """Copy a batch to the device, without waiting for the copy."""
     target = device.torch_device
-    on_host = target.type == "cpu"
+    on_host = device.shares_host_memory
 
     def move(array: np.ndarray[Any, Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

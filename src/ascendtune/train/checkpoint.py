@@ -266,8 +266,8 @@ def _save_random_state(directory: Path, strategy: Strategy) -> None:
     from safetensors.torch import save
 
     content = {"cpu": torch.get_rng_state()}
-    if strategy.device.kind != "cpu":
-        content["device"] = torch.get_device_module(strategy.device.torch_device).get_rng_state()
+    if (of_device := strategy.device.random_state()) is not None:
+        content["device"] = of_device
     path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
     with path.open("wb") as file:
         file.write(save(content))
@@ -286,8 +286,8 @@ def _read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.T
 def _restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
     if "cpu" in content:
         torch.set_rng_state(content["cpu"])
-    if "device" in content and strategy.device.kind != "cpu":
-        torch.get_device_module(strategy.device.torch_device).set_rng_state(content["device"])
+    if "device" in content:
+        strategy.device.set_random_state(content["device"])
 
 
 def _damaged(directory: Path, why: object) -> MachineError:

@@ -29,7 +29,7 @@ def activation_store(section: MemorySection, device: Device) -> Callable[[], Abs
     """Makes the context of a forward pass: what backward needs goes to host memory, where the recipe asks for it."""
     if not section.offload_activations:
         return nullcontext
-    if device.kind == "cpu":
-        warn("memory.offload_activations has no effect on CPU: activations are in host memory already")
+    if device.shares_host_memory:
+        warn(f"memory.offload_activations has no effect on {device.kind}: activations are in host memory already")
         return nullcontext
     return lambda: save_on_cpu(pin_memory=True, device_type=device.kind)

@@ -51,8 +51,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         raise MachineError(
             f"{device.name} ({device.kind}) does not train in fp16", remedy="use precision: bf16 or fp32"
         )
-    elif compute == "bf16" and not device.supports_bf16 and device.kind != "cpu":
-        # Every CPU computes bf16, only slowly; an accelerator without it raises in the middle of the first step.
+    elif compute == "bf16" and not device.computes_bf16:
         raise MachineError(f"{device.name} has no bf16", remedy="use precision: fp16 or fp32")
     weights = recipe.model.dtype
     if weights == "auto":

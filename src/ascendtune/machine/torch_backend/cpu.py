@@ -52,6 +52,20 @@ class CpuDevice(Device):
         return bool(torch.cpu._is_avx512_bf16_supported()) or bool(torch.cpu._is_amx_tile_supported())
 
     @property
+    def computes_bf16(self) -> bool:
+        return True
+
+    @property
+    def shares_host_memory(self) -> bool:
+        return True
+
+    def random_state(self) -> torch.Tensor | None:
+        return None
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        """A state of another kind of device has no meaning here."""
+
+    @property
     def supports_fp16(self) -> bool:
         return False
 

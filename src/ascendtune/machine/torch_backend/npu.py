@@ -28,6 +28,7 @@ def npu_is_usable() -> bool:
 class NpuDevice(Device):
     kind = "npu"
     collective_backend = "hccl"
+    supports_fp64 = False
 
     def __init__(self, index: int = 0) -> None:
         super().__init__(index)

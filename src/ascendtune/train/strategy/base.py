@@ -35,7 +35,7 @@ class Strategy:
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
-        return _stack(values, self.device).tolist()
+        return stack(values, self.device).tolist()
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -48,15 +48,10 @@ class Strategy:
         """Leave the process group."""
 
 
-def _stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
+def stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
+    """(values,) on the device: scalars that are there already, and numbers of the host, copied once."""
     # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
-    dtype = torch.float64 if device.kind != "npu" else torch.float32
-    target = device.torch_device
-    return torch.stack(
-        [
-            value.detach().to(dtype)
-            if isinstance(value, torch.Tensor)
-            else torch.tensor(value, dtype=dtype, device=target)
-            for value in values
-        ]
-    )
+    dtype = torch.float64 if device.supports_fp64 else torch.float32
+    numbers = torch.tensor([each for each in values if not isinstance(each, torch.Tensor)], dtype=dtype)
+    copied = iter(numbers.to(device.torch_device).unbind())
+    return torch.stack([each.detach().to(dtype) if isinstance(each, torch.Tensor) else next(copied) for each in values])

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ascendtune.machine.device import Device
-from ascendtune.train.strategy.base import Strategy, _stack
+from ascendtune.train.strategy.base import Strategy, stack
 
 # Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.
 _TIMEOUT = timedelta(minutes=30)
@@ -30,13 +30,13 @@ class DdpStrategy(Strategy):
         backend = device.collective_backend
         # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.
         both = backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}"
-        accelerator = device.torch_device if device.kind != "cpu" else None
+        accelerator = None if device.shares_host_memory else device.torch_device
         dist.init_process_group(both, timeout=_TIMEOUT, device_id=accelerator)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        ids = None if self.device.kind == "cpu" else [self.device.index]
+        ids = None if self.device.shares_host_memory else [self.device.index]
         # Buffers (rotary frequencies) never change, so nothing is sent for them. torch 2.13 renamed the argument.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
         options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
@@ -46,7 +46,7 @@ class DdpStrategy(Strategy):
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        stacked = _stack(values, self.device)
+        stacked = stack(values, self.device)
         dist.all_reduce(stacked)
         return stacked.tolist()
 
