@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from ascendtune.core.errors import MachineError
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.train.precision import choose_precision
+from ascendtune.train.recipe import Recipe
+
+
+def device(*, bf16: bool, fp16: bool, emulates: bool = False) -> CpuDevice:
+    """A CPU that claims the abilities of another chip."""
+    abilities = {"supports_bf16": bf16, "computes_bf16": bf16 or emulates, "supports_fp16": fp16, "name": "a chip"}
+    return type("Chip", (CpuDevice,), abilities)()
+
+
+def recipe(precision: str = "auto", tuner: str = "full", dtype: str = "auto") -> Recipe:
+    return Recipe.check(
+        {
+            "model": {"path": "m", "dtype": dtype},
+            "data": {"train": "d.json"},
+            "method": {"tuner": tuner},
+            "precision": precision,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("chip", "expected"),
+    [
+        (device(bf16=True, fp16=True), "bf16"),
+        (device(bf16=False, fp16=True), "fp16"),  # Ascend 910A, V100
+        (device(bf16=False, fp16=False, emulates=True), "fp32"),  # a CPU without bf16 instructions
+    ],
+)
+def test_auto_is_the_best_that_the_device_has(chip, expected):
+    assert choose_precision(recipe(), chip).compute == expected
+
+
+def test_what_a_device_cannot_is_refused_before_it_starts():
+    with pytest.raises(MachineError, match="a chip has no bf16"):
+        choose_precision(recipe("bf16"), device(bf16=False, fp16=True))
+    with pytest.raises(MachineError, match="does not train in fp16"):
+        choose_precision(recipe("fp16"), device(bf16=True, fp16=False))
+    assert choose_precision(recipe("bf16"), device(bf16=False, fp16=False, emulates=True)).compute == "bf16"
+
+
+def test_trained_weights_are_fp32_and_frozen_ones_as_the_products():
+    chip = device(bf16=True, fp16=True)
+    assert choose_precision(recipe(tuner="full"), chip).weights == "fp32"
+    assert choose_precision(recipe(tuner="lora"), chip).weights == "bf16"
+    assert choose_precision(recipe(tuner="lora", dtype="fp32"), chip).weights == "fp32"
+
+
+def test_only_fp16_scales_its_loss():
+    chip = device(bf16=True, fp16=True)
+    assert choose_precision(recipe("fp16"), chip).scaler() is not None
+    assert choose_precision(recipe("bf16"), chip).scaler() is None
+    with choose_precision(recipe("bf16"), chip).autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+    with choose_precision(recipe("fp32"), chip).autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
