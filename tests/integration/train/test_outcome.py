@@ -153,9 +153,9 @@ def test_an_adapter(
     in_memory: list[Any] = []
     export = attempt.export_model
 
-    def note(tuned: Any, *others: Any) -> None:
+    def note(tuned: Any, *others: Any, **named: Any) -> None:
         in_memory.append(tuned)
-        export(tuned, *others)
+        export(tuned, *others, **named)
 
     monkeypatch.setattr(attempt, "export_model", note)
     method = {"tuner": "lora", "lora": {**LORA["lora"], "rslora": rslora}}
