@@ -1,0 +1,71 @@
+"""What is in the machine, as the vendors' tools say it. What a vendor does not say is None, never a guess."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class DeviceProcess:
+    """A process that holds memory on a device.
+
+    `pid` is the host's; `container_pid` is the same process as its container numbers it, where the vendor tells both.
+    """
+
+    pid: int
+    container_pid: int | None = None
+    name: str | None = None
+    memory_used_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One chip (an A3 card has two). The order of the fields is the order of the JSON."""
+
+    kind: Literal["npu", "cuda"]
+    npu_id: int | None = None
+    """The card, as npu-smi numbers it; not consecutive on inference servers."""
+    chip_id: int | None = None
+    phy_id: int | None = None
+    """Physical id; for CUDA the index that NVML counts by."""
+    name: str | None = None
+    health: str | None = None
+    """The vendor's word: OK, Warning, Alarm, Critical."""
+    bus_id: str | None = None
+    utilization_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    """High-bandwidth memory where the chip has it, else DDR."""
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: int | None = None
+    hugepages_used: int | None = None
+    hugepages_total: int | None = None
+    processes: tuple[DeviceProcess, ...] = ()
+    logical_id: int | None = field(default=None, compare=False)
+    """What the kind's visibility variable takes; not part of the JSON."""
+
+    def as_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        del content["logical_id"]
+        return {**content, "processes": list(content["processes"])}
+
+    @property
+    def label(self) -> str:
+        """How messages call it: "NPU 4", "NPU 4 chip 1", "GPU 0"."""
+        if self.kind == "cuda":
+            return f"GPU {self.phy_id}"
+        return f"NPU {self.npu_id}" + (f" chip {self.chip_id}" if self.chip_id else "")
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why the inventory says less than it could: the tool's own words, put plainly, with what to do."""
+
+    code: str
+    what: str
+    remedy: str
+    evidence: str = ""
+    """The line that says so."""
+    blinding: bool = False
+    """Nothing about the devices could be learnt."""

@@ -1,0 +1,244 @@
+"""`npu-smi info`: the table of every generation and driver.
+
+A chip takes two lines: card, name, health, power, temperature, huge pages; then chip, bus, utilisation, memory. Which
+column stands where is read from the two header lines, so that an extra border (950), an extra column (A3's Phy-ID, the
+inference cards' Device), a missing one (no HBM) or another order make no difference. Without header lines only what
+shows its meaning by its form is read: card and name, health, bus.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.npu import table
+from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, pair, ratio, word
+from ascendtune.machine.npu.table import Header, Row, Values
+from ascendtune.machine.npu.trouble import read_troubles
+
+_VERSIONS = re.compile(r"\|\s*npu-smi\s+(?P<tool>[^\s|]+)(?:\s+Version:\s*(?P<driver>[^\s|]+)\s*\||\s)")
+_BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}")
+_CARD_AND_NAME = re.compile(r"(?P<npu>[0-9]+)\s+(?P<name>(?=\S*[A-Za-z])\S+)")
+_HEALTHS = {"ok", "warning", "alarm", "critical", "unknown"}
+"""npu-smi's words for health (manual of npu-smi: general, important, emergency alarm)."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """What one `npu-smi info` said."""
+
+    npu_smi_version: str | None = None
+    driver_version: str | None = None
+    devices: tuple[Accelerator, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    whole: bool = False
+    """The table was complete, so that the place of a device in it is its logical id."""
+
+
+def read_info(text: str) -> Info:
+    """Read the answer to `npu-smi info`, or a capture that holds it. Of several tables the last with devices counts.
+
+    Never raises; what cannot be told is None, what npu-smi complains about is among the troubles.
+    """
+    readers = [_Reader()]
+    for line in map(table.clean, text.splitlines()):
+        if _VERSIONS.search(line) and not readers[-1].is_untouched:
+            readers.append(_Reader())
+        readers[-1].read(line)
+    told = next((reader for reader in reversed(readers) if reader.cards), readers[0])
+    return replace(told.result(), troubles=read_troubles(text) + told.troubles())
+
+
+@dataclass
+class _Card:
+    first: Accelerator
+    second: Accelerator | None = None
+
+
+@dataclass
+class _Reader:
+    """Reads line by line; what a line is depends on the headers above it."""
+
+    tool: str | None = None
+    driver: str | None = None
+    upper: Header | None = None
+    lower: Header | None = None
+    process: Header | None = None
+    open: _Card | None = None
+    """The chip whose second line may still come; a border closes it."""
+    elided: bool = False
+    cards: list[_Card] = field(default_factory=list)
+    processes: list[tuple[int, int | None, DeviceProcess]] = field(default_factory=list)
+
+    @property
+    def is_untouched(self) -> bool:
+        return self == _Reader()
+
+    def read(self, line: str) -> None:
+        if versions := _VERSIONS.search(line):
+            self.tool, self.driver = versions["tool"], versions["driver"]
+        elif table.is_border(line) or table.is_elision(line):
+            self.open = None
+            self.elided |= table.is_elision(line) and self.process is None
+        elif row := table.read_row(line):
+            if header := table.read_header(row):
+                self._take_header(header)
+            elif self.process:
+                self._take_process(row, self.process)
+            else:
+                self._take_line_of_chip(row)
+
+    def _take_header(self, header: Header) -> None:
+        found = table.names(header)
+        self.open = None
+        if "pid" in found:
+            self.process = header
+        elif "npu" in found and found & {"name", "health"}:
+            self.upper, self.lower, self.process = header, None, None
+        elif "bus" in found:
+            self.lower = header
+
+    def _take_line_of_chip(self, row: Row) -> None:
+        if first := _first_line(row, self.upper):
+            self.open = _Card(first)
+            self.cards.append(self.open)
+        elif second := _second_line(row, self.lower):
+            if self.open:
+                self.open.second = second
+            self.open = None
+        elif len(row.cells) >= (len(self.lower) if self.lower else 3):
+            # A line of this table that cannot be read; the next one may belong to another chip.
+            self.open = None
+
+    def _take_process(self, row: Row, header: Header) -> None:
+        values = table.read_values(row, header)
+        if not values:
+            return
+        npu, pid = natural(values.get("npu")), natural(values.get("pid"))
+        if npu is None or pid is None:
+            return
+        used = bytes_of(values.get("process_memory"), table.unit(header, "process_memory"))
+        container_pid = natural(values.get("container_pid"))
+        process = DeviceProcess(pid, container_pid, word(values.get("process")), used)
+        self.processes.append((npu, natural(values.get("chip")), process))
+
+    def result(self) -> Info:
+        devices: list[Accelerator] = []
+        for card in self.cards:
+            device = _joined(card)
+            mine = tuple(process for npu, chip, process in self.processes if self._holder(npu, chip) is card)
+            if device not in devices:
+                devices.append(replace(device, processes=mine))
+        whole = bool(self.upper and self.lower) and not self.elided and all(card.second for card in self.cards)
+        return Info(self.tool, self.driver, tuple(devices), whole=whole)
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        lost = [process.pid for npu, chip, process in self.processes if self._holder(npu, chip) is None]
+        if not lost:
+            return ()
+        what = f"processes on devices that the table does not list: {', '.join(map(str, lost))}"
+        return (Trouble("process_without_device", what, "ask npu-smi again; its answer was cut"),)
+
+    def _holder(self, npu: int, chip: int | None) -> _Card | None:
+        """The one chip that a line of the process table can mean."""
+        fitting = [card for card in self.cards if card.first.npu_id == npu and _chip_fits(card, chip)]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _chip_fits(card: _Card, chip: int | None) -> bool:
+    # A card whose chip is unknown may be one of two, the other of which was cut off.
+    return chip is None or (card.second is not None and card.second.chip_id == chip)
+
+
+def _joined(card: _Card) -> Accelerator:
+    if card.second is None:
+        return card.first
+    return replace(
+        card.second,
+        npu_id=card.first.npu_id,
+        name=card.first.name,
+        health=card.first.health,
+        power_watts=card.first.power_watts,
+        temperature_celsius=card.first.temperature_celsius,
+        hugepages_used=card.first.hugepages_used,
+        hugepages_total=card.first.hugepages_total,
+    )
+
+
+def _first_line(row: Row, header: Header | None) -> Accelerator | None:
+    if header is None:
+        return _first_line_by_form(row)
+    values = table.read_values(row, header) or {}
+    npu, name, health = natural(values.get("npu")), word(values.get("name")), word(values.get("health"))
+    if npu is None or not (_is_word(name) or _is_word(health)) or _BUS.fullmatch(health or ""):
+        return None
+    if name is not None and name.isdigit():
+        return None
+    used, total = pair(values.get("hugepages"))
+    return Accelerator(
+        "npu",
+        npu_id=npu,
+        name=name,
+        health=health,
+        power_watts=decimal(values.get("power")) if table.unit(header, "power") == "W" else None,
+        temperature_celsius=integer(values.get("temperature")) if table.unit(header, "temperature") == "C" else None,
+        hugepages_used=natural(used),
+        hugepages_total=natural(total),
+    )
+
+
+def _first_line_by_form(row: Row) -> Accelerator | None:
+    cards = [match for cell in row.cells if (match := _CARD_AND_NAME.fullmatch(cell))]
+    healths = [cell for cell in row.cells if cell.lower() in _HEALTHS]
+    if len(cards) != 1 or len(healths) != 1:
+        return None
+    return Accelerator("npu", npu_id=natural(cards[0]["npu"]), name=word(cards[0]["name"]), health=healths[0])
+
+
+def _second_line(row: Row, header: Header | None) -> Accelerator | None:
+    if header is None:
+        buses = [cell for cell in row.cells if _BUS.fullmatch(cell)]
+        return Accelerator("npu", bus_id=buses[0]) if len(buses) == 1 else None
+    values = table.read_values(row, header)
+    if not values or not _is_second(values, header):
+        return None
+    used, total = _memory(values, header)
+    return Accelerator(
+        "npu",
+        chip_id=natural(values.get("chip")),
+        phy_id=natural(values.get("phy")),
+        logical_id=natural(values.get("logical")),
+        bus_id=word(values.get("bus")),
+        utilization_ratio=ratio(values.get("aicore", values.get("npu_utilization"))),
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+    )
+
+
+def _is_second(values: Values, header: Header) -> bool:
+    bus = values.get("bus", "")
+    if not _BUS.fullmatch(bus) and bus != "NA":
+        return False
+    return "chip" not in table.names(header) or natural(values.get("chip")) is not None
+
+
+def _memory(values: Values, header: Header) -> tuple[int | None, int | None]:
+    """HBM where there is HBM, else DDR. A chip with one of them writes 0 / 0 for the other."""
+    hbm_used, hbm_total = _amounts(values, header, "hbm")
+    # A column whose name we cannot read may be that of HBM.
+    could_be_hbm = "hbm" in table.names(header) or any(column.name is None for cell in header for column in cell)
+    if hbm_total or (could_be_hbm and hbm_total != 0):
+        return hbm_used, hbm_total
+    ddr_used, ddr_total = _amounts(values, header, "memory")
+    return (ddr_used, ddr_total) if ddr_total else (None, None)
+
+
+def _amounts(values: Values, header: Header, name: str) -> tuple[int | None, int | None]:
+    used, total = pair(values.get(name))
+    unit = table.unit(header, name)
+    return bytes_of(used, unit), bytes_of(total, unit)
+
+
+def _is_word(text: str | None) -> bool:
+    return text is not None and any(character.isalpha() for character in text)
