@@ -64,13 +64,16 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     return [*lines, *_section("files", places)]
 
 
-def _data(report: dict[str, Any] | None) -> list[str]:
-    if report is None:
-        return []
+def _data(reports: dict[str, Any] | None) -> list[str]:
+    """The reports of the training data, and of the evaluation data where there is some."""
     from ascendtune.cli.terminal import width
     from ascendtune.data.report import DataReport, lines
 
-    return ["", *lines(DataReport.from_json(report), width(sys.stdout) or 100)]
+    shown: list[str] = []
+    for name, report in (reports or {}).items():
+        if report is not None:
+            shown += ["", f"{name} data", *lines(DataReport.from_json(report), width(sys.stdout) or 100)]
+    return shown
 
 
 def _section(title: str, values: dict[str, Any] | None) -> list[str]:
