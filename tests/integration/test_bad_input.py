@@ -22,6 +22,7 @@ import yaml
 from pydantic import BaseModel
 
 from ascendtune.core.config import keys_of
+from ascendtune.core.errors import MachineError
 from ascendtune.core.files import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import worker
@@ -469,6 +470,31 @@ def test_a_disk_that_fills_up_at_a_line_of_metrics(bench: Workshop, disk: Callab
     assert content.endswith(b"\n")
     steps = [json.loads(line)["step"] for line in content.splitlines()]
     assert steps == list(range(1, len(steps) + 1))
+
+
+@pytest.mark.parametrize(
+    "room", [range(11, 32, 4), pytest.param(range(9, 33), marks=pytest.mark.soak)], ids=["some", "all"]
+)
+def test_a_disk_that_is_full_at_any_file(
+    disk: Callable[..., Path], work: Callable[..., tuple[int, str, RunDir]], room: range
+) -> None:
+    """As many files as fit, from a few to all: at each the disk is full once."""
+    words = ("optim.max_steps=4", "checkpoint.every_steps=2", "checkpoint.keep=1", "track.tensorboard=true")
+    codes = []
+    for files in room:
+        run = RunDir(disk(f"size=60m,nr_inodes={files}", str(files)) / "run")
+        try:
+            code, err, _ = work(*words, f"run_dir={run}")
+        except MachineError as error:
+            code, err = error.exit_code, f"error: {error}"
+        codes.append(code)
+        said = [line for line in err.splitlines() if "error: " in line]
+        assert (code == 0 and not said) or (code == 3 and len(said) == 1 and "the disk is full" in said[0]), err
+        assert "Traceback" not in err and "bug in ascendtune" not in err
+        assert not list(run.path.glob(".model.*")) and not list(run.checkpoints.glob(".step_*"))
+        for step in run.checkpoint_steps():
+            assert {path.name for path in run.checkpoint(step).iterdir()} >= {"state.json", ".metadata", "rng"}
+    assert codes == sorted(codes, reverse=True) and {0, 3} == set(codes)
 
 
 def _is_one_message_of_a_worker(said: str) -> None:

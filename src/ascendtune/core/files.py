@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,6 +53,16 @@ def require_writable(path: Path) -> None:
         if not os.access(there, os.W_OK):
             read_only = os.statvfs(there).f_flag & os.ST_RDONLY
             raise OSError(errno.EROFS if read_only else errno.EACCES, "")
+
+
+@contextmanager
+def removed_on_failure(directory: Path) -> Iterator[None]:
+    """Remove `directory` when what happens inside fails: half written, it would only keep the disk full."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def unfinished_files(directory: Path) -> list[Path]:

@@ -241,7 +241,9 @@ def _is_echo(error: BaseException) -> bool:
         return False
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in _ECHOES):
+        # DCP reports a lost rank by an exception of its own.
+        lost = isinstance(cause, RuntimeError) or type(cause).__name__ == "CheckpointException"
+        if lost and any(word in str(cause).lower() for word in _ECHOES):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import sync_directory, sync_tree, write_json
+from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.train.strategy.base import Strategy
@@ -79,7 +79,7 @@ class Checkpointer:
         self.wait()
         tensors = self._tensors()
         directory = self._run.checkpoints / f".step_{step}.writing"
-        with translated_disk_errors(directory, "writing a checkpoint"):
+        with translated_disk_errors(directory, "writing a checkpoint"), removed_on_failure(directory):
             self._require_space(tensors)
             (directory / "rng").mkdir(parents=True, exist_ok=True)
             _save_random_state(directory, self._strategy)
@@ -117,9 +117,12 @@ class Checkpointer:
         pending, self._pending = self._pending, None
         if pending is None:
             return
+        from torch.distributed.checkpoint.api import CheckpointException
+
         try:
             pending.result()
-        except Exception as error:  # whatever the writer raised; it is raised again, in our words
+        # DCP's own exception is no Exception. Whatever the writer raised is raised again, in our words.
+        except (Exception, CheckpointException) as error:
             place = self._run.checkpoint(self._pending_step)
             shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
             fault = next(
@@ -153,7 +156,8 @@ class Checkpointer:
         self._require_same_shapes(tensors, stored, directory)
         try:
             dcp.load(tensors, storage_reader=reader, no_dist=self._strategy.world_size == 1)
-        except Exception as error:  # truncated files surface as errors of zip, pickle, or storage
+        # DCP's own exception is no Exception; truncated files surface as errors of zip, pickle, or storage.
+        except (Exception, dcp.api.CheckpointException) as error:
             raise _damaged(directory, _innermost(error)) from error
         self._restore_optimizer(tensors)
         _restore_random_state(random_state, self._strategy)
@@ -292,7 +296,7 @@ def _restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) 
 
 def _damaged(directory: Path, why: object) -> MachineError:
     return MachineError(
-        f"the checkpoint is damaged: {why}",
+        f"the checkpoint is damaged: {str(why) or type(why).__name__}",
         remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
         where=directory,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import sync_directory, sync_tree
+from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         MachineError: the disk is full or may not be written; what was there before is untouched.
     """
     temporary = directory.with_name(f".{directory.name}.writing")
-    with translated_disk_errors(directory, "writing the model"):
+    with translated_disk_errors(directory, "writing the model"), removed_on_failure(temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         _require_space(tuned, directory.parent)
         # PEFT would find out by asking the hub for the base model's vocabulary.
