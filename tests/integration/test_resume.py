@@ -295,7 +295,8 @@ def test_two_ranks_lose_one_then_become_one(
     words = ("train", "recipe.yaml", "batch.per_device=1")
 
     job = place.start(*words, "--devices", "2")
-    job.until_step(run, 5)
+    # Written in the background: without it the next start would be a first one.
+    job.until(run.checkpoint(4).is_dir)
     _rank(job, 1).kill()
     ended = job.wait()
     assert ended.code == 1 and "rank 1 was killed (SIGKILL)" in ended.err and "Traceback" not in ended.err
@@ -332,6 +333,7 @@ def test_two_ranks_resume_bitwise(bench: Callable[[str], Workshop], number: sign
     for step in (5, 14):
         job = place.start(*words)
         job.until_step(run, step)
+        job.until(run.checkpoint(4).is_dir if step == 5 else run.checkpoint(12).is_dir)
         if number == signal.SIGKILL:
             _rank(job, step % 2).kill()
         else:
