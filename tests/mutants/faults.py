@@ -254,8 +254,8 @@ FAULTS = [
     ),
     Fault(
         "data/tokenize.py",
-        "ids = ids[: self.max_length]",
-        "ids = [*ids[: self.max_length - 1], ids[-1]]",
+        "tokens += encoding.ids[: self.max_length]",
+        "ids = encoding.ids; tokens += ids if len(ids) <= self.max_length else [*ids[: self.max_length - 1], ids[-1]]",
         "an EOS at the end of truncated rows",
         f"{_TOKENIZE}::test_the_end_is_cut_with_its_eos_and_counted",
     ),

@@ -9,6 +9,8 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -181,6 +183,22 @@ def train_on_ranks(recipe: Callable[..., Recipe]) -> Train:
             if each.is_alive():
                 os.kill(each.pid, signal.SIGKILL)
         assert exit_codes == [0] * world_size
+        return Trained(run)
+
+    return start
+
+
+@pytest.fixture
+def start_by_torchrun(recipe: Callable[..., Recipe]) -> Train:
+    """`start_by_torchrun(2, …)`: `torchrun -m ascendtune.train.worker RUNDIR`, as somebody types it."""
+
+    def start(world_size: int, **changes: Any) -> Trained:
+        run = _prepared(recipe(**changes))
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+        ended = subprocess.run(
+            [*torchrun, "-m", "ascendtune.train.worker", run.path], capture_output=True, text=True, timeout=200
+        )
+        assert ended.returncode == 0, ended.stderr
         return Trained(run)
 
     return start

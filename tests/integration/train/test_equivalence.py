@@ -52,6 +52,13 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train) -> None:
     assert_same(together, train(optim=SHORT))
 
 
+def test_two_ranks_under_a_torchrun_of_ones_own(train: Train, start_by_torchrun: Train) -> None:
+    batch = {"per_device": 1, "accumulate": 2}
+    together = start_by_torchrun(2, batch=batch, optim={**SHORT, "max_steps": 2}, data={"packing": True})
+    alone = train(batch={"per_device": 4}, optim={**SHORT, "max_steps": 2}, data={"packing": True})
+    assert_same(together, alone)
+
+
 def test_a_rank_without_work(train: Train, train_on_ranks: Train) -> None:
     """78 rows in batches of 12: the last one of the epoch has 4 rows for rank 0, 2 for rank 1 and none for rank 2."""
     optim = {**SHORT, "max_steps": 8}

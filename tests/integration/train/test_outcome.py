@@ -146,10 +146,9 @@ def test_the_first_loss_of_a_model_that_knows_nothing(train: Train, variant: Cal
     assert trained.losses()[0] == pytest.approx(math.log(512), rel=1e-7)
 
 
-@pytest.mark.parametrize(("rslora", "scale"), [(False, 16 / 4), (True, 16 / 4**0.5)])
-def test_an_adapter(
-    train: Train, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, rslora: bool, scale: float
-) -> None:
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Models as they were in memory when their runs ended."""
     in_memory: list[Any] = []
     export = attempt.export_model
 
@@ -158,6 +157,11 @@ def test_an_adapter(
         export(tuned, *others, **named)
 
     monkeypatch.setattr(attempt, "export_model", note)
+    return in_memory
+
+
+@pytest.mark.parametrize(("rslora", "scale"), [(False, 16 / 4), (True, 16 / 4**0.5)])
+def test_an_adapter(train: Train, tiny_model: Path, exported: list[Any], rslora: bool, scale: float) -> None:
     method = {"tuner": "lora", "lora": {**LORA["lora"], "rslora": rslora}}
     trained = train(method=method, optim={"max_steps": 4, "learning_rate": 0.01})
     base = load(tiny_model)
@@ -165,7 +169,7 @@ def test_an_adapter(
 
     with torch.no_grad():
         reloaded = load_adapter(tiny_model, trained)
-        expected = in_memory[0].eval()(input_ids=ids).logits
+        expected = exported[0].eval()(input_ids=ids).logits
         assert not torch.allclose(expected, base(input_ids=ids).logits, atol=1e-2)
         torch.testing.assert_close(reloaded(input_ids=ids).logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -176,6 +180,19 @@ def test_an_adapter(
                 weight += scale * adapter[f"{prefix}B.weight"] @ adapter[f"{prefix}A.weight"]
         torch.testing.assert_close(base(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
         assert len(adapter) == 2 * 7 * 2, "all seven linear layers of both blocks, A and B"
+
+
+def test_an_adapter_over_new_tokens(train: Train, tiny_model: Path, exported: list[Any]) -> None:
+    from peft import PeftModel
+
+    trained = train(model={"new_tokens": ["<tool>"]}, method=LORA, optim={"max_steps": 3, "learning_rate": 0.01})
+    base = load(tiny_model)
+    base.resize_token_embeddings(513, mean_resizing=False)
+    ids = torch.arange(473, 513)[None]
+    with torch.no_grad():
+        expected = exported[0].eval()(input_ids=ids).logits
+        found = PeftModel.from_pretrained(base, trained.run.model).eval()(input_ids=ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_alpha_is_twice_the_rank(train: Train) -> None:
