@@ -422,6 +422,10 @@ def test_which_run_a_start_takes(interrupted: RunDir) -> None:
     assert run.path == Path("runs/run-2") and message == "starting runs/run-2: runs/run has finished"
     # It has trained nothing, so the next start takes its place.
     assert _prepare()[0].path == Path("runs/run-2")
+    Path("runs/run-2/run.json").write_text("{")
+    error = _refused()
+    assert error.exit_code == 3 and "run.json is damaged" in error.what and error.where == "runs/run-2/run.json"
+    assert _prepare("name=other")[0].path == Path("runs/other")
 
 
 def test_a_checkpoint_by_its_path(interrupted: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

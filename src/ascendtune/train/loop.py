@@ -189,9 +189,10 @@ class Loop:
         # The first rank to leave makes torchrun end the others: nobody leaves before all are done.
         self.parts.strategy.barrier()
         step = self.counters.step
+        extra = "" if self.parts.recipe.checkpoint.resume == "auto" else " with checkpoint.resume=auto"
         raise Stopped(
             f"stopped by {signal.Signals(number).name} after step {step}, with a checkpoint",
-            remedy="give the same command again to go on from there",
+            remedy=f"give the same command again{extra} to go on from there",
             signal_number=number,
             where=self.parts.run.checkpoint(step),
         )
