@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -59,11 +59,12 @@ def test_two_ranks_under_a_torchrun_of_ones_own(train: Train, start_by_torchrun:
     assert_same(together, alone)
 
 
-def test_a_rank_without_work(train: Train, train_on_ranks: Train) -> None:
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_a_rank_without_work(train: Train, train_on_ranks: Train, tuner: str) -> None:
     """78 rows in batches of 12: the last one of the epoch has 4 rows for rank 0, 2 for rank 1 and none for rank 2."""
-    optim = {**SHORT, "max_steps": 8}
-    together = train_on_ranks(3, optim=optim)
-    alone = train(batch={"per_device": 12}, optim=optim)
+    changes: dict[str, Any] = {"optim": {**SHORT, "max_steps": 8}, "method": {"tuner": tuner}}
+    together = train_on_ranks(3, **changes)
+    alone = train(batch={"per_device": 12}, **changes)
     assert_same(together, alone)
 
 
