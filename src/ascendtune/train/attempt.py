@@ -68,7 +68,7 @@ def train(run: RunDir) -> None:
 
 
 def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
-    _be_deterministic(recipe)
+    _be_deterministic(recipe, stack)
     # Data first: while one rank tokenises, no collective may be waiting.
     prepared = _open_data(run, recipe)
     strategy = _join(recipe)
@@ -112,10 +112,11 @@ def _wind_up(run: RunDir, callbacks: list[Callback]) -> None:
             log.warn(str(error))
 
 
-def _be_deterministic(recipe: Recipe) -> None:
+def _be_deterministic(recipe: Recipe, stack: ExitStack) -> None:
     if recipe.deterministic:
         # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        stack.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
         torch.use_deterministic_algorithms(True)
 
 

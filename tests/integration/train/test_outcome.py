@@ -240,6 +240,12 @@ def test_a_seed_decides_every_bit(train: Train, changes: dict[str, Any]) -> None
     assert one.losses() != other.losses() and one.curve("batch_hash") != other.curve("batch_hash")
 
 
+def test_only_deterministic_operations(train: Train) -> None:
+    for packing in (False, True):
+        train(deterministic=True, data={"packing": packing}, optim={"max_steps": 2})
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_fit_is_the_command_as_a_function(recipe: Callable[..., Recipe], other_rows: Path) -> None:
     result = fit(recipe(data={"eval": str(other_rows)}, optim={"max_steps": 2}, eval={"every_steps": 1}))
     assert isinstance(result, FitResult)
