@@ -128,7 +128,7 @@ def make_rows(count: int, parts: list[str]) -> list[dict[str, str]]:
     ]
 
 
-def make_tokenizer(directory: Path, corpus: list[str]) -> None:
+def make_tokenizer(directory: Path, corpus: list[str], vocabulary: int = 8192) -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -136,7 +136,7 @@ def make_tokenizer(directory: Path, corpus: list[str]) -> None:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=8192,
+        vocab_size=vocabulary,
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
