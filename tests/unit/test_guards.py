@@ -30,6 +30,7 @@ def _modules_imported_by(statement: str) -> set[str]:
         "from ascendtune.train import Recipe, fit",
         "import ascendtune.job.backend.local, ascendtune.machine.visible",
         "import ascendtune.data.load, ascendtune.hub.download",
+        "from ascendtune.machine.snapshot import take_snapshot; take_snapshot()",
     ],
 )
 def test_torch_is_imported_by_the_worker_only(statement: str) -> None:

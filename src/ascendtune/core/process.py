@@ -38,6 +38,9 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
     except PermissionError:
         return Finished(tuple(argv), 126, "", f"{argv[0]}: may not be executed")
+    except OSError as error:
+        # A program for another machine, a script without its first line.
+        return Finished(tuple(argv), 126, "", f"{argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode(errors="replace") if isinstance(expired.stdout, bytes) else expired.stdout or ""
         return Finished(tuple(argv), 124, output, f"no answer within {timeout_seconds} s", timed_out=True)

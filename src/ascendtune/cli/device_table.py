@@ -1,0 +1,128 @@
+"""The picture that `ascendtune devices` prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ascendtune.cli.terminal import colour, table, width
+from ascendtune.core.units import count_of, format_bytes
+
+if TYPE_CHECKING:
+    from ascendtune.machine.host import Host
+    from ascendtune.machine.inventory import Accelerator, DeviceProcess
+    from ascendtune.machine.snapshot import Snapshot
+
+_COLUMNS: dict[str, Callable[[Accelerator], str]] = {
+    "name": lambda device: device.name or "-",
+    "id": lambda device: _number(device.logical_id),
+    "npu": lambda device: _number(device.npu_id) + ("" if device.chip_id is None else f".{device.chip_id}"),
+    "health": lambda device: device.health or "-",
+    "load": lambda device: "-" if device.utilization_ratio is None else f"{device.utilization_ratio:.0%}",
+    "memory": lambda device: _memory(device.memory_used_bytes, device.memory_total_bytes),
+    "power": lambda device: "-" if device.power_watts is None else f"{device.power_watts:.0f} W",
+    "temp": lambda device: "-" if device.temperature_celsius is None else f"{device.temperature_celsius} C",
+    "bus": lambda device: device.bus_id or "-",
+    "huge pages": lambda device: _of(device.hugepages_used, device.hugepages_total),
+}
+_RIGHT = ("id", "load", "memory", "power", "temp", "huge pages")
+_FIRST_TO_GO = ("huge pages", "bus", "npu", "temp", "power")
+"""What a narrow terminal does without; all of it is in --json."""
+
+
+def picture(snapshot: Snapshot) -> str:
+    """Versions, one line a device, the processes on them, one line for the host."""
+    return "\n".join(
+        [
+            *_versions(snapshot),
+            _devices(snapshot.devices) if snapshot.devices else _nothing(snapshot),
+            *(_process(device, process) for device in snapshot.devices for process in device.processes),
+            *_wrapped(_host(snapshot.host)),
+        ]
+    )
+
+
+def _versions(snapshot: Snapshot) -> list[str]:
+    cann = ", ".join(kit.version or kit.package_version or "?" for kit in snapshot.versions.toolkits)
+    known = {
+        "npu-smi": snapshot.npu_smi_version,
+        "driver": snapshot.driver_version,
+        "firmware": snapshot.versions.firmware_version,
+        "CANN": cann or None,
+    }
+    line = ", ".join(f"{name} {version}" for name, version in known.items() if version)
+    return _wrapped(line) if line else []
+
+
+def _devices(devices: tuple[Accelerator, ...]) -> str:
+    said = [name for name in _COLUMNS if any(_COLUMNS[name](device) != "-" for device in devices)]
+    if not any(device.chip_id for device in devices) and all(device.npu_id == device.logical_id for device in devices):
+        said = [name for name in said if name != "npu"]
+    if all(not device.hugepages_total for device in devices):
+        said = [name for name in said if name != "huge pages"]
+    rows = {name: [_COLUMNS[name](device) for device in devices] for name in said}
+    limit = width(sys.stdout)
+    for name in _FIRST_TO_GO:
+        if limit is not None and _size(rows) > limit:
+            rows.pop(name, None)
+    # The name gives way when even then the terminal is too narrow.
+    lines = table(list(rows), list(zip(*rows.values(), strict=True)), right=_RIGHT).splitlines()
+    return "\n".join([colour(lines[0], "bold", sys.stdout), *map(_painted, lines[1:], devices)])
+
+
+def _nothing(snapshot: Snapshot) -> str:
+    return "accelerators: unknown, the tool that lists them failed" if snapshot.is_blind else "no accelerator found"
+
+
+def _size(rows: dict[str, list[str]]) -> int:
+    return sum(max(len(name), *map(len, cells)) for name, cells in rows.items()) + 2 * (len(rows) - 1)
+
+
+def _painted(line: str, device: Accelerator) -> str:
+    match (device.health or "").lower():
+        case "alarm" | "critical":
+            return colour(line, "red", sys.stdout)
+        case "warning":
+            return colour(line, "yellow", sys.stdout)
+    return line
+
+
+def _process(device: Accelerator, process: DeviceProcess) -> str:
+    pid = f"pid {process.pid}" + (f" ({process.container_pid} in its container)" if process.container_pid else "")
+    used = "" if process.memory_used_bytes is None else f", {format_bytes(process.memory_used_bytes)}"
+    return f"{device.label}: {process.name or '-'}, {pid}{used}"
+
+
+def _host(host: Host) -> str:
+    usable = f", {host.cores_usable} usable" if host.cores_usable != host.cores else ""
+    memory = f"{format_bytes(host.memory_available_bytes)} of {format_bytes(host.memory_total_bytes)} free"
+    shown = [
+        host.hostname,
+        host.cpu_name,
+        f"{count_of(host.cores or host.cores_usable, 'core')}{usable} ({host.architecture})",
+        None if host.load_average is None else f"load {host.load_average:.1f}",
+        memory,
+        f"{count_of(len(host.numa_nodes), 'NUMA node')}" if len(host.numa_nodes) > 1 else None,
+        host.operating_system,
+    ]
+    return "host: " + ", ".join(part for part in shown if part)
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap
+
+    limit = width(sys.stdout)
+    return textwrap.wrap(text, limit, subsequent_indent="  ") if limit else [text]
+
+
+def _memory(used: int | None, total: int | None) -> str:
+    return "-" if total is None else f"{format_bytes(used)} / {format_bytes(total)}"
+
+
+def _of(used: int | None, total: int | None) -> str:
+    return "-" if total is None else f"{_number(used)} / {total}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

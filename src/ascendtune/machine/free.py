@@ -1,0 +1,74 @@
+"""Which devices nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.units import count_of, format_bytes
+from ascendtune.machine.inventory import Accelerator, DeviceProcess
+from ascendtune.machine.visible import VARIABLES
+
+# Idle 910B cards show 2.6 to 4.2 GB of 32 or 64 GB (transcripts of drivers 23.0 to 26.1): the driver's own share. In a
+# container processes of others are not listed, so that memory is the only sign of them.
+_IDLE_RATIO = 0.15
+
+
+def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]) -> tuple[Accelerator, ...]:
+    """`count` devices without processes and with next to nothing in their memory, in the order of their logical ids.
+
+    NPUs are looked at before GPUs, and only those that the kind's visibility variable in `env` leaves.
+
+    Raises:
+        MachineError: there are not as many; the message says who holds the others.
+    """
+    kind = "npu" if any(device.kind == "npu" for device in devices) else "cuda"
+    ours = [device for device in devices if device.kind == kind and _is_visible(device, env)]
+    if not ours:
+        raise MachineError("there is no accelerator to pick from", remedy="look at `ascendtune devices`")
+    looked_at = [(device, _why_not(device)) for device in ours]
+    free = [device for device, reason in looked_at if reason is None]
+    if len(free) < count:
+        raise _too_few(count, len(free), looked_at)
+    free.sort(key=_rank)
+    return tuple(sorted(free[:count], key=lambda device: device.logical_id or 0))
+
+
+def _rank(device: Accelerator) -> tuple[int, float, int]:
+    """Less memory first. Differences below a twentieth are the driver's: there neighbours are worth more."""
+    used, total = device.memory_used_bytes or 0, device.memory_total_bytes or 1
+    return 20 * used // total, device.utilization_ratio or 0, device.logical_id or 0
+
+
+def _is_visible(device: Accelerator, env: Mapping[str, str]) -> bool:
+    named = env.get(VARIABLES[device.kind])
+    return named is None or str(device.logical_id) in named.split(",")
+
+
+def _why_not(device: Accelerator) -> str | None:
+    """What speaks against a device, or None when it is free."""
+    if device.logical_id is None:
+        return "its logical id is unknown, npu-smi's answer has gaps"
+    if (device.health or "").lower() in ("critical", "unknown"):
+        return f"its health is {device.health}"
+    if device.processes:
+        return "held by " + ", ".join(map(_holder, device.processes))
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    if used is None or not total:
+        return "how much of its memory is used is unknown"
+    if used > _IDLE_RATIO * total:
+        return f"{format_bytes(used)} of {format_bytes(total)} are used, by whom cannot be seen from here"
+    return None
+
+
+def _holder(process: DeviceProcess) -> str:
+    used = "" if process.memory_used_bytes is None else f", {format_bytes(process.memory_used_bytes)}"
+    return f"{process.name or 'a process'} (pid {process.pid}{used})"
+
+
+def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:
+    held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
+    return MachineError(
+        "\n       ".join([f"{count_of(count, 'free device')} asked for, {free} of {len(looked_at)} free", *held]),
+        remedy="ask for fewer, wait, or end those processes",
+    )

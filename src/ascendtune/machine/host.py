@@ -1,0 +1,81 @@
+"""The computer around the devices, through psutil and the kernel's own files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Host:
+    """`cores_usable` are those this process may run on; `numa_nodes` the cores of each node, as "0-23,96-119"."""
+
+    hostname: str
+    architecture: str
+    operating_system: str | None
+    kernel: str
+    cpu_name: str | None
+    cores: int | None
+    cores_usable: int
+    load_average: float | None
+    memory_total_bytes: int
+    memory_available_bytes: int
+    shared_memory_total_bytes: int | None
+    numa_nodes: dict[str, str]
+
+
+def look_at_host(root: Path = Path("/")) -> Host:
+    """What the computer is; `root` is where its files lie."""
+    memory = psutil.virtual_memory()
+    return Host(
+        hostname=socket.gethostname(),
+        architecture=platform.machine(),
+        operating_system=_operating_system(root),
+        kernel=platform.release(),
+        cpu_name=_cpu_name(root),
+        cores=psutil.cpu_count(),
+        cores_usable=len(os.sched_getaffinity(0)),
+        load_average=psutil.getloadavg()[0],
+        memory_total_bytes=memory.total,
+        memory_available_bytes=memory.available,
+        shared_memory_total_bytes=_shared_memory(root),
+        numa_nodes=numa_nodes(root),
+    )
+
+
+def numa_nodes(root: Path = Path("/")) -> dict[str, str]:
+    """Node -> its cores, as the kernel writes them; empty where the kernel does not tell."""
+    nodes = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
+    found = {path.parent.name.removeprefix("node"): _text(path).strip() for path in nodes}
+    return dict(sorted(found.items(), key=lambda node: int(node[0])))
+
+
+def _operating_system(root: Path) -> str | None:
+    name = re.search(r'^PRETTY_NAME="?([^"\n]*)', _text(root / "etc/os-release"), re.MULTILINE)
+    return name[1] if name else None
+
+
+def _cpu_name(root: Path) -> str | None:
+    """x86 calls it "model name", aarch64 kernels of openEuler and Ubuntu give no name at all."""
+    name = re.search(r"^(?:model name|Hardware)\s*:\s*(.*?)\s*$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return name[1] if name else None
+
+
+def _shared_memory(root: Path) -> int | None:
+    try:
+        return psutil.disk_usage(str(root / "dev/shm")).total
+    except OSError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

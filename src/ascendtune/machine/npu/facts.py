@@ -1,0 +1,110 @@
+"""Answers of the form `Key : value`: `npu-smi info -t board|usages|common|memory|ecc|health|power|temp`, `info -l`.
+
+The keys become names with units (`HBM Capacity(MB)` -> `hbm_capacity_bytes`), so that a key of a later driver is read
+without being known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ascendtune.machine.inventory import DeviceProcess
+from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, ratio, word
+
+Fact = int | float | str | None
+
+_PAIR = re.compile(r"\s*(?P<key>[A-Za-z][A-Za-z0-9 ./%_-]*?)\s*(?:\((?P<unit>[A-Za-z%]+)\))?\s*:\s*(?P<value>.*?)\s*")
+_PROCESS = re.compile(
+    r"Process id\s*:\s*(?P<pid>[0-9]+)\s+Process name\s*:\s*(?P<name>.*?)\s+"
+    r"Process memory\((?P<unit>[A-Za-z]+)\)\s*:\s*(?P<memory>[0-9]+)"
+)
+_COUNTS = ("count", "cnt", "npu_id", "chip_id", "slot_id", "phy_id", "logic_id")
+"""Ends of names whose values are counted; other plain values stay text (serial numbers, versions)."""
+
+
+@dataclass
+class Chip:
+    """What one block of an answer says. A block with a `chip_name` but no `chip_id` is a helper chip (mcu)."""
+
+    npu_id: int | None = None
+    chip_id: int | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+
+def read_facts(text: str) -> list[Chip]:
+    """The blocks of an answer, each with the card it belongs to.
+
+    A block ends with an empty line or where a key comes again. The chip's number stands before its values (`-t common`)
+    or behind them (`-t usages`, `-t ecc`); a block that holds only the card's number and counts is left out.
+    """
+    chips: list[Chip] = []
+    npu_id: int | None = None
+    for block in _blocks(text):
+        npu_id = _whole(block.pop("npu_id", npu_id))
+        chip_id = _whole(block.pop("chip_id", None))
+        if block.keys() - {"chip_count", "total_count"}:
+            chips.append(Chip(npu_id, chip_id, block))
+    return chips
+
+
+def read_cards(text: str) -> dict[int, int | None]:
+    """`npu-smi info -l`: the cards, and how many chips each has; the 950 does not say."""
+    blocks = [block for block in _blocks(text) if "npu_id" in block]
+    return {npu: _whole(block.get("chip_count")) for block in blocks if (npu := _whole(block["npu_id"])) is not None}
+
+
+def read_processes(text: str) -> list[DeviceProcess]:
+    """`-t proc-mem`: every process, where the table of `npu-smi info` stops at eight a chip (npu-smi's source)."""
+    return [
+        DeviceProcess(int(found["pid"]), None, word(found["name"]), bytes_of(found["memory"], found["unit"]))
+        for found in _PROCESS.finditer(text)
+    ]
+
+
+def _blocks(text: str) -> Iterator[dict[str, Fact]]:
+    block: dict[str, Fact] = {}
+    for line in text.splitlines():
+        pair = None if "|" in line or _PROCESS.search(line) else _PAIR.fullmatch(line)
+        if pair is None:
+            if not line.strip() and block:
+                yield block
+                block = {}
+            continue
+        name, value = _fact(pair["key"], pair["unit"], pair["value"])
+        if name in block:
+            yield block
+            block = {}
+        block[name] = value
+    if block:
+        yield block
+
+
+def _fact(key: str, unit: str | None, value: str) -> tuple[str, Fact]:
+    if unit == "%":
+        return f"{_snake(key.removesuffix(' Rate'))}_ratio", ratio(value)
+    if unit is not None and bytes_of("0", unit) is not None:
+        return f"{_snake(key)}_bytes", bytes_of(value, unit)
+    match (unit or "").lower():
+        case "c":
+            return f"{_snake(key)}_celsius", integer(value)
+        case "w":
+            return f"{_snake(key)}_watts", decimal(value)
+        case "mhz":
+            number = natural(value)
+            return f"{_snake(key)}_hertz", None if number is None else number * 1_000_000
+        case "page":
+            return f"{_snake(key)}_pages", natural(value)
+    name = _snake(f"{key} {unit or ''}")
+    # Drivers up to 25 write "Health Status", the 950's "Health".
+    name = "health" if name == "health_status" else name
+    return name, integer(value) if name.endswith(_COUNTS) else word(value)
+
+
+def _snake(key: str) -> str:
+    return "_".join(re.findall(r"[a-z0-9]+", key.lower()))
+
+
+def _whole(value: Fact) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,153 @@
+"""Ask npu-smi. It hangs when a card or its driver does; then it costs its time limit once, and is asked no more."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from ascendtune.core.process import Finished, run
+from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
+from ascendtune.machine.npu.info import Info, read_info
+from ascendtune.machine.npu.mapping import Place, read_mapping
+from ascendtune.machine.npu.topology import Topology, read_topology
+
+TIMEOUT_SECONDS = 5.0
+
+_PLACES = ("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi")
+"""PATH, then where drivers put it; images differ (documentation of ms-swift, NPU support)."""
+_PROCESSES_SHOWN = 8
+"""npu-smi's source: MAX_CHIP_PROCESS_NUM. More lines are left out without a word."""
+
+
+class NpuSmi:
+    """One sitting with npu-smi: `troubles` gathers what went wrong in it."""
+
+    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._program: str | None = _PLACES[0]
+        self.troubles: list[Trouble] = []
+
+    @property
+    def is_there(self) -> bool:
+        """False once npu-smi was found to be missing, or to hang."""
+        return self._program is not None
+
+    def info(self) -> Info:
+        """Every chip, and what the table leaves open asked one by one: ids, load and capacity, further processes."""
+        answer = self.ask("info")
+        info = read_info(answer)
+        self.troubles.extend(info.troubles)
+        if self.is_there and not info.devices and not info.troubles:
+            self.troubles.append(_no_table(answer))
+        devices = self._with_ids(info)
+        return replace(info, devices=tuple(self._completed(device) for device in devices))
+
+    def topology(self) -> Topology | None:
+        """The links between NPUs, or None when npu-smi does not tell."""
+        return read_topology(self.ask("info", "-t", "topo"))
+
+    def ask(self, *words: str) -> str:
+        """What npu-smi prints, on either stream; empty when it cannot be asked."""
+        if self._program is None:
+            return ""
+        done = self._run(words)
+        if done.timed_out:
+            self.troubles.append(_hanging(words, self._timeout_seconds))
+        elif done.exit_code == 126:
+            self.troubles.append(_forbidden(done))
+        if done.timed_out or done.exit_code in (126, 127):
+            self._program = None
+        return done.output + ("" if done.timed_out or _is_missing(done) or done.exit_code == 126 else done.error)
+
+    def _run(self, words: tuple[str, ...]) -> Finished:
+        """The first of the known places that has npu-smi; later questions go to the same."""
+        places = _PLACES if self._program == _PLACES[0] else (self._program or "",)
+        for place in places:
+            done = run([place, *words], timeout_seconds=self._timeout_seconds, env={**os.environ, "LC_ALL": "C"})
+            if not _is_missing(done):
+                self._program = place
+                break
+        return done
+
+    def _with_ids(self, info: Info) -> tuple[Accelerator, ...]:
+        """Chip, physical and logical ids from `-m`; without it the logical id is the place in a whole table."""
+        places = read_mapping(self.ask("info", "-m")) if info.devices else []
+        found = []
+        for place_in_table, device in enumerate(info.devices):
+            place = _place_of(device, places)
+            logical_id = device.logical_id if place is None or place.logical_id is None else place.logical_id
+            if logical_id is None and info.whole:
+                logical_id = place_in_table
+            if place is not None:
+                phy_id = place.phy_id if device.phy_id is None else device.phy_id
+                device = replace(device, chip_id=place.chip_id, phy_id=phy_id)
+            found.append(replace(device, logical_id=logical_id))
+        return tuple(found)
+
+    def _completed(self, device: Accelerator) -> Accelerator:
+        if device.utilization_ratio is None or device.memory_total_bytes is None:
+            device = _with_usages(device, read_facts(self._ask_about(device, "usages")))
+        if len(device.processes) >= _PROCESSES_SHOWN:
+            known = {process.pid for process in device.processes}
+            further = [each for each in read_processes(self._ask_about(device, "proc-mem")) if each.pid not in known]
+            device = replace(device, processes=(*device.processes, *_once(further)))
+        return device
+
+    def _ask_about(self, device: Accelerator, subject: str) -> str:
+        chip = ("-c", str(device.chip_id)) if device.chip_id is not None else ()
+        return self.ask("info", "-t", subject, "-i", str(device.npu_id), *chip)
+
+
+def _is_missing(done: Finished) -> bool:
+    """There is no such program. The loader too ends with 127 when it misses a library; but then it says so."""
+    return done.exit_code == 127 and done.error == f"{done.argv[0]}: not found"
+
+
+def _place_of(device: Accelerator, places: list[Place]) -> Place | None:
+    mine = [
+        place
+        for place in places
+        if place.npu_id == device.npu_id
+        and device.chip_id in (None, place.chip_id)
+        and (place.name or "").lower() != "mcu"
+    ]
+    return mine[0] if len(mine) == 1 else None
+
+
+def _with_usages(device: Accelerator, chips: list[Chip]) -> Accelerator:
+    mine = [chip for chip in chips if chip.npu_id == device.npu_id and chip.chip_id in (None, device.chip_id)]
+    if len(mine) != 1:
+        return device
+    facts = mine[0].facts
+    load = facts.get("aicore_usage_ratio", facts.get("npu_utilization_ratio"))
+    total = facts.get("hbm_capacity_bytes") or facts.get("ddr_capacity_bytes")
+    if device.utilization_ratio is None and isinstance(load, float):
+        device = replace(device, utilization_ratio=load)
+    if device.memory_total_bytes is None and isinstance(total, int):
+        device = replace(device, memory_total_bytes=total)
+    return device
+
+
+def _once(processes: list[DeviceProcess]) -> list[DeviceProcess]:
+    return list({process.pid: process for process in processes}.values())
+
+
+def _hanging(words: tuple[str, ...], seconds: float) -> Trouble:
+    return Trouble(
+        "npu_smi_hangs",
+        f"npu-smi {' '.join(words)} gave no answer within {seconds:g} s",
+        "look at the kernel log (dmesg); end processes that hold the cards; restart the machine if it stays",
+        blinding=words == ("info",),
+    )
+
+
+def _forbidden(done: Finished) -> Trouble:
+    remedy = "check its owner and mode, and that it was built for this processor"
+    return Trouble("npu_smi_not_executable", "npu-smi cannot be executed", remedy, done.error, blinding=True)
+
+
+def _no_table(answer: str) -> Trouble:
+    remedy = "run `npu-smi info` by hand; what it prints belongs into a bug report"
+    evidence = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+    return Trouble("npu_smi_no_table", "npu-smi info printed no table of devices", remedy, evidence, blinding=True)

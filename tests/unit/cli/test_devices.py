@@ -1,0 +1,170 @@
+"""`ascendtune devices` with an npu-smi that prints what a driver printed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+GOLDEN = TESTS / "golden" / "devices"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def printing(tmp_path: Path) -> Callable[[str], str]:
+    """A PATH with an npu-smi that prints a transcript, whatever it is asked."""
+
+    def path(name: str) -> str:
+        return _path_with(tmp_path, f"cat {shlex.quote(str(TESTS / 'fixtures' / 'ascend' / f'{name}.txt'))}")
+
+    return path
+
+
+def _path_with(directory: Path, command: str) -> str:
+    program = directory / "bin" / "npu-smi"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{command}\n")
+    program.chmod(0o755)
+    return f"{program.parent}:/usr/bin:/bin"
+
+
+@pytest.mark.parametrize("name", ["info_a3_24.1.rc3.3_two_dies", "info_950", "info_310b4_23.0.0_alarm"])
+def test_json_is_what_the_transcript_says(ascendtune: Run, printing: Callable[[str], str], name: str) -> None:
+    result = ascendtune("devices", "--json", PATH=printing(name))
+    assert result.returncode == 0 and result.stderr == ""
+    told = json.loads(result.stdout)
+    expected = json.loads((GOLDEN / f"{name}.json").read_text())
+    for device in expected["devices"]:
+        del device["lines"]
+    assert told.pop("host")["cores"] >= 1
+    assert told == expected
+
+
+def test_a_table_for_people(ascendtune: Run, printing: Callable[[str], str]) -> None:
+    result = ascendtune("devices", PATH=printing("info_a3_24.1.rc3.3_two_dies"))
+    assert result.returncode == 0 and "\x1b" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("npu-smi 24.1.rc3.3, driver 24.1.rc3.3")
+    assert " ".join(lines[4].split()) == "Ascend910 2 4.0 OK 0% 51.3 GiB / 64.0 GiB 180 W 36 C 0000:8D:00.0"
+    assert lines[6:8] == [
+        "NPU 4: pt_main_thread, pid 957687, 48.1 GiB",
+        "NPU 4 chip 1: pt_main_thread, pid 957770, 48.1 GiB",
+    ]
+    assert lines[8].startswith("host: ")
+
+
+def _on_terminal(path: str, columns: int, *words: str, **env: str) -> str:
+    """What appears on a terminal of this width until the command ends."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
+    environment |= {"PATH": path, "TERM": "xterm", **env}
+    argv = [sys.executable, "-m", "ascendtune", "devices", *words]
+    with subprocess.Popen(argv, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=environment):
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(ours)
+    return shown.decode()
+
+
+def test_a_narrow_terminal(printing: Callable[[str], str]) -> None:
+    path = printing("info_a3_24.1.rc3.3_two_dies")
+    for columns in (60, 100):
+        shown = _on_terminal(path, columns, NO_COLOR="1")
+        assert "\x1b" not in shown and "51.3 GiB / 64.0 GiB" in shown
+        assert max(map(len, shown.splitlines())) <= columns
+    assert "\x1b[1mname" in _on_terminal(path, 100)
+
+
+def test_an_alarm_is_coloured(printing: Callable[[str], str]) -> None:
+    assert "\x1b[31m310B4" in _on_terminal(printing("info_310b4_23.0.0_alarm"), 100)
+
+
+def test_free_devices(ascendtune: Run, printing: Callable[[str], str]) -> None:
+    path = printing("info_a3_24.1.rc3.3_two_dies")
+    result = ascendtune("devices", "--free", "2", PATH=path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0,1\n", "")
+    result = ascendtune("devices", "--free", "3", PATH=path)
+    assert result.returncode == 3 and result.stdout == ""
+    assert "3 free devices asked for, 2 of 4 free" in result.stderr
+    assert "NPU 4 chip 1: held by pt_main_thread (pid 957770, 48.1 GiB)" in result.stderr
+
+
+def test_topology(ascendtune: Run, printing: Callable[[str], str]) -> None:
+    result = ascendtune("devices", "--topology", PATH=printing("topo_950_ub"))
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[1].split() == ["NPU0", "X", "UB", *["SYS"] * 6]
+    assert any(line.startswith("NPU4: cores 64-127,192-255") for line in lines)
+    assert lines[-2:] == ["UB: unified bus (950)", "SYS: between CPUs"]
+
+
+def test_a_machine_without_accelerators(ascendtune: Run) -> None:
+    for words in ([], ["--json"], ["--topology"]):
+        result = ascendtune("devices", *words, PATH="/usr/bin:/bin")
+        assert result.returncode == 0 and result.stderr == "" and result.stdout
+    result = ascendtune("devices", "--free", "1", PATH="/usr/bin:/bin")
+    assert result.returncode == 3 and "no accelerator" in result.stderr
+
+
+def test_a_tool_that_fails_is_not_an_empty_machine(ascendtune: Run, printing: Callable[[str], str]) -> None:
+    result = ascendtune("devices", PATH=printing("err_dcmi_-8005"))
+    assert result.returncode == 3
+    assert result.stdout.startswith("accelerators: unknown") and "host: " in result.stdout
+    assert result.stderr.startswith("warning: npu-smi cannot open") and "\n     do: " in result.stderr
+
+
+def test_a_hanging_tool_costs_five_seconds_once(ascendtune: Run, tmp_path: Path) -> None:
+    began = time.monotonic()
+    result = ascendtune("devices", "--json", PATH=_path_with(tmp_path, "sleep 60"))
+    assert 5 <= time.monotonic() - began < 9
+    assert result.returncode == 3 and json.loads(result.stdout)["devices"] == []
+    assert "no answer within 5 s" in result.stderr
+
+
+def test_watching_prints_one_json_a_line_until_it_is_stopped(printing: Callable[[str], str], tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "ascendtune", "devices", "--watch", "--json", "--interval", "0.5"]
+    env = {**os.environ, "PATH": printing("info_950")}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        seen = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr is not None and process.stderr.read() == ""
+    assert [each["devices"][0]["memory_total_bytes"] for each in seen] == [86016 << 20] * 2
+
+
+@pytest.mark.parametrize("words", [["--free", "1", "--json"], ["--watch", "--topology"], ["--free", "0"]])
+def test_options_that_exclude_each_other(ascendtune: Run, words: list[str]) -> None:
+    assert ascendtune("devices", *words).returncode == 2
+
+
+def test_no_torch() -> None:
+    look = (
+        "import sys; from ascendtune.cli.main import main\n"
+        "try: main(['devices'])\n"
+        "except SystemExit: print([name for name in ('torch', 'numpy', 'transformers') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import MachineError
+from ascendtune.machine.free import pick_free
+from ascendtune.machine.inventory import Accelerator, DeviceProcess
+
+GIB = 1 << 30
+
+
+def _npu(logical_id: int | None, used: float | None = 3, **more: Any) -> Accelerator:
+    used_bytes = None if used is None else int(used * GIB)
+    return Accelerator(
+        "npu",
+        npu_id=logical_id,
+        logical_id=logical_id,
+        memory_used_bytes=used_bytes,
+        memory_total_bytes=64 * GIB,
+        **{"health": "OK", **more},
+    )
+
+
+def _picked(devices: list[Accelerator], count: int, **env: str) -> list[int | None]:
+    return [device.logical_id for device in pick_free(devices, count, env)]
+
+
+def test_the_driver_s_own_share_makes_no_difference() -> None:
+    assert _picked([_npu(0, 3.1), _npu(1, 2.9), _npu(2, 3.0)], 2) == [0, 1]
+
+
+def test_less_memory_first_and_ids_ascend() -> None:
+    # The Ascend runtime reads its variable only as long as it ascends.
+    assert _picked([_npu(0, 9), _npu(1, 3), _npu(2, 3)], 2) == [1, 2]
+    assert _picked([_npu(0, 3), _npu(1, 9), _npu(2, 3)], 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (_npu(1, 40), "by whom cannot be seen"),
+        (_npu(1, processes=(DeviceProcess(7, None, "python", GIB),)), "held by python (pid 7, 1.0 GiB)"),
+        (_npu(1, processes=(DeviceProcess(7),)), "held by a process (pid 7)"),
+        (_npu(1, None), "unknown"),
+        (_npu(1, health="Critical"), "its health is Critical"),
+        (_npu(None), "its logical id is unknown"),
+    ],
+)
+def test_who_stands_in_the_way_is_said(device: Accelerator, said: str) -> None:
+    with pytest.raises(MachineError) as raised:
+        pick_free([_npu(0), device], 2, {})
+    assert said in raised.value.what and "1 of 2 free" in raised.value.what and raised.value.exit_code == 3
+
+
+def test_two_devices_that_look_alike_are_two() -> None:
+    with pytest.raises(MachineError, match="0 of 2 free"):
+        pick_free([_npu(None), _npu(None)], 1, {})
+
+
+def test_alarm_is_normal_on_small_boards() -> None:
+    assert _picked([_npu(0, health="Alarm")], 1) == [0]
+
+
+def test_only_what_this_shell_may_use() -> None:
+    assert _picked([_npu(0), _npu(1), _npu(2)], 1, ASCEND_RT_VISIBLE_DEVICES="1,2") == [1]
+    with pytest.raises(MachineError, match="no accelerator"):
+        pick_free([_npu(0)], 1, {"ASCEND_RT_VISIBLE_DEVICES": ""})
+
+
+def test_npus_before_gpus() -> None:
+    gpu = Accelerator("cuda", phy_id=0, logical_id=0, memory_used_bytes=0, memory_total_bytes=80 * GIB)
+    assert [device.kind for device in pick_free([gpu, _npu(0)], 1, {})] == ["npu"]
+    assert [device.kind for device in pick_free([gpu], 1, {})] == ["cuda"]
+    with pytest.raises(MachineError):
+        pick_free([], 1, {})
