@@ -105,9 +105,9 @@ def test_a_record_of_several_steps_is_the_mean_over_their_tokens(train: Train) -
 
 
 def test_bf16_follows_fp32(train: Train) -> None:
-    """Eight bits of mantissa: 1 % of the loss on every step, 5 % of the gradient's norm."""
+    """Eight bits of mantissa in the products, fp32 everywhere else: 0.1 % of the loss, 1 % of the gradient's norm."""
     optim = {**SHORT, "max_steps": 10}
     exact, rounded = train(optim=optim), train(optim=optim, precision="bf16")
-    assert rounded.losses() == pytest.approx(exact.losses(), rel=0.01)
-    assert rounded.curve("grad_norm") == pytest.approx(exact.curve("grad_norm"), rel=0.05)
+    assert rounded.losses() == pytest.approx(exact.losses(), rel=1e-3)
+    assert rounded.curve("grad_norm") == pytest.approx(exact.curve("grad_norm"), rel=1e-2)
     assert rounded.losses() != exact.losses()

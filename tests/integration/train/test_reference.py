@@ -147,14 +147,15 @@ def test_full(
 def test_lora(train: Train, tiny_model: Path, tmp_path: Path, rslora: bool) -> None:
     from peft import LoraConfig, get_peft_model
 
-    lora = {"rank": 4, "alpha": 16, "rslora": rslora}
+    # A scale at which training is stable: an unstable one grows differences of rounding to 1e-5 within 20 steps.
+    lora = {"rank": 4, "alpha": 4, "rslora": rslora}
     ours = train(
         method={"tuner": "lora", "lora": lora},
         optim={"learning_rate": 3e-3, "scheduler": "linear", "weight_decay": DECAY, "max_steps": STEPS},
     )
     model = base_model(tiny_model)
     torch.manual_seed(ours.run.read()["seed"])
-    config = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=4, lora_alpha=16, use_rslora=rslora)
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=4, lora_alpha=4, use_rslora=rslora)
     losses, norms = reference(
         ours.run,
         get_peft_model(model, config),
