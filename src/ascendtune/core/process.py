@@ -29,10 +29,14 @@ class Finished:
 
 
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, str] | None = None) -> Finished:
-    """Run to the end and collect the output. Never raises for what the program does; look at `exit_code`."""
+    """Run to the end and collect the output. Never raises for what the program does; look at `exit_code`.
+
+    A program that does not end in time is killed. One that not even SIGKILL ends, because it hangs within a driver, is
+    left behind.
+    """
     try:
-        done = subprocess.run(
-            list(argv), capture_output=True, timeout=timeout_seconds, env=env, text=True, errors="replace", check=False
+        process = subprocess.Popen(
+            list(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True, errors="replace"
         )
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
@@ -41,10 +45,24 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
     except OSError as error:
         # A program for another machine, a script without its first line.
         return Finished(tuple(argv), 126, "", f"{argv[0]}: {error.strerror}")
+    try:
+        output, error_output = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode(errors="replace") if isinstance(expired.stdout, bytes) else expired.stdout or ""
         return Finished(tuple(argv), 124, output, f"no answer within {timeout_seconds} s", timed_out=True)
-    return Finished(tuple(argv), done.returncode, done.stdout, done.stderr)
+    finally:
+        _end(process)
+    return Finished(tuple(argv), process.returncode, output, error_output)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_SECONDS)
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
 
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
@@ -106,6 +124,8 @@ class Child:
             self._process.send_signal(number)
 
 
+_KILL_SECONDS = 1.0
+"""How long a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -17,7 +17,7 @@ Fact = int | float | str | None
 
 _PAIR = re.compile(r"\s*(?P<key>[A-Za-z][A-Za-z0-9 ./%_-]*?)\s*(?:\((?P<unit>[A-Za-z%]+)\))?\s*:\s*(?P<value>.*?)\s*")
 _PROCESS = re.compile(
-    r"Process id\s*:\s*(?P<pid>[0-9]+)\s+Process name\s*:\s*(?P<name>.*?)\s+"
+    r"Process id\s*:\s*(?P<pid>[0-9]{1,18})\s+Process name\s*:\s*(?P<name>.*?)\s+"
     r"Process memory\((?P<unit>[A-Za-z]+)\)\s*:\s*(?P<memory>[0-9]+)"
 )
 _COUNTS = ("count", "cnt", "npu_id", "chip_id", "slot_id", "phy_id", "logic_id")

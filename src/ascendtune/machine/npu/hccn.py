@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from ascendtune.machine.npu.number import decimal, natural, word
+from ascendtune.machine.npu.number import decimal, natural, ratio, word
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def read_link(text: str) -> str | None:
 
 def read_ports(text: str) -> dict[int, str]:
     """`-ub_connect` of the 950: UP, DOWN or PARTIAL UP of each port."""
-    found = re.finditer(r"^\s*port\s+([0-9]+)\s*:\s*([A-Z ]*[A-Z])\s*$", text, re.MULTILINE)
+    found = re.finditer(r"^\s*port\s+([0-9]{1,4})\s*:\s*([A-Z ]*[A-Z])\s*$", text, re.MULTILINE)
     return {int(port[1]): port[2] for port in found}
 
 
@@ -93,7 +93,7 @@ def read_link_history(text: str) -> LinkHistory:
 
 def read_counters(text: str) -> dict[str, int]:
     """`-stat` and `-hw_stats`: counter -> number. Names differ by generation and driver, so all are kept."""
-    lines = re.finditer(r"^\s*(?:\[dev(?:id|ice) [0-9]+\]\s*)?([a-z]\w+)\s*:\s*([0-9]+)\s*$", text, re.MULTILINE)
+    lines = re.finditer(r"^\s*(?:\[dev(?:id|ice) [0-9]+\]\s*)?([a-z]\w+)\s*:\s*([0-9]{1,20})\s*$", text, re.MULTILINE)
     return {line[1]: int(line[2]) for line in lines}
 
 
@@ -136,20 +136,20 @@ def read_lldp(text: str) -> dict[str, str]:
 
 def read_speed(text: str) -> int | None:
     """The port's speed in bit/s, from `-status`."""
-    speed = re.search(r"Speed:\s*([0-9]+)\s*Mb/s", text)
+    speed = re.search(r"Speed:\s*([0-9]{1,9})\s*Mb/s", text)
     return int(speed[1]) * 1_000_000 if speed else None
 
 
 def read_ping(text: str) -> Ping:
     """`-ping`: whether another NPU can be reached."""
-    told = re.search(r"([0-9]+) packets transmitted, ([0-9]+) received, ([0-9.]+)% packet loss", text)
-    return Ping(int(told[1]), int(told[2]), float(told[3]) / 100) if told else Ping(None, None, None)
+    told = re.search(r"([0-9]{1,9}) packets transmitted, ([0-9]{1,9}) received, (\S+)% packet loss", text)
+    return Ping(int(told[1]), int(told[2]), ratio(told[3])) if told else Ping(None, None, None)
 
 
 def read_configuration(text: str) -> dict[int, dict[str, str]]:
     """/etc/hccn.conf: device -> {"address": …, "netmask": …, "gateway": …, "tls_enable": …}."""
     found: dict[int, dict[str, str]] = {}
-    for line in re.finditer(r"^\s*([A-Za-z_]+)_([0-9]+)\s*=\s*(\S*)\s*$", text, re.MULTILINE):
+    for line in re.finditer(r"^\s*([A-Za-z_]+)_([0-9]{1,4})\s*=\s*(\S*)\s*$", text, re.MULTILINE):
         found.setdefault(int(line[2]), {})[line[1]] = line[3]
     return found
 

@@ -18,9 +18,9 @@ LINKS = {
 }
 """The legend of npu-smi in our words, near to far."""
 
-_NPU = re.compile(r"NPU([0-9]+)")
+_NPU = re.compile(r"NPU([0-9]{1,4})")
 _LINK = re.compile(r"[A-Z][A-Z0-9_]*")
-_CORES = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*")
+_CORES = re.compile(r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*")
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,9 @@ def read_topology(text: str) -> Topology | None:
 def cores_of(text: str) -> set[int]:
     """ "0-2,96" -> {0, 1, 2, 96}; also the form of the kernel's cpulist files."""
     found: set[int] = set()
-    for part in text.strip().split(","):
+    for part in text.strip().split(",") if _CORES.fullmatch(text.strip()) else ():
         first, _, last = part.partition("-")
-        if first.isdigit():
-            found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), int(last or first) + 1))
     return found
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -92,3 +93,25 @@ def test_processes(transcript: Text) -> None:
 @pytest.mark.parametrize("name", ["info_910b4_25.2.0_process", "spod-info_unsupported", "err_dcmi_-8005"])
 def test_other_answers_hold_no_facts(transcript: Text, name: str) -> None:
     assert read_facts(transcript(name)) == [] and read_processes(transcript(name)) == []
+
+
+def test_whole_answers(shared: Path) -> None:
+    def facts(name: str) -> dict[str, object]:
+        (chip,) = read_facts((shared / "fixtures" / "ascend" / f"{name}.txt").read_text())
+        return chip.facts
+
+    assert facts("a950_power") == {"npu_real_time_power_watts": 296.5}
+    assert facts("a950_temp") == {"temperature_celsius": 53}
+    assert facts("a950_sensors") == {
+        "soc_max_temperature_celsius": 67,
+        "sfp_temperature_celsius": None,
+        "ndie_temperature_celsius": 65,
+        "hbm_temperature_celsius": 63,
+    }
+    assert facts("a950_phyid-remap") == {"chip_phy_id": 0, "slot_id": 0}
+    assert facts("a950_sio-info") == {"tx_error_count": 0, "rx_error_count": 0}
+    assert facts("a950_version") == {"npu_smi_version": "x.x.x"}
+    assert facts("a950_current-fault-event")["fault_event_count"] == 1
+    before = read_facts((shared / "fixtures" / "ascend" / "faultdiag_npu_info_before.txt").read_text())
+    usages = [chip for chip in before if "hbm_capacity_bytes" in chip.facts]
+    assert [(chip.npu_id, chip.chip_id, chip.facts["hbm_capacity_bytes"]) for chip in usages] == [(0, 0, 31129 << 20)]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.process import run
+
+
+def test_output_of_both_streams_and_the_exit_code() -> None:
+    done = run(["sh", "-c", "printf out; printf err >&2; exit 3"])
+    assert (done.exit_code, done.output, done.error, done.timed_out) == (3, "out", "err", False)
+
+
+def test_bytes_that_are_no_text_are_no_error() -> None:
+    assert run(["sh", "-c", r"printf 'a\377b'"]).output == "a\ufffdb"
+
+
+def test_programs_that_cannot_run(tmp_path: Path) -> None:
+    assert run([str(tmp_path / "none")]).exit_code == 127
+    (tmp_path / "forbidden").touch(0o644)
+    assert run([str(tmp_path / "forbidden")]).exit_code == 126
+    (tmp_path / "foreign").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "foreign").chmod(0o755)
+    assert run([str(tmp_path / "foreign")]).exit_code == 126
+
+
+def test_no_answer_in_time() -> None:
+    began = time.monotonic()
+    done = run([sys.executable, "-c", "import time; print('half', flush=True); time.sleep(60)"], timeout_seconds=2)
+    assert time.monotonic() - began < 10
+    assert (done.exit_code, done.timed_out, done.output) == (124, True, "half\n")
+
+
+def test_a_child_that_keeps_the_pipe_open_does_not_hold_us() -> None:
+    began = time.monotonic()
+    assert run(["sh", "-c", "sleep 5 & sleep 5"], timeout_seconds=0.3).timed_out
+    assert time.monotonic() - began < 4
+
+
+def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    survivors: list[int] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: survivors.append(self.pid))
+    try:
+        began = time.monotonic()
+        assert run(["sleep", "30"], timeout_seconds=0.2).timed_out
+        assert time.monotonic() - began < 5
+    finally:
+        for pid in survivors:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
