@@ -115,21 +115,20 @@ class _Reader:
         values = table.read_values(row, header)
         if not values:
             return
-        npu, pid = natural(values.get("npu")), natural(values.get("pid"))
-        if npu is None or pid is None:
+        npu, pid, chip = (natural(values.get(name)) for name in ("npu", "pid", "chip"))
+        if npu is None or pid is None or (chip is None and "chip" in table.names(header)):
             return
         used = bytes_of(values.get("process_memory"), table.unit(header, "process_memory"))
         container_pid = natural(values.get("container_pid"))
         process = DeviceProcess(pid, container_pid, word(values.get("process")), used)
-        self.processes.append((npu, natural(values.get("chip")), process))
+        self.processes.append((npu, chip, process))
 
     def result(self) -> Info:
-        devices: list[Accelerator] = []
+        found: dict[Accelerator, tuple[DeviceProcess, ...]] = {}
         for card in self.cards:
-            device = _joined(card)
-            mine = tuple(process for npu, chip, process in self.processes if self._holder(npu, chip) is card)
-            if device not in devices:
-                devices.append(replace(device, processes=mine))
+            mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
+            found.setdefault(_joined(card), tuple(dict.fromkeys(mine)))
+        devices = [replace(device, processes=processes) for device, processes in found.items()]
         whole = bool(self.upper and self.lower) and not self.elided and all(card.second for card in self.cards)
         return Info(self.tool, self.driver, tuple(devices), whole=whole)
 
@@ -141,9 +140,9 @@ class _Reader:
         return (Trouble("process_without_device", what, "ask npu-smi again; its answer was cut"),)
 
     def _holder(self, npu: int, chip: int | None) -> _Card | None:
-        """The one chip that a line of the process table can mean."""
+        """The one chip that a line of the process table can mean; a chip that is listed twice is one."""
         fitting = [card for card in self.cards if card.first.npu_id == npu and _chip_fits(card, chip)]
-        return fitting[0] if len(fitting) == 1 else None
+        return fitting[0] if len(set(map(_joined, fitting))) == 1 else None
 
 
 def _chip_fits(card: _Card, chip: int | None) -> bool:

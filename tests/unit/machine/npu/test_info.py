@@ -97,6 +97,14 @@ def test_a_process_goes_nowhere_rather_than_to_another_device(transcript: Callab
     assert "472206" in info.troubles[0].what
 
 
+def test_a_chip_that_is_listed_twice_is_one(transcript: Callable[[str], str]) -> None:
+    text = transcript("info_910b4_25.2.0_process")
+    without_version = "\n".join(line for line in text.splitlines() if "Version" not in line) + "\n"
+    info = read_info(without_version * 2)
+    assert [device.npu_id for device in info.devices] == [0, 1] and not info.troubles
+    assert [process.pid for process in info.devices[0].processes] == [472206]
+
+
 def test_a_table_with_gaps_says_so(transcript: Callable[[str], str]) -> None:
     assert read_info(transcript("info_a3_24.1.rc3.3_two_dies")).whole
     assert not read_info(transcript("info_910b1_23.0.rc2_elided")).whole
