@@ -40,8 +40,9 @@ class NpuSmi:
         self.troubles.extend(info.troubles)
         if self.is_there and not info.devices and not info.troubles:
             self.troubles.append(_no_table(answer))
-        devices = self._with_ids(info)
-        return replace(info, devices=tuple(self._completed(device) for device in devices))
+        # Before the ids: a chip that the table does not number (950) must not be asked for by a number.
+        completed = replace(info, devices=tuple(self._completed(device) for device in info.devices))
+        return replace(info, devices=self._with_ids(completed))
 
     def topology(self) -> Topology | None:
         """The links between NPUs, or None when npu-smi does not tell."""

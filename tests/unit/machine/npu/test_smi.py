@@ -79,6 +79,13 @@ def test_what_the_table_leaves_open_is_asked(install: Install, transcript: Text)
     assert second.memory_total_bytes is None
 
 
+def test_the_950_is_asked_by_card_alone(install: Install, transcript: Text) -> None:
+    table = transcript("info_950").replace("HBM-Usage(MB)", "HBM-Usage(??)")
+    install({"info": table, "info -m": transcript("info_m_950"), "info -t usages -i 0": transcript("usages_950")})
+    (device,) = NpuSmi().info().devices
+    assert (device.chip_id, device.memory_used_bytes, device.memory_total_bytes) == (0, None, 128 << 30)
+
+
 def test_a_full_list_of_processes_is_asked_for_the_rest(install: Install, transcript: Text, tmp_path: Path) -> None:
     line = "| 0       0                 | 472206        | python3.9                | 113                     |\n"
     assert line in transcript("info_910b4_25.2.0_process")
@@ -91,7 +98,7 @@ def test_a_full_list_of_processes_is_asked_for_the_rest(install: Install, transc
     install({"info": table, "info -t proc-mem -i 0 -c 0": f"        NPU ID                         : 0\n{told}"})
     first, second = NpuSmi().info().devices
     assert [process.pid for process in first.processes] == [472200 + number for number in range(10)]
-    assert second.processes == () and _asked(tmp_path)[-1] == "info -t proc-mem -i 0 -c 0"
+    assert second.processes == () and _asked(tmp_path)[1:] == ["info -t proc-mem -i 0 -c 0", "info -m"]
 
 
 def test_one_text_for_every_question_is_enough(install: Install, transcript: Text) -> None:
