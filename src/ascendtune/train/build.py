@@ -75,6 +75,11 @@ def build(
     export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method)
+    if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
+        warn(
+            "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
+            "name the embeddings (and the head, if it is not tied) in method.lora.modules_to_save to train them"
+        )
     recompute_activations(model, recipe.memory)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     with precision.autocast():

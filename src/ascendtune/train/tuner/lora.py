@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from typing import Any
 
 from torch import nn
@@ -33,7 +34,9 @@ def add_adapter(model: Any, section: MethodSection) -> Any:
         use_dora=lora.dora,
         modules_to_save=lora.modules_to_save or None,
     )
-    return get_peft_model(model, config)
+    # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        return get_peft_model(model, config)
 
 
 def scale_of(lora: LoraSection) -> float:
