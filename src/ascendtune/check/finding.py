@@ -1,0 +1,54 @@
+"""The answer to a check, in the one form that people, JSON and exit codes are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Status = Literal["ok", "warning", "failure", "unknown"]
+
+_WORST_FIRST: tuple[Status, ...] = ("failure", "warning", "unknown", "ok")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look found.
+
+    `unknown` is the answer of a check that could not look; `measured` then says why. Whatever is not ok carries a
+    remedy. `evidence` are the lines, files or figures that say so, untouched.
+    """
+
+    code: str
+    status: Status
+    measured: str
+    expected: str | None = None
+    remedy: str | None = None
+    evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.status in ("warning", "failure") and not self.remedy:
+            raise ValueError(f"{self.code}: a {self.status} needs a remedy")
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "evidence": list(self.evidence)}
+
+
+def ok(code: str, measured: str, *, evidence: Sequence[str] = ()) -> Finding:
+    return Finding(code, "ok", measured, evidence=tuple(evidence))
+
+
+def unknown(code: str, why: str, *, remedy: str | None = None, evidence: Sequence[str] = ()) -> Finding:
+    return Finding(code, "unknown", why, remedy=remedy, evidence=tuple(evidence))
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Failures, warnings, unknowns, then what is right; otherwise the order given."""
+    return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.status))
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """1 for a failure, 4 when nothing at all could be told, else 0."""
+    if any(finding.status == "failure" for finding in findings):
+        return 1
+    return 4 if findings and all(finding.status == "unknown" for finding in findings) else 0
