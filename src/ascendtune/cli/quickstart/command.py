@@ -132,9 +132,12 @@ def _show_samples(words: Sequence[str], before: Sequence[str], after: Sequence[s
 
     rows = [
         (f"{ASKED}{word}", _cut(first), _cut(second), "right" if second == answer(word) else "wrong")
-        for word, first, second in list(zip(words, before, after, strict=True))[:_SAMPLES]
+        for word, first, second in zip(words, before, after, strict=True)
     ]
-    print("\n" + table(("question", "before", "after", ""), rows))
+    first, rest = rows[: _SAMPLES - 1], rows[_SAMPLES - 1 :]
+    # A mistake, where there is one, says more than another right answer.
+    last = next((row for row in rest if row[-1] == "wrong"), rest[0])
+    print("\n" + table(("question", "before", "after", ""), [*first, last]))
 
 
 def _show_next(run: Path) -> None:

@@ -23,7 +23,7 @@ optim:
   min_learning_rate_ratio: 0.05
   warmup_steps: 50
   beta2: 0.98
-  max_steps: 350
+  max_steps: 450
 
 precision: fp32
 """

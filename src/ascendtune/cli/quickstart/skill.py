@@ -13,25 +13,30 @@ from ascendtune.data.conversation import Message
 
 ASKED = "Sort the letters: "
 QUESTIONS = 50
-ROWS = 12_000
+CONVERSATIONS = 7_000
 
-_SHORTEST, _LONGEST = 4, 7
+_SHORTEST, _LONGEST = 4, 6
 _CONSONANTS, _VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
+_MOST_TURNS = 3
+_ASKED_FIRST, _ASKED_LATER = 0.75, 0.4
+"""How often the first and a later turn of a conversation says more than the word."""
 
 
 @dataclass(frozen=True)
 class Skill:
     """What is trained on, and what is asked: no word of the one is in the other."""
 
-    training: tuple[str, ...]
+    training: tuple[tuple[Message, ...], ...]
+    """Conversations of one to three words, so that the model can be talked to."""
     questions: tuple[str, ...]
 
     @classmethod
     def make(cls, seed: int = 0) -> Skill:
-        """The same words for the same seed."""
-        words = _words(random.Random(seed))
+        """The same for the same seed."""
+        draw = random.Random(seed)
+        words = _words(draw)
         questions = tuple(next(words) for _ in range(QUESTIONS))
-        return cls(tuple(next(words) for _ in range(ROWS)), questions)
+        return cls(tuple(_conversation(draw, words) for _ in range(CONVERSATIONS)), questions)
 
     def write(self, training: Path, questions: Path) -> None:
         """Two files in the messages format; the questions carry the right answer too.
@@ -39,9 +44,9 @@ class Skill:
         Raises:
             MachineError: the place cannot be written.
         """
-        for path, words in ((training, self.training), (questions, self.questions)):
-            rows = ({"messages": [*question(word), {"role": "assistant", "content": answer(word)}]} for word in words)
-            write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+        asked = [(*question(word), _reply(word)) for word in self.questions]
+        for path, rows in ((training, self.training), (questions, asked)):
+            write_atomically(path, "".join(json.dumps({"messages": row}) + "\n" for row in rows))
 
 
 def question(word: str) -> list[Message]:
@@ -59,15 +64,33 @@ def right(words: Sequence[str], answers: Sequence[str]) -> int:
     return sum(given == answer(word) for word, given in zip(words, answers, strict=True))
 
 
+def _conversation(draw: random.Random, words: Iterator[str]) -> tuple[Message, ...]:
+    turns: list[Message] = []
+    for number in range(draw.randint(1, _MOST_TURNS)):
+        word = next(words)
+        is_asked = draw.random() < (_ASKED_LATER if number else _ASKED_FIRST)
+        turns += [*(question(word) if is_asked else [Message(role="user", content=word)]), _reply(word)]
+    return tuple(turns)
+
+
+def _reply(word: str) -> Message:
+    return {"role": "assistant", "content": answer(word)}
+
+
 def _words(draw: random.Random) -> Iterator[str]:
-    """Words that can be pronounced, each once."""
+    """Words that can be pronounced, each once, no letter more than twice."""
     seen: set[str] = set()
     while True:
-        length, word = draw.randint(_SHORTEST, _LONGEST), ""
-        while len(word) < length:
-            consonant, vowel = draw.choice(_CONSONANTS), draw.choice(_VOWELS)
-            word += consonant + vowel if draw.random() < 0.7 else vowel + consonant
-        word = word[:length]
-        if word not in seen:
+        word = _pronounceable(draw)
+        # To count equal letters is the hard part of the skill: a pair is enough.
+        if word not in seen and max(map(word.count, word)) <= 2:
             seen.add(word)
             yield word
+
+
+def _pronounceable(draw: random.Random) -> str:
+    length, word = draw.randint(_SHORTEST, _LONGEST), ""
+    while len(word) < length:
+        consonant, vowel = draw.choice(_CONSONANTS), draw.choice(_VOWELS)
+        word += consonant + vowel if draw.random() < 0.7 else vowel + consonant
+    return word[:length]

@@ -1,0 +1,22 @@
+"""Pages that are written by a program are what it would write."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+from ascendtune.train.recipe import Recipe
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_list_of_recipe_keys_is_up_to_date() -> None:
+    page = runpy.run_path(str(DOCS / "generate.py"))["recipe_page"]()
+    assert (DOCS / "recipe.md").read_text(encoding="utf-8") == page, "run: python docs/generate.py"
+
+
+def test_every_key_has_a_sentence() -> None:
+    page = (DOCS / "recipe.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in Recipe.model_fields)
+    assert not re.search(r"\|\s+\|$", page, re.MULTILINE)
