@@ -31,6 +31,7 @@ class Job:
     """One `ascendtune …`, its streams in files, so that they can be read while it runs and after it was killed."""
 
     def __init__(self, words: tuple[str, ...], directory: Path, number: int, env: dict[str, str]) -> None:
+        self.began = time.time()
         self._out, self._err = directory / f".out-{number}", directory / f".err-{number}"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
@@ -61,7 +62,6 @@ class Job:
 
     def until_step(self, run: RunDir, step: int) -> None:
         """Until an attempt that this job began has recorded `step`."""
-        before = len(run.read()["attempts"]) if run.run_json.exists() else 0
         seen = 0
 
         def reached() -> bool:
@@ -71,7 +71,9 @@ class Job:
                 return False
             seen = size
             last = list(run.read_metrics())[-1:]
-            return bool(last and last[0]["attempt"] > before and last[0]["step"] >= step)
+            if not last or last[0]["step"] < step:
+                return False
+            return bool(run.read()["attempts"][last[0]["attempt"] - 1]["started"] >= self.began)
 
         self.until(reached)
 
