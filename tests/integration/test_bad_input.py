@@ -498,7 +498,7 @@ def test_a_disk_that_is_full_at_any_file(
 
 
 def _is_one_message_of_a_worker(said: str) -> None:
-    assert said.count("error: ") == 1 and "\n  do: " in said
+    assert said.count("error: ") == 1 and "\n   do: " in said
     assert "Traceback" not in said and "bug in ascendtune" not in said
 
 

@@ -51,8 +51,8 @@ class AscendtuneError(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return "\n".join([f"{place}{self.what}", f"  do: {self.remedy}", *map(str, self.further)])
+        place = [f"where: {self.where}"] if self.where else []
+        return "\n".join([self.what, f"   do: {self.remedy}", *place, *map(str, self.further)])
 
 
 class InputError(AscendtuneError):

@@ -88,6 +88,7 @@ def build(
     torch.manual_seed(recipe.seed + strategy.rank)
 
     dataset = TokenDataset.open(prepared.train)
+    _warn_of_long_rows(config, int(dataset.lengths.max()))
     capacity = recipe.data.max_length if packed else None
     global_batch = record.get("global_batch") or recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
     plan = BatchPlan(
@@ -163,6 +164,15 @@ def _packs(
             warn(f"data.packing: auto pads: {error.what}")
         return False
     return True
+
+
+def _warn_of_long_rows(config: Any, longest: int) -> None:
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        warn(
+            f"the longest row has {longest:,} tokens, the model was made for {positions:,} positions: "
+            "set data.max_length lower, or rope scaling in the model's config.json"
+        )
 
 
 def _tell_checkpoint(callbacks: list[Callback], step: int) -> None:

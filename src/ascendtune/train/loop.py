@@ -246,6 +246,8 @@ class Loop:
             or step == self.parts.total_steps
             or self._checkpoints(step)
             or (self.parts.recipe.checkpoint.best and self._evaluates(step))
+            # Alone, nobody has to agree: a stop need not wait for the next record.
+            or (self.parts.strategy.world_size == 1 and self.parts.stop.signal_number != 0)
         )
 
     def _checkpoints(self, step: int) -> bool:

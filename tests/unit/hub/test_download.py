@@ -166,7 +166,7 @@ def test_refusals_of_the_hub_say_what_to_do(hub: str, tmp_path: Path) -> None:
     assert "DataError 2 there is no data set owner/nothing" in answers
     assert "RecipeError 2 owner/whole has no revision 'v9'" in answers
     assert "RecipeError 2 the model owner/gated is gated" in answers and "HF_TOKEN" in answers
-    assert answers.count("  do: ") == 4
+    assert answers.count("   do: ") == 4
 
 
 def test_a_hub_that_cannot_be_reached_is_a_fault_of_the_machine(tmp_path: Path) -> None:

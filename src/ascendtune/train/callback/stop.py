@@ -31,4 +31,4 @@ class StopRequest:
             raise KeyboardInterrupt
         if not self.signal_number:
             self.signal_number = number
-            say(f"{signal.Signals(number).name}: stopping after this step, with a checkpoint (Ctrl-C again: at once)")
+            say(f"{signal.Signals(number).name}: stopping, with a checkpoint (Ctrl-C again: at once)")
