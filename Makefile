@@ -74,6 +74,7 @@ $(BIN)/python:
 	$$python -m venv .venv
 
 $(TRAIN): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo 'installing into .venv, about 1.5 GB; the first time takes a minute or more'
 ifneq ($(TORCH_INDEX),)
 	$(BIN)/pip install --quiet --no-deps --constraint $(CONSTRAINTS) --index-url $(TORCH_INDEX) torch
 endif

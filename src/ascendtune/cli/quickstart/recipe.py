@@ -15,7 +15,7 @@ model:
 
 data:
   train: {data}
-  max_length: 1024  # short rows are packed up to this length
+  max_length: 1024  # short rows are packed up to it
 
 optim:
   learning_rate: 2e-3  # high: the weights start random
