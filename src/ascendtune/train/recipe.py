@@ -22,10 +22,19 @@ from ascendtune.core.config import (
 from ascendtune.data.spec import DataSection
 
 # What people will ask for and do not get in this version: refused with a sentence and an alternative.
+_PREFERENCE = "preference training is not in this version; sft on the chosen answers is the nearest"
+_SHARDING = "sharding is not in this version; ddp with method.tuner: lora and memory.gradient_checkpointing needs least"
 _NOT_IN_THIS_VERSION = {
-    "ppo": "PPO is not in this version; preference training (DPO and relatives) needs no reward model",
-    "grpo": "GRPO is not in this version; preference training (DPO and relatives) is the nearest",
-    "qlora": "quantised training is not in this version; use `tuner: lora` with `model.dtype: bf16`",
+    **dict.fromkeys(("dpo", "kto", "orpo", "simpo", "ipo", "preference"), _PREFERENCE),
+    **dict.fromkeys(("fsdp", "fsdp2", "deepspeed", "zero2", "zero3"), _SHARDING),
+    "reward": "reward models are not in this version",
+    "rm": "reward models are not in this version",
+    "pretrain": "pretraining is not in this version; sft with data.loss_on: all is the nearest",
+    "pt": "pretraining is not in this version; sft with data.loss_on: all is the nearest",
+    "freeze": "freezing layers is not in this version; method.tuner: lora trains the fewest weights",
+    "ppo": "PPO is not in this version; sft is",
+    "grpo": "GRPO is not in this version; sft is",
+    "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
 }
 
 
@@ -150,7 +159,7 @@ class BatchSection(Section):
 class ParallelSection(Section):
     """How several devices share the work."""
 
-    strategy: Literal["auto", "ddp"] = "auto"
+    strategy: Annotated[Literal["auto", "ddp"], BeforeValidator(_refuse_what_is_not_here)] = "auto"
     """`ddp`: every device holds the whole model; `auto` chooses."""
 
 
