@@ -12,14 +12,15 @@ BIN := .venv/bin
 # A stamp is as old as the installation that it stands for; what it depends on decides whether to install again.
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
+NPU := .venv-npu/.installed
 
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants npu-env ascend-sim clean
 
 help: ## This list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(DEV) ## Install everything for development into .venv.
 
@@ -27,6 +28,7 @@ quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
 	@$(BIN)/ascendtune quickstart
 
 test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
+	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
 	$(BIN)/pytest -n $(WORKERS)
 
 check: lint types contracts unit ## What to run before a commit.
@@ -60,8 +62,13 @@ soak: $(DEV) ## The tests that take minutes to hours.
 mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants/run.py --write
 
+npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
+
+ascend-sim: $(NPU) ## A shell on a simulated Ascend node: torch_npu works, on host memory.
+	@PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=tests $(BIN)/python -m ascend_node.cann
+
 clean: ## Remove .venv and caches; runs stay.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-npu .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@python=; \
@@ -83,4 +90,11 @@ endif
 
 $(DEV): $(TRAIN)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[train,dev]'
+	@touch $@
+
+# Not a virtual environment but a folder to put before .venv: where torch_npu is installed and CANN is not, torch cannot be
+# imported at all. --no-deps: what it needs is in .venv; its other requirements are for tools that the tests do not use.
+$(NPU): constraints/torch-npu.txt | $(DEV)
+	@rm -rf .venv-npu
+	$(BIN)/pip install --quiet --no-deps --retries 1 --timeout 30 --target .venv-npu/packages --requirement $<
 	@touch $@

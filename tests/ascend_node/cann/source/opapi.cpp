@@ -1,0 +1,11 @@
+// Simulated libopapi: the aclnn operators, computed by ATen's CPU kernels. One unit, so that ATen is parsed once.
+#include "aclnn.cpp"
+#include "operators/attention.cpp"
+#include "operators/fused.cpp"
+#include "operators/indexing.cpp"
+#include "operators/lists.cpp"
+#include "operators/matrices.cpp"
+#include "operators/optimizers.cpp"
+#include "operators/pointwise.cpp"
+#include "operators/random.cpp"
+#include "operators/reductions.cpp"
