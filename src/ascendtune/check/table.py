@@ -27,7 +27,7 @@ def as_text(verdict: str, findings: Sequence[Finding], *, columns: int | None, p
         columns: width of the terminal, None where there is none.
     """
     limit = columns or WIDE
-    lines = textwrap.wrap(verdict, limit) or [verdict]
+    lines = textwrap.wrap(verdict, limit, break_long_words=False, break_on_hyphens=False) or [verdict]
     lines = [paint(line, "bold") for line in lines]
     code_width = max((len(finding.code) for finding in findings), default=0)
     for finding in worst_first(findings):

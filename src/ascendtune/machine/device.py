@@ -92,10 +92,15 @@ class Device(ABC):
 
         torch.get_device_module(self.torch_device).set_rng_state(state)
 
-    @property
-    def fused_optimizer(self) -> bool:
-        """Whether torch's AdamW takes `fused=True` here."""
+    def fuses_optimizer(self, compute: Literal["bf16", "fp16", "fp32"]) -> bool:
+        """Whether torch's AdamW with `fused=True` is right here when matrices are multiplied in `compute`."""
         return True
+
+    def gradient_scaler(self) -> torch.amp.GradScaler:
+        """What keeps small fp16 gradients from vanishing, and leaves out steps in which they overflow."""
+        import torch
+
+        return torch.amp.GradScaler(self.kind)
 
     @property
     @abstractmethod

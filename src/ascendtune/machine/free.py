@@ -11,7 +11,7 @@ from ascendtune.machine.visible import VARIABLES
 
 # Idle 910B cards show 2.6 to 4.2 GB of 32 or 64 GB (transcripts of drivers 23.0 to 26.1): the driver's own share. In a
 # container processes of others are not listed, so that memory is the only sign of them.
-_IDLE_RATIO = 0.15
+IDLE_RATIO = 0.15
 
 
 def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]) -> tuple[Accelerator, ...]:
@@ -56,7 +56,7 @@ def _why_not(device: Accelerator) -> str | None:
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if used is None or not total:
         return "how much of its memory is used is unknown"
-    if used > _IDLE_RATIO * total:
+    if used > IDLE_RATIO * total:
         return f"{format_bytes(used)} of {format_bytes(total)} are used, by whom cannot be seen from here"
     return None
 

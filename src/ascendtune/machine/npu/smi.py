@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
@@ -23,8 +25,17 @@ _PROCESSES_SHOWN = 8
 class NpuSmi:
     """One sitting with npu-smi: `troubles` gathers what went wrong in it."""
 
-    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        *,
+        env: Mapping[str, str] | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        """Ask nothing yet. `env` is what npu-smi is started with (default: ours), `root` where its places are."""
         self._timeout_seconds = timeout_seconds
+        self._env = os.environ if env is None else env
+        self._root = root
         self._program: str | None = _PLACES[0]
         self.troubles: list[Trouble] = []
 
@@ -64,8 +75,10 @@ class NpuSmi:
     def _run(self, words: tuple[str, ...]) -> Finished:
         """The first of the known places that has npu-smi; later questions go to the same."""
         places = _PLACES if self._program == _PLACES[0] else (self._program or "",)
+        env = {**self._env, "LC_ALL": "C"}
         for place in places:
-            done = run([place, *words], timeout_seconds=self._timeout_seconds, env={**os.environ, "LC_ALL": "C"})
+            program = str(self._root / place.lstrip("/")) if place.startswith("/") else place
+            done = run([program, *words], timeout_seconds=self._timeout_seconds, env=env)
             if not _is_missing(done):
                 self._program = place
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from typing import Literal
 
 import torch
 
@@ -78,6 +79,17 @@ class NpuDevice(Device):
     @property
     def supports_fp16(self) -> bool:
         return True
+
+    def fuses_optimizer(self, compute: Literal["bf16", "fp16", "fp32"]) -> bool:
+        # torch's fused AdamW leaves a step out when the scaler has found an overflow. op-plugin's kernel for it does not
+        # look (torch_npu 2.13): one overflow, and all weights are NaN.
+        return compute != "fp16"
+
+    def gradient_scaler(self) -> torch.amp.GradScaler:
+        # The vendor's own: torch's asks for an operator that chips without bf16 do not have (aclnnAmpUpdateScale), and
+        # cannot see an overflow on chips that saturate instead of giving an infinity.
+        scaler: torch.amp.GradScaler = self._npu.amp.GradScaler()
+        return scaler
 
     @property
     def peak_flops(self) -> float | None:

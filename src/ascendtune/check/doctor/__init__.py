@@ -1,0 +1,31 @@
+"""What keeps this machine from training, and what to do about it."""
+
+from __future__ import annotations
+
+_CODES = (
+    "accelerators",
+    "device_nodes",
+    "npu_smi",
+    "health",
+    "cann",
+    "versions",
+    "libraries",
+    "cuda",
+    "container",
+    "driver_firmware",
+    "visible_devices",
+    "device_memory",
+    "packages",
+    "environment",
+    "hccl_host",
+    "npu_network",
+    "memory_limit",
+    "shared_memory",
+    "limits",
+    "disk",
+    "cpu_governor",
+    "network",
+)
+
+CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in _CODES}
+"""The table of checks, the more decisive first."""

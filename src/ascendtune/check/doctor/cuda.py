@@ -1,0 +1,75 @@
+"""NVIDIA's driver against the CUDA that torch was built for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding, ok, unknown
+
+CODE = "cuda"
+
+_OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""Minor-version compatibility: the first driver branch that runs any CUDA of the major version (CUDA release notes)."""
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    devices, driver, troubles = outside.gpus
+    for trouble in troubles:
+        evidence = (trouble.evidence,) if trouble.evidence else ()
+        yield Finding(CODE, "failure", trouble.what, remedy=trouble.remedy, evidence=evidence)
+    if not devices or outside.npu_nodes:
+        return
+    torch = outside.package("torch")
+    if torch is None:
+        yield Finding(CODE, "failure", "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
+        return
+    cuda = _built_for(outside)
+    if cuda is None:
+        yield Finding(
+            CODE,
+            "failure",
+            f"{len(devices)} GPU here, and torch {torch} is built without CUDA",
+            expected="a build of torch for CUDA",
+            remedy="pip uninstall torch; install torch from its CUDA index",
+        )
+        return
+    branch = int(driver.split(".")[0]) if driver and driver.split(".")[0].isdigit() else None
+    oldest = _OLDEST_DRIVER.get(int(cuda.split(".")[0]))
+    if branch is None or oldest is None:
+        yield unknown(CODE, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: no row in the table")
+    elif branch < oldest:
+        yield Finding(
+            CODE,
+            "failure",
+            f"driver {driver} is too old for torch {torch}, which is built for CUDA {cuda}",
+            expected=f"driver {oldest} or newer",
+            remedy="update the driver, or install a torch that is built for an older CUDA",
+        )
+    else:
+        yield ok(CODE, f"torch {torch} for CUDA {cuda}, driver {driver}")
+
+
+def _built_for(outside: Outside) -> str | None:
+    """Read from torch/version.py, because importing torch takes a second."""
+    directory = outside.package_directory("torch")
+    try:
+        text = (directory / "version.py").read_text() if directory else ""
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+CHECK = Check(
+    CODE,
+    what="Asks NVML for GPUs and driver, and compares the driver with the CUDA that the installed torch was built for.",
+    why="With a CPU build of torch a GPU machine trains on the CPU without a word. With a driver that is too old, "
+    "torch sees no GPU at all. After a driver update without restart NVML answers `Driver/library version "
+    "mismatch`.",
+    fix="Install the build of torch for a CUDA that the driver supports; restart after a driver update.",
+    look=_look,
+    vital=True,
+)

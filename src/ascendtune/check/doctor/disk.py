@@ -1,0 +1,108 @@
+"""Room and kind of the file systems below the working directory and the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding, ok
+from ascendtune.core.units import format_bytes
+
+CODE = "disk"
+
+_ENOUGH_BYTES = 20 << 30
+"""One 7B model in bf16 and its final weights again, without checkpoints of the optimizer."""
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "dpc", "lustre", "ceph", "beegfs", "gpfs", "9p")
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    places = {"working directory": outside.cwd, "cache": outside.cache}
+    told: list[str] = []
+    found: list[Finding] = []
+    for name, path in places.items():
+        there = _existing(path)
+        free, _ = outside.space(there)
+        kind, options = _file_system(there, outside.text("/proc/self/mountinfo"))
+        told.append(f"{name} {format_bytes(free)} free on {kind or 'an unknown file system'}")
+        found += _room(name, there, free)
+        found += _speed(name, there, kind, options)
+    yield from found
+    if not found:
+        yield ok(CODE, "; ".join(told))
+
+
+def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
+    if not os.access(path, os.W_OK):
+        yield Finding(
+            CODE,
+            "warning",
+            f"the {name} {path} cannot be written",
+            expected="a directory of yours",
+            remedy="cd to another directory" if name == "working directory" else "export XDG_CACHE_HOME=<a local disk>",
+        )
+    elif free < _ENOUGH_BYTES:
+        yield Finding(
+            CODE,
+            "warning",
+            f"the {name} {path} has {format_bytes(free)} free",
+            expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
+            remedy="free space, or work on another disk"
+            + ("" if name == "working directory" else " (export XDG_CACHE_HOME=<directory>)"),
+        )
+
+
+def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Finding]:
+    if kind is None or not (kind in _REMOTE or kind.startswith("fuse.")):
+        return
+    if name == "cache":
+        yield Finding(
+            CODE,
+            "warning",
+            f"the cache {path} is on {kind}",
+            expected="a local disk: every rank maps its tokens from there",
+            remedy="export XDG_CACHE_HOME=<a directory on a local disk>",
+        )
+    elif kind.startswith("nfs") and "vers=3" in options and "nolock" in options.split(","):
+        yield Finding(
+            CODE,
+            "warning",
+            f"the working directory {path} is on NFS 3 mounted with nolock: locks do not reach other machines",
+            expected="NFS 4, or NFS 3 with locks, for run directories that several machines share",
+            remedy="mount it with vers=4.1",
+        )
+
+
+def _existing(path: Path) -> Path:
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _file_system(path: Path, mounts: str) -> tuple[str | None, str]:
+    """Kind and options of the mount that holds `path`: of the longest mount point, the last one that was mounted."""
+    best: tuple[int, str | None, str] = (-1, None, "")
+    for line in mounts.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields, rest = left.split(), right.split()
+        if not dash or len(fields) < 6 or len(rest) < 3:
+            continue
+        point = fields[4].replace("\\040", " ")
+        if path.is_relative_to(point) and len(point) >= best[0]:
+            best = (len(point), rest[0], f"{fields[5]},{rest[2]}")
+    return best[1], best[2]
+
+
+CHECK = Check(
+    CODE,
+    what="Looks at free space and kind of file system below the working directory (runs are written there) and below "
+    "the cache (tokens and downloads).",
+    why="A full disk ends a run in the middle of a checkpoint. Token files are mapped into memory by every rank: over "
+    "a network file system that is slow, and locks may not work there.",
+    fix="Free space or choose another disk. Put the cache on a local disk with XDG_CACHE_HOME; run directories of "
+    "jobs on several machines belong on a shared file system with working locks (NFS 4).",
+    look=_look,
+)

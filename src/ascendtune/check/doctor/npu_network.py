@@ -1,0 +1,154 @@
+"""The network port of each NPU, by hccn_tool: needed between machines, not within one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.machine.npu.hccn import read_address, read_gateway, read_health, read_link, read_tls
+
+CODE = "npu_network"
+
+_PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Port:
+    """What one NPU says of its port; None where it does not."""
+
+    device: int
+    link: str | None
+    address: str | None
+    gateway: str | None
+    health: str | None
+    tls: bool | None
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    if not outside.has_npus or not outside.npu_nodes:
+        return
+    tool = next((str(outside.path(place)) for place in _PLACES if outside.path(place).exists()), None)
+    if tool is None:
+        yield unknown(CODE, "hccn_tool is not here", remedy="mount /usr/local/Ascend/driver/tools; or ask on the host")
+        return
+    devices = [int(node.name[7:]) for node in outside.npu_nodes]
+    # The first alone: a tool that hangs, or that this user may not run, is asked once.
+    first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
+    if first.timed_out or first.exit_code in (126, 127):
+        yield unknown(
+            CODE, f"hccn_tool does not answer: {first.error.strip()[:200]}", remedy="try it as root, on the host"
+        )
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        ports = list(pool.map(lambda device: _ask(outside, tool, device), devices))
+    yield from _judge(ports)
+
+
+def _ask(outside: Outside, tool: str, device: int) -> Port:
+    def say(question: str) -> str:
+        return outside.run([tool, "-i", str(device), question, "-g"]).output
+
+    return Port(
+        device,
+        read_link(say("-link")),
+        read_address(say("-ip")).address,
+        read_gateway(say("-route")),
+        read_health(say("-net_health")),
+        read_tls(say("-tls")).enabled,
+    )
+
+
+def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
+    if all(port.link is None and port.address is None for port in ports):
+        yield unknown(
+            CODE, "hccn_tool answers in a form that is not known", remedy="run `hccn_tool -i 0 -link -g` by hand"
+        )
+        return
+    found = [*_links(ports), *_addresses(ports), *_tls(ports)]
+    yield from found
+    if not found:
+        yield ok(CODE, f"{len(ports)} ports: link up, address set, TLS the same")
+
+
+def _links(ports: Sequence[Port]) -> Iterator[Finding]:
+    if down := [port for port in ports if port.link not in (None, "UP")]:
+        yield Finding(
+            CODE,
+            "warning",
+            f"the link of NPU {_ids(down)} is {', '.join(sorted({port.link or '' for port in down}))}",
+            expected="UP on every NPU that talks to another machine",
+            remedy="cable, transceiver (`hccn_tool -i N -optical -g`), switch port; not needed within one machine",
+            evidence=tuple(f"hccn_tool -i {port.device} -link -g: {port.link}" for port in down),
+        )
+    sick = [port for port in ports if port.health not in (None, "Success", "Init") and port.link == "UP"]
+    if sick:
+        yield Finding(
+            CODE,
+            "warning",
+            f"NPU {_ids(sick)} does not reach the address that it probes ({sick[0].health})",
+            expected="Success",
+            remedy="check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address",
+        )
+
+
+def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
+    if without := [port for port in ports if port.address is None and port.link == "UP"]:
+        yield Finding(
+            CODE,
+            "warning",
+            f"NPU {_ids(without)} has no network address",
+            expected="an address on every NPU, in one subnet per rail",
+            remedy="sudo hccn_tool -i N -ip -s address A netmask M",
+        )
+    counts = Counter(port.address for port in ports if port.address)
+    if twice := [address for address, count in counts.items() if count > 1]:
+        yield Finding(
+            CODE,
+            "failure",
+            f"NPU {_ids([port for port in ports if port.address in twice])} share the address {', '.join(twice)}",
+            expected="one address for each NPU",
+            remedy="sudo hccn_tool -i N -ip -s address A netmask M",
+        )
+    lost = [port for port in ports if port.address and port.gateway is None]
+    if lost and len(lost) < len(ports):
+        yield Finding(
+            CODE,
+            "warning",
+            f"NPU {_ids(lost)} has no gateway, others have",
+            expected="a gateway on all or on none",
+            remedy="sudo hccn_tool -i N -gateway -s gateway G",
+        )
+
+
+def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
+    switches = {port.tls for port in ports if port.tls is not None}
+    if len(switches) > 1:
+        yield Finding(
+            CODE,
+            "failure",
+            f"TLS is on for NPU {_ids([port for port in ports if port.tls])} and off for the others",
+            expected="the same on every NPU of a job",
+            remedy="for i in all NPUs: sudo hccn_tool -i $i -tls -s enable 0",
+        )
+
+
+def _ids(ports: Sequence[Port]) -> str:
+    return ", ".join(str(port.device) for port in ports)
+
+
+CHECK = Check(
+    CODE,
+    what="Asks hccn_tool for link, address, gateway, health and TLS of every NPU's port, all NPUs side by side.",
+    why="Between machines each NPU talks through its own port. One that is down, or one whose TLS switch differs, "
+    "keeps the whole job from connecting (EI0006, EI0014), and the message rarely names it.",
+    fix="Link down: cable, transceiver, switch. No address: hccn_tool -ip -s. TLS: the same on all cards of all "
+    "nodes, `hccn_tool -i N -tls -s enable 0` switches it off. Within one machine the cards use HCCS, and a port "
+    "that is down does no harm.",
+    look=_look,
+)

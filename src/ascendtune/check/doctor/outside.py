@@ -1,0 +1,181 @@
+"""Everything that checks look at, through one object that a test lays out anew."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from ascendtune.core.places import cache_directory
+from ascendtune.core.process import Finished, run
+from ascendtune.machine.cuda import gpus
+from ascendtune.machine.inventory import Accelerator, Trouble
+from ascendtune.machine.npu.info import Info
+from ascendtune.machine.npu.smi import NpuSmi
+from ascendtune.machine.npu.versions import Versions, installed_versions
+
+VENDOR_TOOL_SECONDS = 5.0
+NETWORK_SECONDS = 1.5
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of the host."""
+
+    addresses: tuple[str, ...]
+    is_up: bool
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a distribution; nothing of it is imported."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def package_directory(module: str) -> Path | None:
+    """Where a module lies; it is not imported."""
+    spec = find_spec(module)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def space(path: Path) -> tuple[int, int]:
+    """Free and all bytes of the file system that holds `path`. Raises OSError."""
+    state = os.statvfs(path)
+    return state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+
+
+def host_interfaces() -> dict[str, Interface]:
+    states = psutil.net_if_stats()
+    return {
+        name: Interface(tuple(each.address.partition("%")[0] for each in found), name in states and states[name].isup)
+        for name, found in psutil.net_if_addrs().items()
+    }
+
+
+@dataclass
+class Outside:
+    """`root` is where the files of the machine lie. What several checks ask is asked once, whoever comes first."""
+
+    root: Path = Path("/")
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cwd: Path = field(default_factory=Path.cwd)
+    cache: Path = field(default_factory=cache_directory)
+    python: str = field(default_factory=lambda: ".".join(platform.python_version_tuple()[:2]))
+    package: Callable[[str], str | None] = package_version
+    package_directory: Callable[[str], Path | None] = package_directory
+    may_access: Callable[[Path, int], bool] = os.access
+    interfaces: Callable[[], Mapping[str, Interface]] = host_interfaces
+    limits: Callable[[int], tuple[int, int]] = resource.getrlimit
+    space: Callable[[Path], tuple[int, int]] = space
+    memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
+    ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
+    timeout_seconds: float = VENDOR_TOOL_SECONDS
+    _answers: dict[str, Any] = field(default_factory=dict, repr=False)
+    _locks: dict[str, threading.Lock] = field(default_factory=dict, repr=False)
+
+    def path(self, absolute: str | Path) -> Path:
+        """The place of "/dev/shm" in this machine."""
+        return self.root / str(absolute).lstrip("/")
+
+    def text(self, absolute: str | Path) -> str:
+        """The content of a file; empty when it cannot be read."""
+        try:
+            return self.path(absolute).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def run(self, argv: Sequence[str], timeout_seconds: float | None = None) -> Finished:
+        env = {**self.env, "LC_ALL": "C"}
+        return run(argv, timeout_seconds=timeout_seconds or self.timeout_seconds, env=env)
+
+    @property
+    def npu_nodes(self) -> tuple[Path, ...]:
+        """/dev/davinci0, /dev/davinci1, … in the order of their numbers."""
+        found = [path for path in self.path("/dev").glob("davinci*") if path.name[7:].isdigit()]
+        return tuple(sorted(found, key=lambda path: int(path.name[7:])))
+
+    @property
+    def npu_smi(self) -> tuple[Info, tuple[Trouble, ...], bool]:
+        """What `npu-smi info` says, what went wrong, and whether there is such a program that answers."""
+
+        def ask() -> tuple[Info, tuple[Trouble, ...], bool]:
+            info = self._smi.info()
+            return info, tuple(self._smi.troubles), self._smi.is_there
+
+        return self.once("npu-smi", ask)
+
+    def ask_npu_smi(self, *words: str) -> str:
+        """What npu-smi says to a further question; empty when it has not answered the first."""
+        return self._smi.ask(*words) if self.npu_smi[2] else ""
+
+    @property
+    def _smi(self) -> NpuSmi:
+        return self.once("sitting", lambda: NpuSmi(self.timeout_seconds, env=self.env, root=self.root))
+
+    @property
+    def gpus(self) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
+        """The GPUs, their driver's version, and what went wrong."""
+        return self.once("gpus", self.ask_gpus)
+
+    @property
+    def versions(self) -> Versions:
+        return self.once("versions", lambda: installed_versions(self.root, self.env))
+
+    @property
+    def driver_version(self) -> str | None:
+        return self.versions.driver_version or self.npu_smi[0].driver_version
+
+    def pci_devices(self, vendor: str, classes: tuple[str, ...]) -> int:
+        """How many devices of a vendor (0x19e5) and of these classes (0x1200) are on the PCI bus."""
+        found = 0
+        for device in self.path("/sys/bus/pci/devices").glob("*"):
+            try:
+                is_vendors = (device / "vendor").read_text().strip() == vendor
+                found += is_vendors and (device / "class").read_text().startswith(classes)
+            except OSError:
+                continue
+        return found
+
+    @property
+    def npus_on_bus(self) -> int:
+        """Accelerators of Huawei that the computer sees, driver or not."""
+        return self.once("pci-npu", lambda: self.pci_devices("0x19e5", ("0x1200",)))
+
+    @property
+    def gpus_on_bus(self) -> int:
+        return self.once("pci-gpu", lambda: self.pci_devices("0x10de", ("0x0300", "0x0302")))
+
+    @property
+    def has_npus(self) -> bool:
+        """Whether NPUs are, or should be, here: by device files, driver or bus; no program is asked."""
+        driver = self.path("/usr/local/Ascend/driver/version.info").is_file()
+        return bool(self.npu_nodes) or driver or self.npus_on_bus > 0
+
+    @property
+    def in_container(self) -> bool:
+        if self.path("/.dockerenv").exists() or self.path("/run/.containerenv").exists():
+            return True
+        return "container" in self.env or any(
+            word in self.text("/proc/1/cgroup") for word in ("docker", "kubepods", "containerd")
+        )
+
+    def once(self, name: str, ask: Callable[[], Answer]) -> Answer:
+        """The answer to a question that several checks put; the second waits for the first."""
+        with self._locks.setdefault(name, threading.Lock()):
+            if name not in self._answers:
+                self._answers[name] = ask()
+            answer: Answer = self._answers[name]
+            return answer

@@ -1,0 +1,142 @@
+"""Python, torch, torch_npu, CANN and driver, held against the vendor's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ascendtune.check.doctor.cann import loaded_toolkit
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.machine.compatibility import (
+    Wheel,
+    base_version,
+    drivers_for,
+    find_wheel,
+    fitting_wheels,
+    is_release,
+    release_key,
+)
+
+CODE = "versions"
+
+_OLDEST_TORCH = release_key("2.6")
+"""ascendtune's own floor: what is older is not advised."""
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
+    kit = loaded_toolkit(outside)
+    cann = kit.version if kit else None
+    if not outside.has_npus and not torch_npu:
+        return
+    found = [*_torch_pair(outside, torch, torch_npu, cann), *_cann(outside, torch_npu, cann), *_driver(outside, cann)]
+    names = {"Python": outside.python, "torch": torch, "torch_npu": torch_npu, "CANN": cann}
+    said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
+    yield from found
+    if not found:
+        yield ok(CODE, f"{said}, driver {outside.driver_version or 'unknown'}")
+
+
+def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
+    if torch is None or torch_npu is None:
+        missing = "torch" if torch is None else "torch_npu"
+        yield Finding(CODE, "failure", f"{missing} is not installed", remedy=_advice(outside, cann))
+        return
+    if base_version(torch) != base_version(torch_npu):
+        yield Finding(
+            CODE,
+            "failure",
+            f"torch_npu {torch_npu} does not go with torch {torch}",
+            expected=f"torch {base_version(torch_npu)} (the first three numbers must be the same)",
+            remedy=_advice(outside, cann, keep=base_version(torch)),
+        )
+    wheel = find_wheel(torch_npu)
+    if wheel and not wheel.takes_python(outside.python):
+        yield Finding(
+            CODE,
+            "failure",
+            f"torch_npu {torch_npu} is not made for Python {outside.python}",
+            expected=f"Python {', '.join(wheel.python)}",
+            remedy=_advice(outside, cann),
+            evidence=(wheel.source,),
+        )
+
+
+def _cann(outside: Outside, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
+    if torch_npu is None or cann is None:
+        return
+    wheel = find_wheel(torch_npu)
+    if wheel is None:
+        why = f"torch_npu {torch_npu} is in none of the vendor's tables, so its CANN cannot be told"
+        yield unknown(CODE, why, remedy=_advice(outside, cann))
+    elif not wheel.is_made_for(cann):
+        accepted = wheel.takes_cann(cann)
+        yield Finding(
+            CODE,
+            "warning" if accepted else "failure",
+            f"torch_npu {torch_npu} is made for CANN {wheel.cann}, loaded is {cann}"
+            + (", which the vendor says works too" if accepted else ""),
+            expected=f"CANN {', '.join(dict.fromkeys((wheel.cann, *wheel.also)))}",
+            remedy=_advice(outside, cann, keep=wheel.torch) + f"; or install CANN {wheel.cann}",
+            evidence=(wheel.source,),
+        )
+
+
+def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
+    driver = outside.driver_version
+    named = drivers_for(cann) if cann else None
+    if cann is None:
+        return
+    if driver is None or named is None:
+        why = (
+            "the driver's version is nowhere to be read"
+            if driver is None
+            else f"no table names a driver for CANN {cann}"
+        )
+        yield unknown(CODE, why)
+        return
+    if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
+        return
+    # Drivers one year older were seen to work with newer CANN (public bug reports); two years older fail with EE1015.
+    far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
+    basis = "" if is_release(cann, named.cann) else f" (table of CANN {named.cann}, the newest before it)"
+    yield Finding(
+        CODE,
+        "failure" if far else "warning",
+        f"driver {driver} is {'too old' if far else 'older than those named'} for CANN {cann}",
+        expected=f"driver {', '.join(named.versions)} or newer{basis}",
+        remedy=f"install driver and firmware {named.versions[0]} (Ascend HDK) and restart",
+        evidence=named.sources,
+    )
+
+
+def _advice(outside: Outside, cann: str | None, keep: str | None = None) -> str:
+    """The nearest set that works: what stays is Python and CANN, and torch where it can."""
+    able = [wheel for wheel in fitting_wheels(outside.python, cann) if release_key(wheel.torch) >= _OLDEST_TORCH]
+    wheel = next((each for each in able if each.torch == keep), None) or next(iter(able), None)
+    if wheel is None:
+        newest = next(iter(fitting_wheels(outside.python, None)), None)
+        return f"no torch_npu is made for Python {outside.python} and CANN {cann}" + (
+            f"; newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
+        )
+    return _install(wheel)
+
+
+def _install(wheel: Wheel) -> str:
+    return f"pip install torch=={wheel.torch} torch-npu=={wheel.version}"
+
+
+CHECK = Check(
+    CODE,
+    what="Compares Python, torch, torch_npu, the loaded CANN and the driver with the vendor's tables "
+    "(machine/compatibility.toml, each row with its source).",
+    why="torch_npu checks nothing when it is imported. A wrong pair shows as an undefined symbol in a library, as "
+    "EE1015, or as an operator that is missing after an hour. The number behind `.post` cannot be converted into "
+    "a release; only a table tells.",
+    fix="The remedy names the nearest set that keeps Python and CANN. torch and torch_npu must agree in their first "
+    "three numbers. The driver may be newer than the one named for CANN; one year older is a warning, more is a "
+    "failure.",
+    look=_look,
+    vital=True,
+)

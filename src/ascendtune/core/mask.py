@@ -1,0 +1,64 @@
+"""Take out of a text what must not leave the machine: secrets, names of users and hosts, addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+
+_SECRET_NAME = r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api_?key|access_?key|private_?key)[\w.-]*)"
+_ASSIGNED = re.compile(rf"""(?i)(["']?{_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+_IN_URL = re.compile(r"(://)[^/\s:@]+(?::[^/\s@]*)?@")
+_KEY = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[bp]-|ms-)[A-Za-z0-9_-]{12,}")
+_V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
+_V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:])")
+_MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b")
+_IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
+_TOO_COMMON = ("root", "localhost", "user", "admin", "ubuntu", "node", "master", "worker")
+
+
+class Mask:
+    """The same thing gets the same mask throughout, so that a reader can still tell two machines apart."""
+
+    def __init__(self, *, users: Iterable[str] = (), hosts: Iterable[str] = (), versions: Iterable[str] = ()) -> None:
+        """`versions` are numbers that look like addresses (driver 23.0.2.1) and stay as they are."""
+        names = [(each, "user") for each in users] + [(each, "host") for each in hosts]
+        self._names = {name: kind for name, kind in names if len(name) > 2 and name.lower() not in _TOO_COMMON}
+        self._kept = frozenset(versions)
+        self._seen: dict[str, str] = {}
+
+    def text(self, text: str) -> str:
+        text = _IN_URL.sub(r"\1***@", text)
+        text = _ASSIGNED.sub(r"\1***", text)
+        text = _BEARER.sub(r"\1 ***", text)
+        text = _KEY.sub("***", text)
+        text = _MAC.sub(lambda found: self._named("mac", found[0]), text)
+        text = _V4.sub(lambda found: self._address(found[0]), text)
+        text = _V6.sub(lambda found: self._address(found[0]), text)
+        for name, kind in self._names.items():
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", self._named(kind, name), text)
+        return text
+
+    def environment(self, env: Mapping[str, str]) -> str:
+        """NAME=value lines, sorted; values of names that speak of secrets are gone whole."""
+        lines = (
+            f"{name}=***" if _IS_SECRET.fullmatch(name) else self.text(f"{name}={value}") for name, value in env.items()
+        )
+        return "".join(f"{line}\n" for line in sorted(lines))
+
+    def _address(self, text: str) -> str:
+        try:
+            address = ip_address(text)
+        except ValueError:
+            return text
+        # Masks of networks and the machine itself tell nobody anything.
+        if text in self._kept or address.is_loopback or address.is_unspecified or text.startswith("255."):
+            return text
+        return self._named("ip", text)
+
+    def _named(self, kind: str, text: str) -> str:
+        if text not in self._seen:
+            count = sum(each.startswith(f"<{kind}-") for each in self._seen.values())
+            self._seen[text] = f"<{kind}-{count + 1}>"
+        return self._seen[text]

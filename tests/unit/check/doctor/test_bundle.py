@@ -1,0 +1,45 @@
+"""What leaves the machine in a bundle, and what does not."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.doctor.bundle import write_bundle
+from ascendtune.check.doctor.examine import examine, verdict
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.core.errors import MachineError
+
+
+def _read(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as bundle:
+        files = {each.name: bundle.extractfile(each) for each in bundle.getmembers()}
+        return {name: file.read().decode() for name, file in files.items() if file}
+
+
+def test_a_bundle(lay: Callable[..., Outside], tmp_path: Path) -> None:
+    home = tmp_path / "home" / "wanglei"
+    log = home / "ascend/log/debug/plog/plog-1_2.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("[ERROR] HCCL 10.20.0.11 by wanglei\n")
+    outside = lay("healthy-910b4", HOME=str(home), HF_TOKEN="hf_abcdefghijklmnop", MASTER_ADDR="10.20.0.11")
+    examination = examine(outside)
+    write_bundle(tmp_path / "report.tar.gz", verdict(examination, outside), examination, outside)
+    files = _read(tmp_path / "report.tar.gz")
+    assert "this machine trains on 8 NPU" in files["report/doctor.json"]
+    assert '"driver_version": "25.2.0"' in files["report/versions.json"]
+    assert "910B4" in files["report/npu-smi.txt"] and "SIMULATED" in files["report/npu-smi.txt"]
+    assert files["report/plog/plog-1_2.log"] == "[ERROR] HCCL <ip-1> by <user-1>\n"
+    assert "HF_TOKEN=***" in files["report/environment.txt"] and "MASTER_ADDR=<ip-1>" in files["report/environment.txt"]
+    everything = "".join(files.values())
+    assert not [word for word in ("wanglei", "10.20.0.11", "hf_abc") if word in everything]
+
+
+def test_a_bundle_that_cannot_be_written(lay: Callable[..., Outside], tmp_path: Path) -> None:
+    outside = lay("healthy-910b4")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError):
+        write_bundle(tmp_path / "file" / "report.tar.gz", "", examine(outside, ["limits"]), outside)

@@ -1,0 +1,308 @@
+"""Every check has a machine on which it fails and one on which it passes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ascend_node.node import Cann, Node
+from ascend_node.scenarios import HEALTHY, SCENARIOS
+from ascendtune.check.doctor import CHECKS
+from ascendtune.check.doctor.examine import examine, verdict
+from ascendtune.check.doctor.outside import Interface, Outside
+from ascendtune.check.finding import Finding
+from ascendtune.machine.inventory import Accelerator
+
+Lay = Callable[..., Outside]
+GIB = 1 << 30
+
+FAILING: list[tuple[str, str, str, str]] = [
+    # check, machine, status, what is said
+    ("accelerators", "driver-not-loaded", "failure", "8 NPUs on the PCI bus, and no /dev/davinci"),
+    ("accelerators", "no-torch-npu", "failure", "no torch_npu"),
+    ("device_nodes", "node-missing", "failure", "not hisi_hdc"),
+    ("npu_smi", "container-without-dcmi", "warning", "no proof of a broken card"),
+    ("npu_smi", "npu-smi-absent", "unknown", "training does not need it"),
+    ("npu_smi", "card-missing", "warning", "lists 8 chips, /dev has 7"),
+    ("health", "card-alarmed", "failure", "NPU 7 says Alarm, error code 80E01801"),
+    ("cann", "cann-absent", "failure", "no CANN toolkit"),
+    ("cann", "cann-not-loaded", "failure", "not loaded in this shell"),
+    ("cann", "cann-without-kernels", "failure", "no compiled operators"),
+    ("versions", "driver-too-old", "failure", "driver 23.0.3 is too old for CANN 8.1.RC1"),
+    ("versions", "torch-differs", "failure", "torch_npu 2.6.0 does not go with torch 2.7.1"),
+    ("libraries", "library-missing", "failure", "libhccl.so, libascend_hal.so not found"),
+    ("container", "container-without-driver", "failure", "driver/lib64 is not here"),
+    ("container", "container-privileged", "warning", "--privileged"),
+    ("driver_firmware", "firmware-differs", "failure", "do not accept each other"),
+    ("driver_firmware", "container-without-driver", "unknown", "ask on the host"),
+    ("device_memory", "leftover-process", "warning", "processes hold memory on NPU 0"),
+    ("device_memory", "used-by-nobody", "warning", "memory of NPU 0 is used by nobody"),
+    ("npu_network", "link-down", "warning", "the link of NPU 0 is DOWN"),
+    ("npu_network", "tls-differs", "failure", "TLS is on for NPU 0"),
+    ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
+    ("npu_network", "container-without-driver", "unknown", "hccn_tool is not here"),
+    ("memory_limit", "memory-limited", "warning", "8.0 GiB of host memory"),
+    ("cpu_governor", "saves-power", "warning", "4 of 4 cores save power"),
+]
+
+
+def _answers(outside: Outside, code: str) -> list[Finding]:
+    return list(examine(outside, [code]).findings)
+
+
+@pytest.mark.parametrize(("code", "machine", "status", "said"), FAILING, ids=lambda value: str(value)[:24])
+def test_what_is_wrong_is_found(lay: Lay, code: str, machine: str, status: str, said: str) -> None:
+    found = _answers(lay(machine), code)
+    assert any(each.status == status and said in each.measured for each in found), found
+    assert all(each.code == code for each in found)
+
+
+@pytest.mark.parametrize("machine", ["healthy-910b4", "healthy-a3", "container-healthy"])
+def test_a_healthy_machine_gives_no_warning(lay: Lay, machine: str) -> None:
+    outside = lay(machine)
+    examination = examine(outside)
+    assert {each.status for each in examination.findings} == {"ok"}, examination.findings
+    expected = {"cuda", "container"} - ({"container"} if "container" in machine else set())
+    assert set(examination.not_applicable) == expected
+    count = len(SCENARIOS[machine].chips)
+    assert verdict(examination, outside) == f"this machine trains on {count} NPU ({SCENARIOS[machine].name})"
+
+
+def test_every_check_has_a_machine_on_which_it_fails() -> None:
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [code for code in CHECKS if f'"{code}"' not in tests] == []
+
+
+def test_verdict_names_the_worst_and_what_to_do(lay: Lay) -> None:
+    outside = lay("driver-too-old")
+    assert verdict(examine(outside), outside) == (
+        "this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1; "
+        "do: install driver and firmware 25.0.RC1 (Ascend HDK) and restart"
+    )
+
+
+def test_a_hanging_npu_smi_costs_its_limit_once_and_is_a_failure(lay: Lay) -> None:
+    outside = lay("npu-smi-hangs")
+    outside.timeout_seconds = 1.0
+    began = time.monotonic()
+    examination = examine(outside)
+    assert time.monotonic() - began < 6
+    found = {each.code: each for each in examination.findings}
+    assert found["npu_smi"].status == "failure" and "no answer within 1 s" in found["npu_smi"].measured
+    assert found["health"].status == found["device_memory"].status == "unknown"
+
+
+def test_a_hanging_hccn_tool_is_asked_once(lay: Lay) -> None:
+    outside = lay("hccn-tool-hangs")
+    outside.timeout_seconds = 1.0
+    began = time.monotonic()
+    (found,) = _answers(outside, "npu_network")
+    assert time.monotonic() - began < 5 and found.status == "unknown"
+
+
+def test_a_check_that_does_not_return_is_left_behind(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+
+    def never(path: Path) -> tuple[int, int]:
+        time.sleep(30)
+        raise AssertionError
+
+    outside.space = never
+    began = time.monotonic()
+    found = examine(outside, ["disk", "limits"], limit_seconds=0.5).findings
+    assert time.monotonic() - began < 5
+    assert {each.code: each.status for each in found} == {"disk": "unknown", "limits": "ok"}
+
+
+def test_a_check_with_a_bug_is_unknown(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    outside.limits = None  # type: ignore[assignment]
+    (found,) = _answers(outside, "limits")
+    assert found.status == "unknown" and "the check itself failed" in found.measured
+
+
+def test_device_nodes_that_may_not_be_opened(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    outside.may_access = lambda path, mode: path.name != "davinci_manager"
+    (found,) = _answers(outside, "device_nodes")
+    assert found.status == "failure" and found.measured.endswith("/dev/davinci_manager")
+    assert "HwHiAiUser" in (found.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said", "remedy"),
+    [
+        ({"python": "3.13"}, "failure", "not made for Python 3.13", "torch==2.8.0 torch-npu==2.8.0"),
+        ({"cann": (Cann("8.3.RC1"),)}, "warning", "made for CANN 8.2.RC1, loaded is 8.3.RC1", "torch-npu==2.6.0.post3"),
+        ({"cann": (Cann("9.0.0"),)}, "failure", "made for CANN 8.2.RC1, loaded is 9.0.0", "torch-npu==2."),
+        ({"driver": "24.1.rc1"}, "warning", "older than those named for CANN 8.2.RC1", "25.2.0"),
+    ],
+)
+def test_versions(lay: Lay, change: dict[str, object], status: str, said: str, remedy: str) -> None:
+    found = _answers(lay(replace(HEALTHY, **change)), "versions")
+    assert any(each.status == status and said in each.measured and remedy in (each.remedy or "") for each in found), (
+        found
+    )
+
+
+def test_a_torch_npu_that_no_table_knows(lay: Lay) -> None:
+    node = replace(HEALTHY, packages={"torch": "2.6.0", "torch-npu": "2.6.0.dev20250101"})
+    assert [each.status for each in _answers(lay(node), "versions")] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/usr/local/Ascend/ascend-toolkit/8.2.RC1/aarch64-linux/devlib", "failure", "stub"),
+        (
+            "/usr/local/Ascend/ascend-toolkit/8.2.RC1/lib64:/opt/cann-8.5.0/lib64",
+            "warning",
+            "mixes CANN 8.2.RC1, 8.5.0",
+        ),
+    ],
+)
+def test_library_path(lay: Lay, path: str, status: str, said: str) -> None:
+    found = _answers(lay(HEALTHY, LD_LIBRARY_PATH=path), "libraries")
+    assert any(each.status == status and said in each.measured for each in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "sees", "remedy"),
+    [
+        ("0,1,2,3", "ok", "", None),
+        ("1, 2,3", "warning", "sees 1", "1,2,3"),
+        ("3,1", "warning", "sees 3", "1,3"),
+        ("0,8", "warning", "there is no device 8; a process sees 0", "0"),
+        ("0,0", "warning", "an id stands twice", "0"),
+        ("", "failure", "no NPU at all", "0,1,2,3,4,5,6,7"),
+        ("npu:0", "failure", "'npu:0' is no id", "0,1,2,3,4,5,6,7"),
+    ],
+)
+def test_visible_devices(lay: Lay, value: str, status: str, sees: str, remedy: str | None) -> None:
+    (found,) = _answers(lay(HEALTHY, ASCEND_RT_VISIBLE_DEVICES=value), "visible_devices")
+    assert found.status == status and sees in found.measured
+    assert remedy is None or found.remedy == f"export ASCEND_RT_VISIBLE_DEVICES={remedy}"
+
+
+@pytest.mark.parametrize("name", ["ASCEND_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"])
+def test_variables_that_are_mistaken_for_it(lay: Lay, name: str) -> None:
+    (found,) = _answers(lay(HEALTHY, **{name: "0,1"}), "visible_devices")
+    assert found.status == "warning" and name in found.measured
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"ASCEND_LAUNCH_BLOCKING": "1"},
+        {"ASCEND_GLOBAL_LOG_LEVEL": "0"},
+        {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:256"},
+        {"PYTORCH_NPU_ALLOC_CONF": "max_split_size_mb:256", "PYTORCH_ALLOC_CONF": "max_split_size_mb:256"},
+        {"RANK_TABLE_FILE": "/old.json"},
+        {"HCCL_WHITELIST_DISABLE": "0"},
+        {"HCCL_INTRA_ROCE_ENABLE": "1", "HCCL_INTRA_PCIE_ENABLE": "1"},
+        {"INF_NAN_MODE_ENABLE": "0"},
+        {"ASCEND_SLOG_PRINT_TO_STDOUT": "1"},
+        {"NCCL_DEBUG": "INFO"},
+    ],
+    ids=lambda env: next(iter(env)),
+)
+def test_environment(lay: Lay, env: dict[str, str]) -> None:
+    (found,) = _answers(lay(HEALTHY, **env), "environment")
+    assert found.status == "warning" and next(iter(env)) in found.measured
+
+
+@pytest.mark.parametrize(
+    ("env", "status", "said"),
+    [
+        ({"HCCL_SOCKET_IFNAME": "eth"}, "ok", "eth0"),
+        ({"HCCL_SOCKET_IFNAME": "=eth"}, "failure", "no interface has that name"),
+        ({"GLOO_SOCKET_IFNAME": "enp1s0"}, "failure", "no interface has that name"),
+        ({"HCCL_SOCKET_IFNAME": "lo"}, "warning", "reaches no other machine"),
+        ({"HCCL_SOCKET_IFNAME": "ib0"}, "failure", "ib0 is down"),
+        ({"HCCL_IF_IP": "10.9.9.9"}, "failure", "no address of this machine"),
+        ({"HCCL_IF_IP": "192.168.7.2"}, "ok", "eth0"),
+        ({"HCCL_CONNECT_TIMEOUT": "60"}, "failure", "EI0001"),
+        ({"HCCL_EXEC_TIMEOUT": "3600"}, "warning", "not below HCCL_EVENT_TIMEOUT"),
+        ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is no number"),
+    ],
+)
+def test_hccl_host(lay: Lay, env: dict[str, str], status: str, said: str) -> None:
+    outside = lay(HEALTHY, **env)
+    up = outside.interfaces()
+    outside.interfaces = lambda: {**up, "ib0": Interface((), is_up=False)}
+    (found,) = _answers(outside, "hccl_host")
+    assert found.status == status and said in found.measured
+
+
+@pytest.mark.parametrize(("code", "free"), [("shared_memory", 64 << 20), ("disk", 5 * GIB)])
+def test_little_room(lay: Lay, code: str, free: int) -> None:
+    outside = lay(replace(HEALTHY, container=True))
+    outside.space = lambda path: (free, 64 * GIB)
+    assert {each.status for each in _answers(outside, code)} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("nfs4 server:/x rw,vers=4.1", "warning"), ("fuse.dpc dpc rw", "warning"), ("ext4 /dev/a rw", "ok")],
+)
+def test_cache_on_a_file_system_of_another_machine(lay: Lay, kind: str, status: str) -> None:
+    outside = lay(HEALTHY)
+    mounts = outside.path("/proc/self/mountinfo")
+    mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {outside.cache} rw - {kind}\n")
+    found = _answers(outside, "disk")
+    assert [each.status for each in found] == [status] and kind.split()[0] in found[0].measured
+
+
+def test_limits(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    outside.limits = lambda number: (1024, 1024) if number == resource.RLIMIT_NOFILE else (65536, 65536)
+    (found,) = _answers(outside, "limits")
+    assert found.status == "warning" and found.measured.startswith("at most 1024 open files")
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({"torch": "2.5.1", "numpy": "1.26.4"}, "torch 2.5.1 is outside"),
+        ({"torch": "2.6.0", "numpy": "2.1.2"}, "numpy 2.1.2 with CANN 8.2.RC1"),
+    ],
+)
+def test_packages(lay: Lay, packages: dict[str, str], said: str) -> None:
+    found = _answers(lay(replace(HEALTHY, packages=packages)), "packages")
+    assert [each.status for each in found] == ["warning"] and said in found[0].measured
+
+
+def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
+    outside = lay(Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"}))
+    gpu = Accelerator("cuda", phy_id=0, name="NVIDIA H100", memory_used_bytes=GIB, memory_total_bytes=80 * GIB)
+    outside.ask_gpus = lambda: ((gpu,), driver, ())
+    (outside.root / "site/torch/version.py").write_text(f"cuda: Optional[str] = {cuda}\n")
+    return outside
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "status"),
+    [("550.54.15", "'12.4'", "ok"), ("470.1", "'12.4'", "failure"), ("550.54.15", "None", "failure")],
+)
+def test_cuda(lay: Lay, driver: str, cuda: str, status: str) -> None:
+    outside = _with_gpu(lay, driver, cuda)
+    assert [each.status for each in _answers(outside, "cuda")] == [status]
+    if status == "ok":
+        assert verdict(examine(outside), outside).startswith("this machine trains on 1 GPU (NVIDIA H100)")
+
+
+def test_a_machine_without_accelerators_is_quiet(lay: Lay) -> None:
+    outside = lay(
+        Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", cann=(), packages={"torch": "2.6.0"})
+    )
+    examination = examine(outside)
+    assert {each.status for each in examination.findings} == {"ok"}
+    cores = len(os.sched_getaffinity(0))
+    assert verdict(examination, outside).startswith(f"this machine trains on the CPU ({cores} core")
+    assert {"npu_smi", "cann", "versions", "npu_network", "cuda"} <= set(examination.not_applicable)

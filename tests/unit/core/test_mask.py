@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from ascendtune.core.mask import Mask
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("HF_TOKEN=hf_abcdefghijklmnop", "HF_TOKEN=***"),
+        ('"api_key": "0123456789"', '"api_key": ***'),
+        ("https://me:pass@mirror.example/x", "https://***@mirror.example/x"),
+        ("Authorization: Bearer abcdefghijk", "Authorization: Bearer ***"),
+        ("rank 3 at 10.20.0.11:60000, then 10.20.0.12, 10.20.0.11", "rank 3 at <ip-1>:60000, then <ip-2>, <ip-1>"),
+        ("fe80::1ff:fe23:4567:890a via 52:54:00:ab:cd:ef", "<ip-1> via <mac-1>"),
+        ("/home/wanglei/run on npu-a7 by wanglei", "/home/<user-1>/run on <host-1> by <user-1>"),
+        ("driver 23.0.2.1 firmware 7.1.0.11.220", "driver 23.0.2.1 firmware 7.1.0.11.220"),
+        ("127.0.0.1 255.255.255.0 0000:C1:00.0 10:08:28", "127.0.0.1 255.255.255.0 0000:C1:00.0 10:08:28"),
+        ("tokens_per_second: 812.5, max_length: 2048", "tokens_per_second: 812.5, max_length: 2048"),
+    ],
+)
+def test_text(text: str, masked: str) -> None:
+    assert Mask(users=["wanglei"], hosts=["npu-a7"], versions=["23.0.2.1"]).text(text) == masked
+
+
+def test_environment_and_names_that_are_words() -> None:
+    env = {"WANDB_API_KEY": "a b c", "HOME": "/root", "PATH": "/usr/bin"}
+    told = Mask(users=["root"]).environment(env)
+    assert told == "HOME=/root\nPATH=/usr/bin\nWANDB_API_KEY=***\n"
