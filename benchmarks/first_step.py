@@ -24,7 +24,7 @@ from peers import ascendtune, llamafactory, trl
 from peers.work import Work
 from throughput import OURS, plain
 
-_FLOOR = "import torch; from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM"
+_FLOOR = "import torch; from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM; import os; os._exit(0)"
 
 
 def main() -> None:
@@ -52,7 +52,8 @@ def variants() -> dict[str, Callable[[Path], Measured]]:
         "ascendtune, full": lambda at: ours(full, at),
         "ascendtune, full, packed 2048": lambda at: ours(packed, at),
         "ascendtune, LoRA": lambda at: ours(lora, at),
-        "floor: imports alone": imports,
+        "floor: imports alone": lambda at: imports("", at),
+        "floor, garbage not collected": lambda at: imports("import gc; gc.disable(); ", at),
         "plain loop, full": lambda at: plain(full, at),
         "TRL (script), full": lambda at: trl.train(full, at),
         "TRL (`trl sft`), full": lambda at: trl.train(full, at, launcher=True),
@@ -62,8 +63,8 @@ def variants() -> dict[str, Callable[[Path], Measured]]:
     }
 
 
-def imports(scratch: Path) -> Measured:
-    done = run([sys.executable, "-c", _FLOOR], directory=scratch)
+def imports(before: str, scratch: Path) -> Measured:
+    done = run([sys.executable, "-c", before + _FLOOR], directory=scratch)
     return Measured(**{**done.__dict__, "steps": [Step(done.cpu_seconds, done.seconds, 0)]})
 
 

@@ -50,6 +50,8 @@ class Measured:
     peak_rss_bytes: int
     output: str
     steps: list[Step] = field(default_factory=list)
+    data_cpu_seconds: float | None = None
+    """From the first `datasets.load_dataset` to the end of the last `Dataset.map`, where the tool uses them."""
 
 
 def run(
@@ -82,6 +84,7 @@ def run(
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     steps = [Step(**json.loads(line)) for line in notes.read_text().splitlines()] if notes.exists() else []
+    data = notes.with_name(notes.name + ".data")
     return Measured(
         exit_code=child.returncode,
         seconds=time.perf_counter() - begun,
@@ -90,6 +93,7 @@ def run(
         peak_rss_bytes=usage.ru_maxrss * 1024,
         output=log.read_text(errors="replace"),
         steps=steps,
+        data_cpu_seconds=float(data.read_text()) if data.exists() else None,
     )
 
 

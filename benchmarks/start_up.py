@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
-from measure import ASCENDTUNE, in_turn, median, run, spread, table, write_result
+from measure import ASCENDTUNE, in_turn, run, spread, table, write_result
 from peers import llamafactory, trl
 
 
@@ -44,7 +44,6 @@ def main() -> None:
             return {
                 "seconds": done.seconds,
                 "cpu_seconds": done.cpu_seconds,
-                "peak_rss_bytes": done.peak_rss_bytes,
                 "exit_code": done.exit_code,
             }
 
@@ -57,13 +56,12 @@ def main() -> None:
             f"`{name}`",
             spread(runs, "cpu_seconds", 3),
             spread(runs, "seconds", 3),
-            f"{median(runs, 'peak_rss_bytes') / 2**20:.0f}",
             "yes" if runs[0]["torch"] else "no",
             str(runs[0]["exit_code"]),
         ]
         for name, runs in figures.items()
     ]
-    header = ["command", "CPU-seconds", "seconds", "peak RSS MiB", "torch imported", "exit code"]
+    header = ["command", "CPU-seconds", "seconds", "torch imported", "exit code"]
     write_result(
         "start-up", table(header, rows), figures, {"TRL": trl.VERSIONS, "LLaMA-Factory": llamafactory.VERSIONS}
     )

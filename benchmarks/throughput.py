@@ -19,7 +19,7 @@ from typing import Any
 
 import inputs
 from measure import Measured, Step, in_turn, median, run, spread, table, write_result
-from peers import ascendtune, llamafactory, trl
+from peers import ascendtune, llamafactory, ms_swift, trl
 from peers.venv import cache_directory
 from peers.work import Work
 
@@ -38,7 +38,12 @@ def main() -> None:
         if not given.only or any(word in name for word in given.only)
     }
     figures = in_turn({name: partial(measure, variant) for name, variant in chosen.items()}, given.rounds)
-    write_result("throughput", report(figures), figures, {"TRL": trl.VERSIONS, "LLaMA-Factory": llamafactory.VERSIONS})
+    write_result(
+        "throughput",
+        report(figures),
+        figures,
+        {"TRL": trl.VERSIONS, "LLaMA-Factory": llamafactory.VERSIONS, "ms-swift": ms_swift.VERSIONS},
+    )
 
 
 def variants(tokens: int) -> dict[str, Callable[[Path], Measured]]:
@@ -60,6 +65,7 @@ def variants(tokens: int) -> dict[str, Callable[[Path], Measured]]:
         "TRL, packing, 4 × 512": lambda at: trl.train(packed, at),
         "LLaMA-Factory, padded": lambda at: llamafactory.train(padded, at),
         "LLaMA-Factory, neat_packing, 4 × 512": lambda at: llamafactory.train(packed, at),
+        "ms-swift, padded, grouped by length": lambda at: ms_swift.train(padded, at, by_length=True),
     }
 
 

@@ -30,7 +30,8 @@ def install() -> Path:
     return binaries
 
 
-def train(work: Work, scratch: Path) -> Measured:
+def train(work: Work, scratch: Path, *, cache: Path | None = None) -> Measured:
+    """One run. `cache` is where datasets keeps what it made; by default it is kept between runs."""
     binaries = install()
     data = work.inputs.alpaca.parent
     (data / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": work.inputs.alpaca.name}}))
@@ -63,6 +64,6 @@ def train(work: Work, scratch: Path) -> Measured:
     return run(
         [binaries / "llamafactory-cli", "train", path],
         directory=scratch,
-        env={"HF_HOME": str(venv.cache_directory() / "hf-llamafactory")},
+        env={"HF_HOME": str(cache or venv.cache_directory() / "hf-llamafactory")},
         pad_id=work.inputs.pad_id,
     )

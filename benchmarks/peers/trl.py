@@ -15,8 +15,12 @@ def install() -> Path:
     return venv.make("trl", [f"{name}=={version}" for name, version in VERSIONS.items()])
 
 
-def train(work: Work, scratch: Path, *, launcher: bool = False) -> Measured:
-    """One run. `launcher` goes through the `trl` command, which starts accelerate, which starts the script."""
+def train(work: Work, scratch: Path, *, launcher: bool = False, cache: Path | None = None) -> Measured:
+    """One run. `launcher` goes through the `trl` command, which starts accelerate, which starts the script.
+
+    Args:
+        cache: where datasets keeps what it made; by default it is kept between runs.
+    """
     binaries = install()
     config = {
         "model_name_or_path": str(work.inputs.model),
@@ -38,5 +42,5 @@ def train(work: Work, scratch: Path, *, launcher: bool = False) -> Measured:
         config |= {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_target_modules": "all-linear"}
     path = write_yaml(scratch / "trl.yaml", config)
     command = [binaries / "trl", "sft"] if launcher else [binaries / "python", "-m", "trl.scripts.sft"]
-    environment = {"HF_HOME": str(venv.cache_directory() / "hf-trl"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment = {"HF_HOME": str(cache or venv.cache_directory() / "hf-trl"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     return run([*command, "--config", path], directory=scratch, env=environment, pad_id=work.inputs.pad_id)
