@@ -17,7 +17,7 @@ NPU := .venv-npu/.installed
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants npu-env ascend-sim clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants npu-env ascend-sim benchmarks clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -66,6 +66,11 @@ npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend n
 
 ascend-sim: $(NPU) ## A shell on a simulated Ascend node: torch_npu works, on host memory.
 	@PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=tests $(BIN)/python -m ascend_node.cann
+
+benchmarks: $(DEV) ## Measure speed and memory beside peers, which get environments of their own; takes two hours.
+	for each in start_up first_step throughput host_time data_preparation data_peers; do \
+	  OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python benchmarks/$$each.py || exit 1; \
+	done
 
 clean: ## Remove .venv and caches; runs stay.
 	rm -rf .venv .venv-npu .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
