@@ -25,6 +25,7 @@ COMMANDS = {
     "generate": Entry("ascendtune.cli.generate:generate", "Let a run's final weights, or any model, answer prompts."),
     "devices": Entry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Say what keeps this machine from training, and what to do."),
+    "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "recipe check": Entry("ascendtune.cli.recipe_check:check", "Check a recipe without starting anything."),
     "recipe schema": Entry("ascendtune.cli.recipe_schema:schema", "Print the JSON schema that editors complete from."),
     "runs list": Entry("ascendtune.cli.runs_list:list_runs", "List runs: state, step, loss, speed, age."),

@@ -1,0 +1,42 @@
+"""Something in a log that is worth a thought: where it stands, who said it, when, and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.trace import Trace
+
+
+@dataclass
+class Event:
+    text: str
+    """The line without what launchers put before it, cut where it is very long."""
+    source: str
+    number: int
+    """Line number, from 1."""
+    last: int
+    """Where the same was said last."""
+    speaker: str
+    rank: int | None
+    device: int | None
+    host: str | None
+    time: float | None
+    hit: Hit | None = None
+    """None: a failure that nothing is known about."""
+    trace: Trace | None = None
+    count: int = 1
+    """How often the same was said by the same speaker."""
+    survived: bool = False
+    """The log went on for long without any trouble."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}:{self.number}"
+
+    @property
+    def weight(self) -> float:
+        """How little it explains. An unknown exception explains as much as a cause; an unknown line less than a symptom."""
+        if self.hit is not None:
+            return self.hit.entry.weight
+        return 0 if self.trace is not None and self.trace.type else 2.5

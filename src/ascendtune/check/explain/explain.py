@@ -1,0 +1,160 @@
+"""Logs in, explanation out: what failed first, where, why, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.knowledge import entries
+from ascendtune.check.explain.matcher import Matcher
+from ascendtune.check.explain.memory import Sums, sums_in
+from ascendtune.check.explain.scan import Scan
+from ascendtune.check.explain.source import STDIN
+from ascendtune.check.explain.verdict import Verdict, verdict
+from ascendtune.check.finding import Finding
+from ascendtune.check.table import as_json as findings_as_json
+from ascendtune.core.errors import InputError
+from ascendtune.core.rundir import RunDir
+
+PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
+"""Where CANN writes what it does not print; one file a process."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    verdict: Verdict
+    scans: tuple[Scan, ...]
+    run_cause: dict[str, Any] | None = None
+    """`exit_cause` of run.json, where a run was asked about."""
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.verdict.certainty == "healthy" and self.run_cause is None
+
+    @property
+    def sums(self) -> Sums | None:
+        return sums_in(self.verdict.first.text) if self.verdict.first else None
+
+    def headline(self) -> str:
+        """One sentence: what, and on which rank."""
+        first = self.verdict.first
+        if first is None:
+            return str(self.run_cause["what"]) if self.run_cause else "no failure was found"
+        if first.hit is not None:
+            what = _filled(first.hit.entry.what, first.hit.names)
+        elif first.trace is not None and first.trace.type:
+            what = f"unhandled exception: {first.trace.text[:300]}"
+        else:
+            what = "something failed, and nothing is known about it"
+        return what + self._culprit()
+
+    def _culprit(self) -> str:
+        rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
+        parts = [f"rank {rank}"] if rank is not None else []
+        if first is not None and first.device is not None:
+            parts.append(f"device {first.device}")
+        if host:
+            parts.append(f"host {host}")
+        return f" ({', '.join(parts)})" if parts else ""
+
+    def findings(self) -> list[Finding]:
+        """The first cause in the form that all checks share."""
+        first = self.verdict.first
+        if first is None and self.run_cause is None:
+            return []
+        code = first.hit.entry.id if first and first.hit else "run" if first is None else "unexplained"
+        evidence = (f"{first.where}: {first.text}",) if first else ()
+        return [Finding(code, "failure", self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
+
+    def remedies(self) -> tuple[str, ...]:
+        first = self.verdict.first
+        if first is not None and first.hit is not None:
+            return tuple(_filled(remedy, first.hit.names) for remedy in first.hit.entry.remedies)
+        if first is None and self.run_cause is not None:
+            return (str(self.run_cause["remedy"]),)
+        if first is not None and first.trace is not None and first.trace.place is not None:
+            file, line, _ = first.trace.place
+            return (f"look at {file}:{line}; on Ascend, {PLOG} says more about errors of the device",)
+        return (f"read the lines shown; on Ascend, {PLOG} says more",)
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.verdict
+        return {
+            "certainty": found.certainty if found.first or self.run_cause is None else "cause",
+            "first": _event_json(found.first) if found.first else None,
+            "rank": found.rank,
+            "host": found.host,
+            "memory": self.sums.as_json() if self.sums else None,
+            "run_cause": self.run_cause,
+            "echoes": [_event_json(event) for event in found.echoes],
+            "notices": [_event_json(event) for event in found.notices],
+            "sources": [{"name": scan.name, "lines": scan.lines, "bytes": scan.bytes} for scan in self.scans],
+        }
+
+
+def explain(names: Sequence[str]) -> Explanation:
+    """Explain log files, "-" for standard input, or one run directory.
+
+    Raises:
+        InputError: a file cannot be read; a directory is no run.
+    """
+    cause: dict[str, Any] | None = None
+    files: list[str] = []
+    for name in names:
+        if name != STDIN and Path(name).is_dir():
+            run = RunDir.open(name)
+            record = run.read()
+            if record["state"] == "finished":
+                # What its logs hold of earlier attempts did not end it.
+                continue
+            cause = cause or record.get("exit_cause")
+            files += sorted(str(path) for path in run.logs.glob("*.log"))
+        else:
+            files.append(name)
+    matcher = Matcher(entries())
+    scans = tuple(Scan(name, matcher).run() for name in files)
+    return Explanation(_weighed(verdict(scans), cause), scans, cause)
+
+
+def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
+    """A cause that our own worker gives with its remedy outdoes lines that nothing is known about."""
+    if cause is not None and found.certainty == "unexplained" and cause.get("exit_code") in (2, 3, 4):
+        return Verdict("healthy", None, found.echoes, found.notices, cause.get("rank"))
+    return found
+
+
+def _filled(text: str, names: dict[str, str]) -> str:
+    """`text` with what the pattern captured in place of {name}; what it did not capture reads as "?"."""
+    for name, value in names.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    entry = event.hit.entry if event.hit else None
+    trace = event.trace
+    return {
+        "id": entry.id if entry else None,
+        "kind": entry.kind if entry else None,
+        "what": _filled(entry.what, event.hit.names) if entry and event.hit else None,
+        "causes": list(entry.causes) if entry else [],
+        "remedies": list(entry.remedies) if entry else [],
+        "source_url": entry.source if entry else None,
+        "checks": list(entry.checks) if entry else [],
+        "captured": dict(event.hit.names) if event.hit else {},
+        "line": event.text,
+        "file": event.source,
+        "line_number": event.number,
+        "rank": event.rank,
+        "device": event.device,
+        "count": event.count,
+        "exception": {"type": trace.type, "message": trace.message, "frame": trace.place} if trace else None,
+    }
+
+
+def as_json(explanation: Explanation) -> str:
+    return findings_as_json(explanation.headline(), explanation.findings(), **explanation.as_json())
+

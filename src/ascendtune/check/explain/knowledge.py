@@ -1,0 +1,109 @@
+"""What is known about lines of logs: one TOML a family in knowledge/, read when first needed.
+
+An entry looks like this:
+
+    [[entry]]
+    id = "EI0006"                       # stable; what people search for
+    kind = "symptom"
+    anchors = ["EI0006:", "topo exchange … timeout"]   # literals, any of them; … : both on one line, in this order
+    pattern = 'timeout\\[(?P<seconds>\\d+)'               # optional; must match as well, its names are shown
+    what = "…"                          # plain words, may use {names} of the pattern
+    causes = ["…"]                      # the most likely first
+    remedies = ["…"]                    # in the order of trying
+    source = "https://…"
+    checks = ["hccl-tls"]               # doctor checks that look at the same thing
+    test = "a line, or lines, as such a log has it"
+
+A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
+A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
+
+Kinds, from what explains most to what explains least:
+
+    cause        says why it failed
+    symptom      somebody waited or something broke, for a reason that usually stands elsewhere
+    wrapper      a frame that prints around other errors
+    consequence  an echo: it is there because something else had ended before
+    notice       no failure; worth knowing where there is one
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+Kind = Literal["cause", "symptom", "wrapper", "consequence", "notice"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+GAP = " … "
+
+
+@dataclass(frozen=True)
+class Entry:
+    id: str
+    kind: Kind
+    what: str
+    anchors: tuple[tuple[str, ...], ...]
+    """Any of them; each a sequence of lower-case literals that stand on one line in this order."""
+    causes: tuple[str, ...]
+    remedies: tuple[str, ...]
+    source: str
+    test: str
+    family: str
+    pattern: re.Pattern[str] | None = None
+    checks: tuple[str, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """How little it explains: 0 for a cause."""
+        return KINDS.index(self.kind)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Everything that is known, family by family."""
+    folder = files(__package__) / "knowledge"
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        if file.name.endswith(".toml"):
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            family = file.name.removesuffix(".toml")
+            common = content.get("common", {})
+            found += [_entry({**common, **each}, family) for each in content.get("entry", ())]
+            found += [_code(number, what, content["codes"]) for number, what in content.get("code", {}).items()]
+    return tuple(found)
+
+
+def _entry(content: dict[str, Any], family: str) -> Entry:
+    pattern = content.get("pattern")
+    return Entry(
+        id=content["id"],
+        kind=content["kind"],
+        what=content["what"],
+        anchors=tuple(tuple(part.lower() for part in anchor.split(GAP)) for anchor in content["anchors"]),
+        causes=tuple(content.get("causes", ())),
+        remedies=tuple(content["remedies"]),
+        source=content["source"],
+        test=content.get("test", content["anchors"][0].replace(GAP, " ")),
+        family=family,
+        pattern=re.compile(pattern) if pattern else None,
+        checks=tuple(content.get("checks", ())),
+    )
+
+
+def _code(number: str, what: str, common: dict[str, Any]) -> Entry:
+    """A row of a table of numbers; everything but the meaning is common to the table."""
+    return Entry(
+        id=number,
+        kind=common["kind"],
+        what=what,
+        anchors=tuple(tuple(part.format(number=number) for part in anchor.split(GAP)) for anchor in common["anchors"]),
+        causes=(),
+        remedies=tuple(common["remedies"]),
+        source=common["source"],
+        test=common["test"].format(number=number),
+        family=common["family"],
+        pattern=re.compile(rf"(?<!\d){number}(?!\d)"),
+    )

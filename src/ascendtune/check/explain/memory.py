@@ -1,0 +1,98 @@
+"""The sums of an out-of-memory message: who has the memory, and is it really gone?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascendtune.core.units import format_bytes
+
+_AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes)"
+_FIELDS = {
+    "tried_bytes": re.compile(rf"[Tt]ried to allocate {_AMOUNT}"),
+    "total_bytes": re.compile(rf"{_AMOUNT} total capacity|total capacity of {_AMOUNT}"),
+    "free_bytes": re.compile(rf"{_AMOUNT} (?:is )?free"),
+    "allocated_bytes": re.compile(rf"{_AMOUNT} (?:already allocated|is allocated by PyTorch)"),
+    "reserved_bytes": re.compile(rf"{_AMOUNT} reserved in total"),
+    "unused_bytes": re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated"),
+}
+_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_OTHERS_RATIO = 0.1
+"""Share of the device that runtime and communication buffers may take before others are suspected."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the allocator said; None where it did not."""
+
+    tried_bytes: int | None
+    total_bytes: int | None
+    free_bytes: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """In use, but not by this process's allocator."""
+        if self.total_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
+            return None
+        return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
+
+    @property
+    def unused_bytes(self) -> int | None:
+        """Reserved by the allocator and not handed out: fragments, or the caches of other streams."""
+        if self.reserved_bytes is None or self.allocated_bytes is None:
+            return None
+        return max(0, self.reserved_bytes - self.allocated_bytes)
+
+    @property
+    def conclusion(self) -> str | None:
+        """One sentence on where the memory is."""
+        tried, total, outside, unused = self.tried_bytes, self.total_bytes, self.outside_bytes, self.unused_bytes
+        if tried is None or total is None:
+            return None
+        if tried > total:
+            return "one tensor alone is larger than the device: look for a wrong shape before anything else"
+        if outside is not None and outside > max(_OTHERS_RATIO * total, 0):
+            return (
+                f"{format_bytes(outside)} are held outside of this process's allocator: another process, "
+                "communication buffers, or workspace"
+            )
+        if unused is not None and unused >= tried:
+            return (
+                f"{format_bytes(unused)} are reserved but not in use, more than was asked for: memory is fragmented"
+            )
+        return "the model, its activations and the optimizer really fill the device"
+
+    def line(self) -> str:
+        named = (
+            ("tried", self.tried_bytes),
+            ("free", self.free_bytes),
+            ("allocated", self.allocated_bytes),
+            ("reserved", self.reserved_bytes),
+            ("outside", self.outside_bytes),
+            ("total", self.total_bytes),
+        )
+        return ", ".join(f"{name} {format_bytes(value)}" for name, value in named if value is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "outside_bytes": self.outside_bytes, "conclusion": self.conclusion}
+
+
+def sums_in(text: str) -> Sums | None:
+    """The sums in an allocator's message, of torch on CUDA or NPU, old or new."""
+    found = {name: _bytes(pattern.search(text)) for name, pattern in _FIELDS.items()}
+    if found["tried_bytes"] is None:
+        return None
+    unused = found.pop("unused_bytes")
+    if found["reserved_bytes"] is None and unused is not None and found["allocated_bytes"] is not None:
+        found["reserved_bytes"] = found["allocated_bytes"] + unused
+    return Sums(**found)
+
+
+def _bytes(match: re.Match[str] | None) -> int | None:
+    if match is None:
+        return None
+    number, unit = (part for part in match.groups() if part is not None)
+    return int(float(number) * _UNITS[unit[0].lower()])

@@ -1,0 +1,104 @@
+"""An explanation as text for people: what happened, where, why, what to do, and who says so."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.explain import PLOG, Explanation
+from ascendtune.check.table import WIDE, Paint
+
+_SHORT = 220
+_ECHOES = 5
+_LINES = 3
+
+
+def as_text(explanation: Explanation, *, columns: int | None, paint: Paint) -> str:
+    """Args:
+    columns: width of the terminal, None where there is none.
+    """
+    limit = columns or WIDE
+    lines = list(_blocks(explanation))
+    head, *rest = lines
+    out = [paint(line, "bold") for line in textwrap.wrap(head[1], limit)]
+    for label, text in rest:
+        indent = " " * 9
+        out += textwrap.wrap(
+            text,
+            max(limit, 40),
+            initial_indent=f"{label:<9}",
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(out)
+
+
+def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """(label, text); the first one is the headline."""
+    found, first = explanation.verdict, explanation.verdict.first
+    yield "", explanation.headline()
+    if first is None and explanation.run_cause is None:
+        yield from _read(explanation)
+        return
+    if found.certainty == "symptom":
+        yield "", "This is what broke; why it broke is not in these logs, so the causes below are what it usually is."
+    if first is not None:
+        yield "where", first.where
+        yield "seen", _short(first.text)
+        yield from _trace(first)
+        yield from _entry(explanation, first)
+    for number, remedy in enumerate(explanation.remedies(), 1):
+        yield "do" if number == 1 else "", f"{number}. {remedy}"
+    if first is not None and first.hit is not None:
+        if first.hit.entry.checks:
+            yield "look", "ascendtune doctor " + " ".join(first.hit.entry.checks)
+        yield "source", first.hit.entry.source
+    yield from _echoes(explanation)
+
+
+def _trace(event: Event) -> Iterator[tuple[str, str]]:
+    if event.trace is not None and (place := event.trace.place) is not None:
+        file, line, function = place
+        yield "frame", f"{file}:{line}" + (f" in {function}" if function else "")
+
+
+def _entry(explanation: Explanation, first: Event) -> Iterator[tuple[str, str]]:
+    if (sums := explanation.sums) is not None:
+        yield "memory", sums.line()
+        if sums.conclusion:
+            yield "", sums.conclusion
+    if first.hit is None:
+        return
+    for number, cause in enumerate(first.hit.entry.causes, 1):
+        yield "why" if number == 1 else "", f"{number}. {cause}"
+
+
+def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """Everything else, so that nobody chases it: one line a kind."""
+    first, kinds = explanation.verdict.first, {}
+    for event in explanation.verdict.echoes:
+        name = event.hit.entry.id if event.hit else event.trace.text[:80] if event.trace else event.text[:80]
+        if first is None or not first.hit or name != first.hit.entry.id:
+            kinds.setdefault(name, []).append(event)
+    for number, (name, events) in enumerate(list(kinds.items())[:_ECHOES]):
+        ranks = sorted({event.rank for event in events if event.rank is not None})
+        who = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
+        meaning = f": {events[0].hit.entry.what}" if events[0].hit else ""
+        yield "besides" if number == 0 else "", _short(f"{name}{who} ({events[0].where}){meaning}")
+    if first is not None and first.hit is None:
+        yield "unknown", f"nothing is known about this; on Ascend, {PLOG} of the failing process says more"
+
+
+def _read(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    for scan in explanation.scans:
+        yield "read", f"{scan.name}: {scan.lines:,} lines"
+    for event in explanation.verdict.notices[:_LINES]:
+        if event.hit:
+            yield "note", f"{event.hit.entry.what} ({event.where})"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"

@@ -1,0 +1,109 @@
+"""Which of all that was said is the first cause?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.scan import Scan
+
+Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
+
+_NEAR_LINES = 60
+_NOT_FATAL = ("notice",)
+_TAIL = 200
+"""An error line without more counts only among the last lines: a job that goes on was not ended by it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    certainty: Certainty
+    """`symptom`: what broke is known, why is not in these logs."""
+    first: Event | None
+    echoes: tuple[Event, ...] = ()
+    """The other trouble, in order; without what the first cause's own lines say again."""
+    notices: tuple[Event, ...] = ()
+    rank: int | None = None
+    """The rank that failed first, as far as anything says it."""
+    host: str | None = None
+
+
+def verdict(scans: Sequence[Scan]) -> Verdict:
+    """Weigh everything that the scans found, of any number of files and ranks."""
+    ordered = in_order(scans)
+    notices = tuple(event for event in ordered if event.hit and event.hit.entry.kind in _NOT_FATAL)
+    lengths = {scan.name: scan.lines for scan in scans}
+    fatal = [event for event in ordered if _is_fatal(event, lengths)]
+    if not fatal:
+        return Verdict("healthy", None, notices=notices)
+    first = _first_cause(fatal)
+    rank, host = _guilty(first, scans)
+    echoes = tuple(event for event in fatal if event is not first)
+    return Verdict(_certainty(first), first, echoes, notices, rank, host)
+
+
+def in_order(scans: Sequence[Scan]) -> list[Event]:
+    """By time where every file tells the time, else file by file; within a file as they stand."""
+    timed = all(any(event.time is not None for event in scan.events) for scan in scans if scan.events)
+    places = {scan.name: index for index, scan in enumerate(scans)}
+    earliest = {
+        scan.name: min((event.time for event in scan.events if event.time is not None), default=0.0) for scan in scans
+    }
+
+    def key(event: Event) -> tuple[float, int, int]:
+        time = event.time if event.time is not None else earliest[event.source]
+        return (time if timed and len(scans) > 1 else 0.0, places[event.source], event.number)
+
+    return sorted((event for scan in scans for event in scan.events), key=key)
+
+
+def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
+    if event.survived or (event.hit and event.hit.entry.kind in _NOT_FATAL):
+        return False
+    return not (event.hit is None and event.trace is None and lengths[event.source] - event.last > _TAIL)
+
+
+def _first_cause(fatal: list[Event]) -> Event:
+    """The earliest of those that explain most; an exception that led to a known one gives way to it."""
+    overruled = set()
+    for event in fatal:
+        parent = event.trace.parent if event.trace and event.hit and event.weight == 0 else None
+        while parent is not None:
+            overruled.add(id(parent))
+            parent = parent.parent
+    candidates = [event for event in fatal if event.hit or id(event.trace) not in overruled] or fatal
+    first = min(candidates, key=lambda event: event.weight)
+    return _better_known(first, candidates)
+
+
+def _better_known(first: Event, candidates: list[Event]) -> Event:
+    """An unknown exception of the same speaker is explained by a known cause that stands right beside it."""
+    if first.hit is not None:
+        return first
+    for event in candidates:
+        near = abs(event.number - first.number) <= _NEAR_LINES
+        if event.hit and event.weight == 0 and near and (event.source, event.speaker) == (first.source, first.speaker):
+            return event
+    return first
+
+
+def _certainty(first: Event) -> Certainty:
+    if first.hit is None:
+        return "unexplained"
+    return "cause" if first.hit.entry.kind == "cause" else "symptom"
+
+
+def _guilty(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None]:
+    names = first.hit.names if first.hit else {}
+    host = names.get("host") or first.host
+    said = names.get("guilty_rank") or names.get("rank")
+    if said is not None and said.isdigit():
+        return int(said), host
+    if first.rank is not None:
+        return first.rank, host
+    for scan in scans:
+        if scan.launcher is not None:
+            return scan.launcher.rank, host or scan.launcher.host
+    return None, host

@@ -1,0 +1,37 @@
+"""`ascendtune explain`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG…|-|RUN", help="Log files of any ranks, - for stdin, or a run directory.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Find the first cause of a failure in logs, and say what to do. Needs no torch.
+
+    \b
+    ascendtune explain runs/my-run
+    ascendtune explain rank_*.log
+    kubectl logs my-pod | ascendtune explain -
+
+    Exit code 0: no failure in the logs; 1: a cause or an unexplained failure.
+    """
+    import sys
+
+    from ascendtune.check.explain.explain import as_json as explanation_as_json
+    from ascendtune.check.explain.explain import explain as explain_logs
+    from ascendtune.check.explain.report import as_text
+    from ascendtune.cli.terminal import colour, width
+
+    explanation = explain_logs(logs)
+    if as_json:
+        print(explanation_as_json(explanation))
+    else:
+        print(as_text(explanation, columns=width(sys.stdout), paint=lambda text, name: colour(text, name, sys.stdout)))
+    return 0 if explanation.is_healthy else 1
