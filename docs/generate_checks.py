@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from ascendtune.check.doctor import CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.examine import get_check
 
@@ -14,7 +14,7 @@ TARGET = Path(__file__).with_name("checks")
 
 def pages() -> dict[str, str]:
     """File name -> text: one page a check, and README.md, the list."""
-    checks = [get_check(code) for code in CHECKS]
+    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS)]
     return {"README.md": _list(checks)} | {f"{check.code}.md": _page(check) for check in checks}
 
 

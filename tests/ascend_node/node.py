@@ -13,6 +13,7 @@ from ascend_node.tables import info_table, mapping_table
 
 SIMULATED = "SIMULATED: this machine has no such hardware"
 _HOME = "usr/local/Ascend"
+_REQUIRED = "required_driver_ascendhal_version=4.0.0\n"
 _SHARED_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
 
@@ -78,6 +79,11 @@ class Node:
     python: str = "3.11"
     unresolved: tuple[str, ...] = ()
     """Libraries that the loader does not find below torch_npu."""
+    interface: str = "7.35.23"
+    """The driver's ascendhal_version."""
+    nnal: str | None = None
+    opened_by: tuple[int, ...] = ()
+    """Processes that have davinci0 open, whatever npu-smi says."""
     env: dict[str, str] = field(default_factory=dict)
 
     def lay_out(self, root: Path) -> dict[str, str]:
@@ -139,15 +145,17 @@ class Node:
         if self.driver_files:
             _write(
                 root / _HOME / "driver/version.info",
-                f"Version={self.driver}\nascendhal_version=7.35.23\ncompatible_version_fw={self.firmware_range}\n",
+                f"Version={self.driver}\nascendhal_version={self.interface}\ncompatible_version_fw={self.firmware_range}\n",
             )
             _write(root / _HOME / "driver/lib64/driver/libascend_hal.so", "")
             _write(root / _HOME / "firmware/version.info", f"Version={self.firmware}\n")
         if self.dcmi:
             _write(root / "usr/local/dcmi/libdcmi.so", "")
+        if self.nnal:
+            _write(root / _HOME / "nnal/atb/latest/version.info", f"    Ascend-cann-atb : {self.nnal}\n")
         for each in self.cann:
             kit = root / _HOME / "ascend-toolkit" / each.version
-            _write(kit / "runtime/version.info", f"Version=7.7.0.1.238\nversion_dir={each.version}\n")
+            _write(kit / "runtime/version.info", f"Version=7.7.0.1.238\nversion_dir={each.version}\n{_REQUIRED}")
             _write(kit / "lib64/libhccl.so", "")
             if each.kernels:
                 _write(kit / "opp/built-in/op_impl/ai_core/tbe/kernel/ascend910b/add/add.o", "")
@@ -157,6 +165,10 @@ class Node:
             _write(root / ".dockerenv", "")
         held = "000001ffffffffff" if self.privileged else "00000000a80425fb"
         _write(root / "proc/self/status", f"Name:\tpython\nCapEff:\t{held}\n")
+        for pid in self.opened_by:
+            _write(root / f"proc/{pid}/comm", "python3.11\n")
+            (root / f"proc/{pid}/fd").mkdir(parents=True, exist_ok=True)
+            (root / f"proc/{pid}/fd/7").symlink_to("/dev/davinci0")
         for core in range(4):
             _write(root / f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor", f"{self.governor}\n")
         limit = "max" if self.memory_limit_bytes is None else str(self.memory_limit_bytes)

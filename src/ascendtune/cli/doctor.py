@@ -19,12 +19,13 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="Print what is checked, and check nothing.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also let torch compute on every visible device.")] = False,
     bundle: Annotated[
         Path | None,
         typer.Option(help="Also write a .tar.gz for a bug report; user, host, addresses, secrets masked."),
     ] = None,
 ) -> int:
-    """Say what keeps this machine from training, and what to do. Needs no torch.
+    """Say what keeps this machine from training, and what to do. Needs no torch, but for --deep.
 
     \b
     ascendtune doctor
@@ -35,6 +36,7 @@ def doctor(
     """
     import sys
 
+    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.examine import examine, verdict
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
@@ -47,6 +49,8 @@ def doctor(
         print(_list(as_json))
         return 0
     outside = Outside()
+    if deep:
+        chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
     examination = examine(outside, chosen)
     sentence = verdict(examination, outside)
     if as_json:
@@ -54,7 +58,7 @@ def doctor(
     else:
         paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         print(as_text(sentence, examination.findings, columns=width(sys.stdout), paint=paint))
-        if chosen and examination.not_applicable:
+        if codes and examination.not_applicable:
             print(f"no subject on this machine: {', '.join(examination.not_applicable)}")
     if bundle is not None:
         _write_bundle(bundle, sentence, examination, outside)
@@ -65,12 +69,13 @@ def _known(codes: list[str]) -> list[str]:
     """The codes, or InputError with the nearest one that exists."""
     import difflib
 
-    from ascendtune.check.doctor import CHECKS
+    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.core.errors import InputError
 
+    known = [*CHECKS, *DEEP_CHECKS]
     for code in codes:
-        if code not in CHECKS:
-            near = difflib.get_close_matches(code, CHECKS, n=1)
+        if code not in known:
+            near = difflib.get_close_matches(code, known, n=1)
             remedy = "`ascendtune doctor --list` shows all" + (f"; did you mean {near[0]}?" if near else "")
             raise InputError(f"there is no check {code}", remedy=remedy)
     return codes
@@ -81,11 +86,11 @@ def _list(as_json: bool) -> str:
     import sys
     import textwrap
 
-    from ascendtune.check.doctor import CHECKS
+    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.examine import get_check
     from ascendtune.cli.terminal import width
 
-    checks = [get_check(code) for code in CHECKS]
+    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS)]
     if as_json:
         shown = [{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks]
         return json.dumps(shown, indent=2, ensure_ascii=False)

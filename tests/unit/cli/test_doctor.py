@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def test_the_list(ascendtune: Run) -> None:
 def test_an_unknown_check(ascendtune: Run) -> None:
     result = ascendtune("doctor", "version")
     assert result.returncode == 2 and "did you mean versions?" in result.stderr
+
+
+def test_a_hanging_npu_smi_costs_five_seconds_once(ascendtune: Run, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "npu-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nsleep 60\n")
+    program.chmod(0o755)
+    began = time.monotonic()
+    result = ascendtune("doctor", HF_HUB_OFFLINE="1", PATH=f"{program.parent}:/usr/bin:/bin")
+    assert 5 <= time.monotonic() - began < 10
+    assert result.returncode == 1
+    assert result.stdout.startswith("this machine cannot train: npu-smi info gave no answer within 5 s; do: ")
 
 
 def test_no_torch() -> None:

@@ -29,3 +29,6 @@ _CODES = (
 
 CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in _CODES}
 """The table of checks, the more decisive first."""
+
+DEEP_CHECKS = {"compute": "ascendtune.check.doctor.compute:CHECK"}
+"""Those that import torch, and take their time."""

@@ -36,7 +36,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         )
     elif gpus:
         yield ok(CODE, f"{count_of(gpus, 'GPU')}, driver {outside.gpus[1] or 'of unknown version'}")
-    if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus):
+    if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
         yield _cpu_alone(outside)
 
 

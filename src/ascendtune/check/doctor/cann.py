@@ -8,12 +8,13 @@ from pathlib import Path
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok
-from ascendtune.machine.npu.versions import Toolkit
+from ascendtune.machine.compatibility import is_release
+from ascendtune.machine.npu.versions import Toolkit, read_values
 
 CODE = "cann"
 
-_KERNELS = ("opp/built-in/op_impl/ai_core/tbe/kernel", "opp/built-in/op_impl/ai_core/tbe/config")
-"""Where the compiled operators of the chips lie; the kernels package (8.5 and later: ops) brings them."""
+_KERNELS = "opp/built-in/op_impl/ai_core/tbe/kernel"
+"""Where CANN looks for compiled operators, a directory a chip (ascend910b); the kernels package brings them."""
 
 
 def loaded_toolkit(outside: Outside) -> Toolkit | None:
@@ -47,16 +48,17 @@ def _look(outside: Outside) -> Iterator[Finding]:
         )
     else:
         yield from _loaded(loaded, kits, names)
+        yield from _nnal(outside, loaded)
 
 
 def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
     name = loaded.version or loaded.package_version
-    if not any(list(Path(loaded.path).glob(f"{prefix}{place}/*")) for place in _KERNELS for prefix in ("", "*-linux/")):
+    if not any(any(Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")) for part in ("", "*-linux/")):
         yield Finding(
             CODE,
             "failure",
             f"CANN {name} has no compiled operators: the kernels package is not installed",
-            expected="files below opp/built-in/op_impl/ai_core/tbe/kernel",
+            expected=f"a directory of the chip in {_KERNELS}",
             remedy=f"install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)",
             evidence=(loaded.path,),
         )
@@ -65,9 +67,27 @@ def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[
     yield ok(CODE, f"CANN {name} is loaded from {loaded.path}{others}")
 
 
+def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
+    """The acceleration library (ATB) is optional; one of another release fails when its first operator runs."""
+    versions = {
+        read_values(path.read_text(errors="replace")).get("Ascend-cann-atb")
+        for path in outside.path("/usr/local/Ascend/nnal/atb").glob("*/version.info")
+    }
+    known = sorted(version for version in versions if version)
+    if known and loaded.version and not any(is_release(version, loaded.version) for version in known):
+        yield Finding(
+            CODE,
+            "warning",
+            f"nnal (ATB) {', '.join(known)} is installed beside CANN {loaded.version}",
+            expected=f"nnal {loaded.version}",
+            remedy=f"install Ascend-cann-nnal {loaded.version}, then source /usr/local/Ascend/nnal/atb/set_env.sh",
+        )
+
+
 CHECK = Check(
     CODE,
-    what="Lists the CANN toolkits, tells which one this shell has loaded, and whether its operators are there.",
+    what="Lists the CANN toolkits, tells which one this shell has loaded, whether nnal (ATB) is of the same release, "
+    "and whether its operators are there.",
     why="torch_npu takes CANN from the environment. A shell without set_env.sh ends with `libhccl.so: cannot open "
     "shared object file`; a toolkit without the kernels package ends with `Cannot find bin of op` (EZ9999, "
     "500001).",

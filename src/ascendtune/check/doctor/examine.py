@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ascendtune.check.doctor import CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, unknown
@@ -19,6 +19,10 @@ LIMIT_SECONDS = 20.0
 """Longer than any chain of capped questions; what then has not answered hangs in the kernel (a dead NFS server)."""
 
 
+DEEP_LIMIT_SECONDS = 400.0
+"""Sixteen devices, four at a time, each within its own cap."""
+
+
 @dataclass(frozen=True)
 class Examination:
     """`not_applicable` are the codes of checks that have no subject here."""
@@ -27,14 +31,17 @@ class Examination:
     not_applicable: tuple[str, ...]
 
 
-def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float = LIMIT_SECONDS) -> Examination:
+def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float | None = None) -> Examination:
     """Let every check look, side by side. Findings come in the order of the table, which is that of importance.
 
     Args:
-        codes: the checks to make (default: all).
+        codes: the checks to make (default: all that do not import torch).
         limit_seconds: a check that takes longer is left behind, and unknown.
     """
-    checks = [get_check(code) for code in CHECKS if not codes or code in codes]
+    chosen = [code for code in (*CHECKS, *DEEP_CHECKS) if code in (codes or CHECKS)]
+    checks = [get_check(code) for code in chosen]
+    if limit_seconds is None:
+        limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
     answers: dict[str, list[Finding]] = {}
     # Daemons: a look that hangs within the kernel must not keep the program from ending.
     threads = [threading.Thread(target=_look, args=(check, outside, answers), daemon=True) for check in checks]
@@ -53,7 +60,7 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
 
 def get_check(code: str) -> Check:
     """The check of the table; KeyError for a code that is none."""
-    check: Check = load(CHECKS, code)
+    check: Check = load(CHECKS | DEEP_CHECKS, code)
     return check
 
 

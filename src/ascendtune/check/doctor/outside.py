@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class Outside:
     space: Callable[[Path], tuple[int, int]] = space
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
     ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
+    program: str = sys.executable
+    """The Python whose torch is looked at."""
     timeout_seconds: float = VENDOR_TOOL_SECONDS
     _answers: dict[str, Any] = field(default_factory=dict, repr=False)
     _locks: dict[str, threading.Lock] = field(default_factory=dict, repr=False)

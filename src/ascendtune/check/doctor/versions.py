@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
@@ -17,6 +18,7 @@ from ascendtune.machine.compatibility import (
     is_release,
     release_key,
 )
+from ascendtune.machine.npu.versions import Toolkit, read_values
 
 CODE = "versions"
 
@@ -30,7 +32,12 @@ def _look(outside: Outside) -> Iterator[Finding]:
     cann = kit.version if kit else None
     if not outside.has_npus and not torch_npu:
         return
-    found = [*_torch_pair(outside, torch, torch_npu, cann), *_cann(outside, torch_npu, cann), *_driver(outside, cann)]
+    found = [
+        *_torch_pair(outside, torch, torch_npu, cann),
+        *_cann(outside, torch_npu, cann),
+        *_driver(outside, cann),
+        *(_interface(outside, kit) if kit else ()),
+    ]
     names = {"Python": outside.python, "torch": torch, "torch_npu": torch_npu, "CANN": cann}
     said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
     yield from found
@@ -109,6 +116,24 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         remedy=f"install driver and firmware {named.versions[0]} (Ascend HDK) and restart",
         evidence=named.sources,
     )
+
+
+def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
+    """The one demand on the driver that CANN itself writes down."""
+    runtime = next(
+        (read_values(path.read_text(errors="replace")) for path in Path(kit.path).glob("**/runtime/version.info")), {}
+    )
+    wanted = runtime.get("required_driver_ascendhal_version", "").strip('"<>= ')
+    have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
+    if wanted and have and release_key(have) < release_key(wanted):
+        yield Finding(
+            CODE,
+            "failure",
+            f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
+            expected=f"ascendhal {wanted} or newer",
+            remedy="install the driver and firmware that belong to this CANN, and restart",
+            evidence=(f"{kit.path}/runtime/version.info",),
+        )
 
 
 def _advice(outside: Outside, cann: str | None, keep: str | None = None) -> str:

@@ -1,0 +1,66 @@
+"""`compute`, the check of --deep: torch in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.outside import Outside, package_version
+
+Lay = Callable[..., Outside]
+RIGHT = {"name": "910B4", "memory_total_bytes": 1, "errors": {"fp32": 1e-6, "bf16": 2e-3}, "allocated_bytes": 1 << 30}
+
+
+def test_this_machine_computes() -> None:
+    (found,) = examine(
+        Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version), ["compute"]
+    ).findings
+    assert found.status == "ok" and "fp32" in found.measured and "agree with the CPU" in found.measured
+
+
+def _with_program(lay: Lay, body: str) -> Outside:
+    outside = lay("healthy-910b4")
+    program = Path(outside.root) / "bin" / "python"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    outside.program = str(program)
+    return outside
+
+
+def _printing(told: object) -> str:
+    return f"echo 'a warning of a plugin'\ncat <<'END'\n{json.dumps(told)}\nEND"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (_printing(RIGHT), "ok", "fp32, bf16 agree with the CPU; 1.0 GiB allocated"),
+        (
+            _printing({**RIGHT, "errors": {"fp32": 1e-6, "bf16": 0.3}}),
+            "failure",
+            "multiplies wrongly: relative error bf16 0.3",
+        ),
+        (
+            _printing({**RIGHT, "errors": {"fp32": float("nan")}}),
+            "failure",
+            "multiplies wrongly: relative error fp32 nan",
+        ),
+        ("kill -SEGV $$", "failure", "ended with signal 11"),
+        ("echo 'ImportError: libhccl.so' >&2; exit 1", "failure", "exit code 1: ImportError: libhccl.so"),
+        ("exit 0", "failure", "no message"),
+    ],
+    ids=["right", "wrong", "nan", "crash", "import", "silent"],
+)
+def test_what_the_process_says(lay: Lay, body: str, status: str, said: str) -> None:
+    (found,) = examine(_with_program(lay, body), ["compute"]).findings
+    assert found.status == status and said in found.measured
+
+
+def test_without_torch(lay: Lay) -> None:
+    outside = lay("healthy-910b4")
+    outside.package = lambda name: None
+    assert [each.status for each in examine(outside, ["compute"]).findings] == ["unknown"]
