@@ -75,6 +75,8 @@ class Device(ABC):
         return self.supports_bf16
 
     supports_fp64 = True
+    binds_process_group = True
+    """Whether torch.distributed is told the device of a rank, so that it connects early and need not guess."""
 
     @property
     def shares_host_memory(self) -> bool:
@@ -92,7 +94,7 @@ class Device(ABC):
 
         torch.get_device_module(self.torch_device).set_rng_state(state)
 
-    def fuses_optimizer(self, compute: Literal["bf16", "fp16", "fp32"]) -> bool:
+    def fuses_optimizer(self, compute: str) -> bool:
         """Whether torch's AdamW with `fused=True` is right here when matrices are multiplied in `compute`."""
         return True
 

@@ -115,7 +115,9 @@ def build(
         _say(resolved, record, recipe, strategy)
 
     objective = SupervisedObjective(model, plain_head=plain_head)
-    optimizer = make_optimizer(recipe.optim, model.named_parameters(), recipe.learning_rate, device)
+    optimizer = make_optimizer(
+        recipe.optim, model.named_parameters(), recipe.learning_rate, fused=device.fuses_optimizer(precision.compute)
+    )
     checkpointer = Checkpointer(
         run, strategy, model, optimizer,
         keep=recipe.checkpoint.keep,

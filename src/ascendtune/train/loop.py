@@ -26,7 +26,7 @@ class Loop:
     def __init__(self, parts: Parts, counters: Counters) -> None:
         self.parts = parts
         self.counters = counters
-        self._scaler = parts.precision.scaler()
+        self._scaler = parts.precision.scaler(parts.strategy.device)
         if self._scaler is not None and counters.scaler:
             self._scaler.load_state_dict(counters.scaler)
         self._trainable = [each for each in parts.objective.parameters() if each.requires_grad]

@@ -7,14 +7,17 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ascendtune.machine.device import Device
 from ascendtune.train.recipe import OptimSection
 
 
 def make_optimizer(
-    section: OptimSection, named_parameters: Iterable[tuple[str, nn.Parameter]], learning_rate: float, device: Device
+    section: OptimSection, named_parameters: Iterable[tuple[str, nn.Parameter]], learning_rate: float, *, fused: bool
 ) -> torch.optim.Optimizer:
-    """An optimiser over the trainable parameters; matrices decay, biases and norms do not."""
+    """An optimiser over the trainable parameters; matrices decay, biases and norms do not.
+
+    Args:
+        fused: whether AdamW does all of its step in one kernel.
+    """
     groups = decay_groups(named_parameters, section.weight_decay)
     if section.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=learning_rate)
@@ -27,7 +30,7 @@ def make_optimizer(
         eps=section.epsilon,
         # torch._fused_adamw_ runs on Ascend too, also on sharded tensors. torch_npu's own NpuFusedAdamW keeps views of
         # the first gradients: when gradients are set to None, it goes on training with those stale ones.
-        fused=device.fused_optimizer,
+        fused=fused,
     )
 
 

@@ -31,9 +31,9 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, DTYPES[self.compute])
 
-    def scaler(self) -> torch.amp.GradScaler | None:
+    def scaler(self, device: Device) -> torch.amp.GradScaler | None:
         """fp16 gradients need scaling; bf16 has fp32's range."""
-        return torch.amp.GradScaler(self.device_type) if self.compute == "fp16" else None
+        return device.gradient_scaler() if self.compute == "fp16" else None
 
 
 def choose_precision(recipe: Recipe, device: Device) -> Precision:

@@ -53,8 +53,8 @@ def test_trained_weights_are_fp32_and_frozen_ones_as_the_products():
 
 def test_only_fp16_scales_its_loss():
     chip = device(bf16=True, fp16=True)
-    assert choose_precision(recipe("fp16"), chip).scaler() is not None
-    assert choose_precision(recipe("bf16"), chip).scaler() is None
+    assert choose_precision(recipe("fp16"), chip).scaler(chip) is not None
+    assert choose_precision(recipe("bf16"), chip).scaler(chip) is None
     with choose_precision(recipe("bf16"), chip).autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with choose_precision(recipe("fp32"), chip).autocast():

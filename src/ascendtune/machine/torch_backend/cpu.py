@@ -15,6 +15,7 @@ from ascendtune.machine.device import Device
 class CpuDevice(Device):
     kind = "cpu"
     collective_backend = "gloo"
+    binds_process_group = False
 
     @property
     def attention(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Literal
 
 import torch
 
@@ -30,6 +29,9 @@ class NpuDevice(Device):
     kind = "npu"
     collective_backend = "hccl"
     supports_fp64 = False
+    # Once a device is bound, torch asks every further group for its backend, also Gloo's for the host. Gloo claims
+    # CUDA; for an NPU new_group raises "No backend type associated with device type npu" (torch 2.13).
+    binds_process_group = False
 
     def __init__(self, index: int = 0) -> None:
         super().__init__(index)
@@ -80,9 +82,9 @@ class NpuDevice(Device):
     def supports_fp16(self) -> bool:
         return True
 
-    def fuses_optimizer(self, compute: Literal["bf16", "fp16", "fp32"]) -> bool:
-        # torch's fused AdamW leaves a step out when the scaler has found an overflow. op-plugin's kernel for it does not
-        # look (torch_npu 2.13): one overflow, and all weights are NaN.
+    def fuses_optimizer(self, compute: str) -> bool:
+        # torch's fused AdamW leaves a step out when the scaler has found an overflow. torch_npu's implementation of it
+        # does not look (2.13): one overflow, and all weights are NaN.
         return compute != "fp16"
 
     def gradient_scaler(self) -> torch.amp.GradScaler:

@@ -30,8 +30,8 @@ class DdpStrategy(Strategy):
         backend = device.collective_backend
         # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.
         both = backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}"
-        accelerator = None if device.shares_host_memory else device.torch_device
-        dist.init_process_group(both, timeout=_TIMEOUT, device_id=accelerator)
+        bound = device.torch_device if device.binds_process_group else None
+        dist.init_process_group(both, timeout=_TIMEOUT, device_id=bound)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
 
