@@ -20,7 +20,8 @@ _BROKEN = ("npu_smi_hangs", "dcmi_not_initialized", "no_npu", "npu_smi_not_execu
 
 def _look(outside: Outside) -> Iterator[Finding]:
     info, troubles, answers = outside.npu_smi
-    troubles = tuple(trouble for trouble in troubles if trouble.code not in _QUIET)
+    if info.devices:
+        troubles = tuple(trouble for trouble in troubles if trouble.code not in _QUIET)
     if not outside.has_npus and not info.devices and not troubles:
         return
     yield from (_trouble(trouble) for trouble in troubles)

@@ -1,0 +1,33 @@
+"""A simulated machine as the doctor sees it: what the files below the root do not say is filled in here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ascend_node.node import Node
+from ascendtune.check.doctor.outside import Interface, Outside
+
+GIB = 1 << 30
+
+
+def outside_of(node: Node, root: Path, **env: str) -> Outside:
+    """Lay `node` out below `root`, and look at it. `env` is added to the environment of a shell there."""
+    shell = node.lay_out(root)
+    work = root / "home"
+    work.mkdir(exist_ok=True)
+    site = root / "site"
+    return Outside(
+        root=root,
+        env={**shell, **env},
+        cwd=work,
+        cache=work,
+        python=node.python,
+        package=node.packages.get,
+        package_directory=lambda module: site / module if (site / module).exists() else None,
+        interfaces=lambda: {"lo": Interface(("127.0.0.1",), True), "eth0": Interface(("192.168.7.2",), True)},
+        limits=lambda number: (65536, 65536),
+        space=lambda path: (500 * GIB, 1000 * GIB),
+        memory_total_bytes=1024 * GIB,
+        ask_gpus=lambda: ((), None, ()),
+        timeout_seconds=20,
+    )

@@ -1,0 +1,44 @@
+"""A shell on a simulated machine: the whole command line, and the word SIMULATED."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[3]
+
+
+def _on(scenario: str, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ascend_node", scenario, *command],
+        env={**os.environ, "PYTHONPATH": str(TESTS), "COLUMNS": "60"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_doctor_there() -> None:
+    result = _on("driver-too-old", "ascendtune", "doctor")
+    assert result.returncode == 1
+    assert result.stdout.startswith("this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1; do: ")
+    assert "SIMULATED" in result.stderr
+
+
+def test_the_vendors_tools_there() -> None:
+    assert "SIMULATED" in _on("healthy-910b4", "npu-smi", "info").stdout
+    result = _on("link-down", "hccn_tool", "-i", "0", "-link", "-g")
+    assert result.stdout.splitlines()[1:] == ["link status: DOWN"] and "SIMULATED" in result.stdout
+
+
+def test_devices_there() -> None:
+    result = _on("leftover-process", "ascendtune", "devices")
+    assert result.returncode == 0 and "NPU 0: python3.11, pid 472206, 22.8 GiB" in result.stdout
+
+
+def test_an_unknown_machine() -> None:
+    result = _on("no-such")
+    assert result.returncode == 2 and "healthy-910b4" in result.stderr
