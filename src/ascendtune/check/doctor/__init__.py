@@ -17,6 +17,7 @@ _CODES = (
     "device_memory",
     "packages",
     "environment",
+    "shell_files",
     "hccl_host",
     "npu_network",
     "memory_limit",
