@@ -86,4 +86,6 @@ def train(
     result = start(JobSpec(argv, ready.run.path, nproc=chosen.count, kind=chosen.kind, device_ids=chosen.ids))
     if result.error:
         complain(result.error)
+    if chosen.count > 1 and 0 < result.exit_code < 128:
+        print(f"`ascendtune explain {ready.run.path}` says more", file=sys.stderr)
     raise typer.Exit(result.exit_code)

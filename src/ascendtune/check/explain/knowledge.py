@@ -12,6 +12,8 @@ An entry looks like this:
     remedies = ["…"]                    # in the order of trying
     source = "https://…"
     checks = ["hccl-tls"]               # doctor checks that look at the same thing
+    frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
+    echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found
     test = "a line, or lines, as such a log has it"
 
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
@@ -54,6 +56,10 @@ class Entry:
     family: str
     pattern: re.Pattern[str] | None = None
     checks: tuple[str, ...] = ()
+    frame: str = ""
+    """The exception counts only if its traceback passed a file with this in its path."""
+    echo_of: tuple[str, ...] = ()
+    """Where one of these was found as well, it is the cause, and this one the echo."""
 
     @property
     def weight(self) -> int:
@@ -90,6 +96,8 @@ def _entry(content: dict[str, Any], family: str) -> Entry:
         family=family,
         pattern=re.compile(pattern) if pattern else None,
         checks=tuple(content.get("checks", ())),
+        frame=content.get("frame", ""),
+        echo_of=tuple(content.get("echo_of", ())),
     )
 
 

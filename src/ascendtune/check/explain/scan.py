@@ -24,7 +24,7 @@ _SURVIVED_AFTER = 5000
 _LAUNCHER_LINES = 10
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
-_LEVEL = re.compile(r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])")
+_LEVEL = re.compile(r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} ")
 _WARNING = re.compile(r"^warning: |\w*Warning:|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |^\[W |\bwarnings\.warn\(", re.ASCII)
 _INFO = re.compile(r"^\W{0,3}\[?I\d{4} |\[INFO\]|\bNCCL INFO\b|(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])")
 _ADVICE = re.compile(r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b", re.IGNORECASE)
@@ -133,6 +133,7 @@ class Scan:
             return
         hits = self._matcher.hits(said.lower().encode(), said, gates)
         trace = trace or Traces.bare(said, number)
+        hits = [hit for hit in hits if not hit.entry.frame or (trace and trace.passed(hit.entry.frame))]
         if trace is None and not hits and (not _LEVEL.search(text) or said[:1].isspace() or not said):
             return
         if trace is None and (_INFO.search(text) or _WARNING.search(text)):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*(?:\|\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$")
+_INDENTED_EXCEPTION = re.compile(r" {1,3}(?:\w+\.)*\w+(?:Error|Exception): \S")
+"""Where the whole log was indented; the lines of code in a traceback stand further right."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
@@ -33,6 +35,10 @@ class Trace:
         """The innermost frame outside of installed packages, else the innermost one."""
         own = [frame for frame in self.frames if not any(part in frame[0] for part in _NOT_OURS)]
         return (own or self.frames or [None])[-1]
+
+    def passed(self, part: str) -> bool:
+        """Whether the path of some frame has `part` in it."""
+        return any(part in file for file, _, _ in self.frames)
 
     @property
     def text(self) -> str:
@@ -84,8 +90,9 @@ class Traces:
                 del trace.frames[30]
             trace.frames.append((frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             return True, None
-        if not text.strip() or text[0] in " \t|+":
+        if not text.strip() or (text[0] in " \t|+" and not _INDENTED_EXCEPTION.match(text)):
             return True, None
+        text = text.lstrip()
         match = _EXCEPTION.match(text.rstrip())
         if match is None or (match["message"] is None and "." not in match["type"] and not _is_exception(match["type"])):
             # Something else was printed in between.

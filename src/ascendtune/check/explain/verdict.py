@@ -73,7 +73,12 @@ def _first_cause(fatal: list[Event]) -> Event:
         while parent is not None:
             overruled.add(id(parent))
             parent = parent.parent
-    candidates = [event for event in fatal if event.hit or id(event.trace) not in overruled] or fatal
+    ids = {event.hit.entry.id for event in fatal if event.hit}
+    candidates = [
+        event
+        for event in fatal
+        if (ids.isdisjoint(event.hit.entry.echo_of) if event.hit else id(event.trace) not in overruled)
+    ] or fatal
     first = min(candidates, key=lambda event: event.weight)
     return _better_known(first, candidates)
 

@@ -1,0 +1,90 @@
+"""Every known failure, planted on one rank among many, with the echoes that it causes on the others."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.knowledge import Entry, entries
+
+_RANKS = 8
+_PREFIXES = ("[rank{rank}]: ", "[rank {rank}] ", "[default{rank}]:", "[1,{rank}]<stderr>:", "(Worker rank={rank} pid=71{rank}) ")
+_ECHOES = (
+    "[ERROR] TBE Subprocess[task_distribute] raise error[], main process disappeared!",
+    "torch.distributed.DistNetworkError: Connection reset by peer, recvValue failed on SocketImpl",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+)
+_END = (
+    "W1120 10:11:12.000000 140 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 1234 closing signal SIGTERM",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+)
+_NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)
+"""What the line itself says of ranks goes before who says it."""
+_EXPLAINING = [entry for entry in entries() if entry.kind in ("cause", "symptom")]
+
+
+def _composed(entry: Entry, seed: int) -> tuple[list[str], int]:
+    """(lines, guilty rank): healthy lines of all ranks, the failure, echoes of the others."""
+    choose = random.Random(seed)
+    guilty = choose.randrange(_RANKS)
+    prefix = choose.choice(_PREFIXES)
+
+    def say(rank: int, text: str) -> str:
+        return prefix.format(rank=rank) + text
+
+    healthy = [
+        say(rank, f"step {step} loss {2 - step / 100:.4f} tokens_per_second {choose.randrange(9999)}")
+        for step in range(30)
+        for rank in range(_RANKS)
+    ]
+    others = [rank for rank in range(_RANKS) if rank != guilty]
+    failure = [say(guilty, line) for line in entry.test.strip().splitlines()]
+    echoes = [say(choose.choice(others), echo) for echo in _ECHOES for _ in range(3)]
+    interleaved = failure[:1]
+    for line in failure[1:]:
+        interleaved += [say(choose.choice(others), "step 30 loss 1.7000 tokens_per_second 12"), line]
+    return [*healthy, *interleaved, *echoes, *_END], guilty
+
+
+@pytest.mark.parametrize("entry", _EXPLAINING, ids=lambda entry: entry.id)
+def test_the_first_cause_is_found_among_echoes(entry: Entry, explained: Callable[..., Explanation]) -> None:
+    lines, guilty = _composed(entry, seed=sum(map(ord, entry.id)))
+
+    verdict = explained("\n".join(lines)).verdict
+
+    assert verdict.first is not None
+    assert verdict.first.hit is not None
+    assert verdict.first.hit.entry.id == entry.id
+    if not _NAMES_A_RANK.search(entry.test):
+        assert verdict.rank == guilty
+
+
+@pytest.mark.parametrize("entry", _EXPLAINING[::7], ids=lambda entry: entry.id)
+def test_a_truncated_log_is_explained_as_well(entry: Entry, explained: Callable[..., Explanation]) -> None:
+    """The beginning is lost, and the end: in the middle of a line, and of a character."""
+    lines, _ = _composed(entry, seed=7)
+    text = "\n".join(lines[20:])
+
+    verdict = explained("…" + text[7 : -len(_END[-1]) // 2]).verdict
+
+    assert verdict.first is not None
+    assert verdict.first.hit is not None
+    assert verdict.first.hit.entry.id == entry.id
+
+
+@pytest.mark.parametrize("entry", _EXPLAINING[::11], ids=lambda entry: entry.id)
+def test_ranks_in_files_of_their_own(entry: Entry, explained: Callable[..., Explanation]) -> None:
+    """Files are given in an order that says nothing; the times in the lines do."""
+    failure = "2025-11-20 10:00:05,000 - trainer - going on\n" + entry.test.strip()
+    echo = "2025-11-20 10:30:06,000 - trainer - going on\n" + _ECHOES[1]
+
+    verdict = explained(rank_0=echo, rank_1=failure, rank_2=echo).verdict
+
+    assert verdict.first is not None
+    assert verdict.first.source.endswith("rank_1.log")
+    assert verdict.first.hit is not None
+    assert verdict.first.hit.entry.id == entry.id

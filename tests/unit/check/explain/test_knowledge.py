@@ -1,0 +1,72 @@
+"""The knowledge itself: well formed, and every entry finds its own line before any other does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.explain.knowledge import KINDS, Entry, entries
+from ascendtune.check.explain.matcher import Matcher
+
+_LONGEST_ANCHOR = 75
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Matcher:
+    return Matcher(entries())
+
+
+def _found(matcher: Matcher, text: str) -> list[str]:
+    lines = [(line, line.lower().encode()) for line in text.splitlines()]
+    return [hit.entry.id for line, low in lines for hit in matcher.hits(low, line, matcher.open_gates(low))]
+
+
+def test_ids_are_unique() -> None:
+    ids = [entry.id for entry in entries()]
+
+    assert sorted(set(ids)) == sorted(ids)
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
+def test_an_entry_is_whole(entry: Entry) -> None:
+    assert entry.kind in KINDS
+    assert entry.what
+    assert entry.remedies
+    assert entry.source
+    captured = set(entry.pattern.groupindex) if entry.pattern else set()
+    assert set(re.findall(r"{(\w+)}", " ".join((entry.what, *entry.remedies)))) <= captured
+    for anchor in entry.anchors:
+        assert all("compiler_depend" not in part for part in anchor)
+        assert max(map(len, anchor)) <= _LONGEST_ANCHOR, "an anchor is a few words, not a sentence"
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
+def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: Entry) -> None:
+    found = _found(matcher, entry.test)
+
+    assert found
+    assert found[0] == entry.id
+
+
+def test_echoes_name_entries_that_exist() -> None:
+    ids = {entry.id for entry in entries()}
+
+    assert {name for entry in entries() for name in entry.echo_of} <= ids
+
+
+def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path) -> None:
+    """Collected before these patterns; a few are only parts of a message that is known by its other parts."""
+    records = [json.loads(line) for line in (shared / "knowledge" / "ascend-errors.jsonl").read_text().splitlines()]
+    records = [record for record in records if record["tier"] in ("curated", "acl-code")]
+
+    unknown = [
+        record["id"]
+        for record in records
+        if not any(_found(matcher, text) for text in record.get("all_signatures", [record["signature"]]))
+    ]
+
+    assert len(records) > 200
+    assert unknown == []
