@@ -1,4 +1,4 @@
-"""The program behind `doctor --deep` with the real torch_npu, on simulated CANN libraries."""
+"""The doctor over the real torch_npu wheel, on simulated CANN libraries."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from ascend_node.cann.build import why_not
+from ascend_node.cann.build import PACKAGES, why_not
 from ascend_node.cann.environment import simulated_environment
+from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.outside import Outside, package_directory
+from ascendtune.check.finding import Finding
 
 pytestmark = pytest.mark.simulated_npu
 
@@ -39,3 +43,20 @@ def test_an_npu_computes_like_the_cpu() -> None:
     assert told["name"] == "Ascend910B2" and set(told["errors"]) == {"fp32", "bf16", "fp16"}
     assert told["errors"]["fp32"] < 1e-5 and told["errors"]["bf16"] < 5e-3
     assert told["to_device_bytes_per_second"] > 0
+
+
+def _libraries(env: dict[str, str]) -> Finding:
+    def where(module: str) -> Path | None:
+        return Path(PACKAGES) / module if module == "torch_npu" else package_directory(module)
+
+    outside = Outside(env=env, package=lambda name: "2.13.0", package_directory=where)
+    (found,) = examine(outside, ["libraries"]).findings
+    return found
+
+
+def test_libraries_of_the_wheel_resolve_only_where_cann_is_loaded() -> None:
+    env = simulated_environment(dict(os.environ))
+    assert _libraries(env).status == "ok"
+    del env["LD_LIBRARY_PATH"]
+    found = _libraries(env)
+    assert found.status == "failure" and "libhccl.so" in found.measured and "libtorch" not in found.measured

@@ -15,11 +15,16 @@ CODE = "disk"
 
 _ENOUGH_BYTES = 20 << 30
 """One 7B model in bf16 and its final weights again, without checkpoints of the optimizer."""
+_ELSEWHERE = {
+    "working directory": "cd to another disk",
+    "cache": "export XDG_CACHE_HOME=<a directory on a local disk>",
+    "download directory": "export HF_HOME=<a directory on another disk>",
+}
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "dpc", "lustre", "ceph", "beegfs", "gpfs", "9p")
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    places = {"working directory": outside.cwd, "cache": outside.cache}
+    places = {"working directory": outside.cwd, "cache": outside.cache} | _downloads(outside)
     told: list[str] = []
     found: list[Finding] = []
     for name, path in places.items():
@@ -34,6 +39,14 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield ok(CODE, "; ".join(told))
 
 
+def _downloads(outside: Outside) -> dict[str, Path]:
+    """Where huggingface_hub puts models, by its own variables."""
+    env = outside.env
+    home = env.get("HF_HOME") or (f"{env['HOME']}/.cache/huggingface" if env.get("HOME") else None)
+    place = env.get("HF_HUB_CACHE") or (f"{home}/hub" if home else None)
+    return {"download directory": Path(place)} if place else {}
+
+
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
         yield Finding(
@@ -41,7 +54,7 @@ def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
             "warning",
             f"the {name} {path} cannot be written",
             expected="a directory of yours",
-            remedy="cd to another directory" if name == "working directory" else "export XDG_CACHE_HOME=<a local disk>",
+            remedy=_ELSEWHERE[name],
         )
     elif free < _ENOUGH_BYTES:
         yield Finding(
@@ -49,8 +62,7 @@ def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
             "warning",
             f"the {name} {path} has {format_bytes(free)} free",
             expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
-            remedy="free space, or work on another disk"
-            + ("" if name == "working directory" else " (export XDG_CACHE_HOME=<directory>)"),
+            remedy=f"free space, or {_ELSEWHERE[name]}",
         )
 
 
@@ -98,8 +110,8 @@ def _file_system(path: Path, mounts: str) -> tuple[str | None, str]:
 
 CHECK = Check(
     CODE,
-    what="Looks at free space and kind of file system below the working directory (runs are written there) and below "
-    "the cache (tokens and downloads).",
+    what="Looks at free space and kind of file system below the working directory (runs are written there), the "
+    "download directory of models, and the cache of tokens.",
     why="A full disk ends a run in the middle of a checkpoint. Token files are mapped into memory by every rank: over "
     "a network file system that is slow, and locks may not work there.",
     fix="Free space or choose another disk. Put the cache on a local disk with XDG_CACHE_HOME; run directories of "

@@ -316,3 +316,10 @@ def test_a_machine_without_accelerators_is_quiet(lay: Lay) -> None:
     cores = len(os.sched_getaffinity(0))
     assert verdict(examination, outside).startswith(f"this machine trains on the CPU ({cores} core")
     assert {"npu_smi", "cann", "versions", "npu_network", "cuda"} <= set(examination.not_applicable)
+
+
+def test_the_download_directory_is_looked_at_too(lay: Lay, tmp_path: Path) -> None:
+    outside = lay(HEALTHY, HF_HOME=str(tmp_path / "models"))
+    outside.space = lambda path: (5 * GIB if path == tmp_path else 500 * GIB, 1000 * GIB)
+    (found,) = _answers(outside, "disk")
+    assert found.measured == f"the download directory {tmp_path} has 5.0 GiB free" and "HF_HOME" in (found.remedy or "")
