@@ -211,6 +211,12 @@ def _translated(error: BaseException) -> AscendtuneError | None:
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
             "data.max_length, or use method.tuner: lora",
         )
+    # torch_npu has no class for it; torch 2.8 gave CUDA one.
+    if "acl api failed" in str(error) or isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return MachineError(
+            f"the device failed: {str(error).strip().splitlines()[0]}",
+            remedy="look at the device with `ascendtune doctor`; the same command goes on from the last checkpoint",
+        )
     return disk_fault(error, getattr(error, "filename", None) or ".", "training")
 
 

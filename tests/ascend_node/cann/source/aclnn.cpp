@@ -49,19 +49,32 @@ struct Below {
 
 at::ScalarType type_of(aclDataType type) {
   switch (type) {
-    case ACL_FLOAT: return at::kFloat;
-    case ACL_FLOAT16: return at::kHalf;
-    case ACL_BF16: return at::kBFloat16;
-    case ACL_DOUBLE: return at::kDouble;
-    case ACL_INT8: return at::kChar;
-    case ACL_UINT8: return at::kByte;
-    case ACL_INT16: return at::kShort;
-    case ACL_INT32: return at::kInt;
-    case ACL_INT64: return at::kLong;
-    case ACL_BOOL: return at::kBool;
-    case ACL_COMPLEX64: return at::kComplexFloat;
-    case ACL_COMPLEX128: return at::kComplexDouble;
-    default: TORCH_CHECK(false, "SIMULATED NPU: no type for aclDataType ", static_cast<int>(type));
+    case ACL_FLOAT:
+      return at::kFloat;
+    case ACL_FLOAT16:
+      return at::kHalf;
+    case ACL_BF16:
+      return at::kBFloat16;
+    case ACL_DOUBLE:
+      return at::kDouble;
+    case ACL_INT8:
+      return at::kChar;
+    case ACL_UINT8:
+      return at::kByte;
+    case ACL_INT16:
+      return at::kShort;
+    case ACL_INT32:
+      return at::kInt;
+    case ACL_INT64:
+      return at::kLong;
+    case ACL_BOOL:
+      return at::kBool;
+    case ACL_COMPLEX64:
+      return at::kComplexFloat;
+    case ACL_COMPLEX128:
+      return at::kComplexDouble;
+    default:
+      TORCH_CHECK(false, "SIMULATED NPU: no type for aclDataType ", static_cast<int>(type));
   }
 }
 
@@ -130,19 +143,32 @@ aclTensor* aclCreateTensor(const int64_t* sizes, uint64_t count, aclDataType typ
 }
 aclScalar* aclCreateScalar(void* value, aclDataType type) {
   switch (type) {
-    case ACL_FLOAT: return new aclScalar{*static_cast<float*>(value)};
-    case ACL_DOUBLE: return new aclScalar{*static_cast<double*>(value)};
-    case ACL_FLOAT16: return new aclScalar{static_cast<float>(*static_cast<at::Half*>(value))};
-    case ACL_BF16: return new aclScalar{static_cast<float>(*static_cast<at::BFloat16*>(value))};
-    case ACL_INT64: return new aclScalar{*static_cast<int64_t*>(value)};
-    case ACL_INT32: return new aclScalar{*static_cast<int32_t*>(value)};
-    case ACL_INT16: return new aclScalar{*static_cast<int16_t*>(value)};
-    case ACL_INT8: return new aclScalar{*static_cast<int8_t*>(value)};
-    case ACL_UINT8: return new aclScalar{*static_cast<uint8_t*>(value)};
-    case ACL_BOOL: return new aclScalar{*static_cast<bool*>(value)};
-    case ACL_COMPLEX64: return new aclScalar{*static_cast<c10::complex<float>*>(value)};
-    case ACL_COMPLEX128: return new aclScalar{*static_cast<c10::complex<double>*>(value)};
-    default: return nullptr;
+    case ACL_FLOAT:
+      return new aclScalar{*static_cast<float*>(value)};
+    case ACL_DOUBLE:
+      return new aclScalar{*static_cast<double*>(value)};
+    case ACL_FLOAT16:
+      return new aclScalar{static_cast<float>(*static_cast<at::Half*>(value))};
+    case ACL_BF16:
+      return new aclScalar{static_cast<float>(*static_cast<at::BFloat16*>(value))};
+    case ACL_INT64:
+      return new aclScalar{*static_cast<int64_t*>(value)};
+    case ACL_INT32:
+      return new aclScalar{*static_cast<int32_t*>(value)};
+    case ACL_INT16:
+      return new aclScalar{*static_cast<int16_t*>(value)};
+    case ACL_INT8:
+      return new aclScalar{*static_cast<int8_t*>(value)};
+    case ACL_UINT8:
+      return new aclScalar{*static_cast<uint8_t*>(value)};
+    case ACL_BOOL:
+      return new aclScalar{*static_cast<bool*>(value)};
+    case ACL_COMPLEX64:
+      return new aclScalar{*static_cast<c10::complex<float>*>(value)};
+    case ACL_COMPLEX128:
+      return new aclScalar{*static_cast<c10::complex<double>*>(value)};
+    default:
+      return nullptr;
   }
 }
 aclIntArray* aclCreateIntArray(const int64_t* v, uint64_t n) { return new aclIntArray{{v, v + n}}; }

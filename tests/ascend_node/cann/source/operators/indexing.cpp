@@ -11,6 +11,7 @@ c10::List<std::optional<at::Tensor>> indices(Tensors tensors) {
     result.push_back(index.defined() && index.numel() ? std::optional<at::Tensor>(index) : std::nullopt);
   return result;
 }
+void without_reduction(int64_t reduce) { TORCH_CHECK(reduce == 0, "a scatter that reduces is not simulated"); }
 }  // namespace
 
 OP(Embedding, (T w, T i, T o, PLAN), { put(o, at::embedding(t(w), t(i))); })
@@ -38,6 +39,19 @@ OP(Topk, (T a, int64_t k, int64_t d, bool l, bool so, T v, T i, PLAN), {
   auto r = at::topk(t(a), k, d, l, so);
   put(v, std::get<0>(r));
   put(i, std::get<1>(r));
+})
+OP(Flip, (T a, Ints d, T o, PLAN), { put(o, at::flip(t(a), ints(d))); })
+OP(Scatter, (T a, int64_t d, T i, T b, int64_t reduce, T o, PLAN), {
+  without_reduction(reduce);
+  put(o, at::scatter(t(a), d, t(i), t(b)));
+})
+OP(InplaceScatter, (T a, int64_t d, T i, T b, int64_t reduce, PLAN), {
+  without_reduction(reduce);
+  put(a, t(a).scatter_(d, t(i), t(b)));
+})
+OP(InplaceScatterValue, (T a, int64_t d, T i, S v, int64_t reduce, PLAN), {
+  without_reduction(reduce);
+  put(a, t(a).scatter_(d, t(i), s(v)));
 })
 OP(ScatterAdd, (T a, int64_t d, T i, T b, T o, PLAN), { put(o, at::scatter_add(t(a), d, t(i), t(b))); })
 OP(IndexSelect, (T a, int64_t d, T i, T o, PLAN), { put(o, at::index_select(t(a), d, t(i))); })

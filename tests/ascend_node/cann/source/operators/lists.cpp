@@ -14,9 +14,8 @@ void each(Tensors inputs, Tensors outputs, F compute) {
 OP(ForeachAddScalarV2, (Tensors a, S v, Tensors o, PLAN), { each(a, o, [&](size_t i) { return nth(a, i) + s(v); }); })
 OP(ForeachAddListV2, (Tensors a, Tensors b, S al, Tensors o, PLAN),
    { each(a, o, [&](size_t i) { return at::add(nth(a, i), nth(b, i), s(al)); }); })
-OP(ForeachSubListV2, (Tensors a, Tensors b, S al, Tensors o, PLAN), {
-  each(a, o, [&](size_t i) { return at::sub(nth(a, i), nth(b, i), s(al)); });
-})
+OP(ForeachSubListV2, (Tensors a, Tensors b, S al, Tensors o, PLAN),
+   { each(a, o, [&](size_t i) { return at::sub(nth(a, i), nth(b, i), s(al)); }); })
 OP(ForeachSubScalarV2, (Tensors a, S v, Tensors o, PLAN), { each(a, o, [&](size_t i) { return nth(a, i) - s(v); }); })
 OP(ForeachMulScalarV2, (Tensors a, S v, Tensors o, PLAN), { each(a, o, [&](size_t i) { return nth(a, i) * s(v); }); })
 OP(ForeachMulScalar, (Tensors a, T v, Tensors o, PLAN),

@@ -1,0 +1,92 @@
+"""A node that cannot do what is asked: too little memory, no bf16, a fault on the device, no chip at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascend_node.cann.environment import simulated_environment
+from ascend_node.cann.node import Ended, Node
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.recipe import Recipe
+
+Prepared = Callable[..., RunDir]
+STEPS = {"max_steps": 2}
+
+
+def work(path: Path) -> None:
+    """On the node: what the process of a rank does."""
+    from ascendtune.train.worker import main
+
+    sys.exit(main([str(path)]))
+
+
+def cause(run: RunDir) -> str:
+    record = run.read()
+    assert record["state"] == "failed"
+    return str(record["exit_cause"]["what"])
+
+
+def ended_cleanly(ended: Ended) -> bool:
+    return "Traceback" not in ended.err and "SIMULATED NPU" in ended.err
+
+
+def test_too_little_memory_is_said_with_a_remedy(node: Node, prepared: Prepared) -> None:
+    run = prepared(optim=STEPS)
+    ended = node.run(work, run.path, SIMULATED_NPU_MEMORY_MB=4)
+    assert ended.code == 3, ended.err
+    assert "out of device memory" in ended.err and "memory.gradient_checkpointing: true" in ended.err
+    assert ended_cleanly(ended) and "out of device memory" in cause(run)
+
+
+@pytest.mark.parametrize("soc", ["Ascend910A", "Ascend910ProB"])
+def test_bf16_is_refused_where_the_chip_has_none(node: Node, prepared: Prepared, soc: str) -> None:
+    run = prepared(optim=STEPS, precision="bf16")
+    ended = node.run(work, run.path, SIMULATED_NPU_SOC=soc)
+    assert ended.code == 3, ended.err
+    assert f"{soc} has no bf16" in ended.err and "use precision: fp16 or fp32" in ended.err
+    assert ended_cleanly(ended)
+
+
+def abilities() -> tuple[str, bool, bool, bool, str]:
+    """On the node: what a device says of itself, and what torch_npu says of it."""
+    import torch
+
+    from ascendtune.machine.device import open_device
+
+    device = open_device("npu")
+    vendor = bool(torch.npu.is_bf16_supported())
+    return device.name, device.supports_bf16, device.supports_fp16, vendor, device.best_precision()
+
+
+@pytest.mark.parametrize(
+    "soc", ["Ascend910A", "Ascend910ProB", "Ascend310P3", "Ascend910B2", "Ascend910B4", "Ascend910_9391"]
+)
+def test_a_chip_has_bf16_where_torch_npu_says_so(node: Node, soc: str) -> None:
+    name, bf16, fp16, vendor, best = node.call(abilities, SIMULATED_NPU_SOC=soc)
+    assert name == soc and fp16
+    assert bf16 == vendor
+    assert best == ("bf16" if vendor else "fp16")
+
+
+def test_a_fault_on_the_device_ends_the_run(node: Node, prepared: Prepared) -> None:
+    """It shows when somebody waits for the device, not where the operator was queued."""
+    run = prepared(optim=STEPS)
+    ended = node.run(work, run.path, SIMULATED_NPU_FAULT="aclnnSilu:6:507011")
+    assert ended.code == 3 and ended_cleanly(ended), ended.err
+    assert "the device failed" in ended.err and "507011" in cause(run)
+
+
+def test_without_a_chip_the_cpu_trains(node: Node, recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    """torch_npu is installed and loads, and there is nothing below it."""
+    (tmp_path / "recipe.yaml").write_text(recipe(name="none", optim={"max_steps": 1}).to_yaml())
+    command = [sys.executable, "-m", "ascendtune", "train", "recipe.yaml"]
+    env = simulated_environment(dict(os.environ), devices=0)
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr
+    assert RunDir(tmp_path / "runs/none").read()["resolved"]["device"]["kind"] == "cpu"

@@ -1,0 +1,261 @@
+"""The simulated operators that training uses: each against torch's CPU, and each noticed when it is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ascend_node.cann.node import Node
+from ascendtune.core.rundir import RunDir
+
+Case = Callable[[list[torch.Tensor]], Any]
+
+
+def drawn(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+def strided(tensor: torch.Tensor, kind: int) -> torch.Tensor:
+    """The same values, laid out in memory in another way."""
+    if kind == 1 and tensor.ndim >= 2:
+        return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if kind == 2:
+        wide = torch.empty((*tensor.shape[:-1], tensor.shape[-1] * 2), dtype=tensor.dtype, device=tensor.device)
+        wide[..., ::2] = tensor
+        return wide[..., ::2]
+    if kind == 3:
+        long = torch.empty((tensor.shape[0] + 3, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+        long[3:] = tensor
+        return long[3:]
+    return tensor
+
+
+MATRIX, ROWS = (7, 12), (5, 12)
+INDEX = torch.tensor([3, 0, 6, 3, 1])
+MASK = torch.tensor([[True, False, False] * 4] * 7)
+
+# Name, shapes of random inputs, and what to compute. Tensors that a case makes itself go where its first input is.
+FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
+    "add": ([MATRIX, MATRIX], lambda x: torch.add(x[0], x[1], alpha=0.3)),
+    "add broadcast": ([MATRIX, (12,)], lambda x: x[0] + x[1]),
+    "add number": ([MATRIX], lambda x: x[0] + 0.7),
+    "sub": ([MATRIX, MATRIX], lambda x: x[0] - x[1]),
+    "rsub": ([MATRIX], lambda x: 1.5 - x[0]),
+    "mul": ([MATRIX, (7, 1)], lambda x: x[0] * x[1]),
+    "div": ([MATRIX, MATRIX], lambda x: x[0] / (x[1].abs() + 1)),
+    "neg": ([MATRIX], lambda x: -x[0]),
+    "pow": ([MATRIX], lambda x: x[0].pow(2)),
+    "rsqrt": ([MATRIX], lambda x: (x[0].abs() + 0.1).rsqrt()),
+    "cos and sin": ([MATRIX], lambda x: x[0].cos() * x[0].sin()),
+    "exp and log": ([MATRIX], lambda x: (x[0].exp() + 1).log()),
+    "sigmoid": ([MATRIX], lambda x: x[0].sigmoid()),
+    "tanh": ([MATRIX], lambda x: x[0].tanh()),
+    "silu": ([MATRIX], lambda x: nn.functional.silu(x[0])),
+    "clamp": ([MATRIX], lambda x: x[0].clamp(-0.5, 0.4)),
+    "compare": ([MATRIX, MATRIX], lambda x: (x[0] > x[1]) | (x[0] <= -1)),
+    "where": ([MATRIX, MATRIX], lambda x: torch.where(x[0] > 0, x[0], x[1])),
+    "masked fill": ([MATRIX], lambda x: x[0].masked_fill(MASK.to(x[0].device), -2.0)),
+    "cast to bf16": ([MATRIX], lambda x: x[0].to(torch.bfloat16)),
+    "cast to fp16": ([MATRIX], lambda x: x[0].half().float()),
+    "sum": ([(3, 4, 5)], lambda x: x[0].sum((0, 2))),
+    "mean": ([(3, 4, 5)], lambda x: x[0].mean(-1, keepdim=True)),
+    "max": ([MATRIX], lambda x: x[0].max(-1).values),
+    "argmax": ([MATRIX], lambda x: x[0].argmax(-1)),
+    "norm": ([MATRIX], lambda x: torch.linalg.vector_norm(x[0])),
+    "any and all": ([MATRIX], lambda x: torch.stack([(x[0] > 2).any(), (x[0] > -9).all()])),
+    "cumsum": ([MATRIX], lambda x: x[0].cumsum(0)),
+    "logsumexp": ([MATRIX], lambda x: torch.logsumexp(x[0], -1)),
+    "softmax": ([(2, 3, 5)], lambda x: x[0].softmax(-1)),
+    "log_softmax": ([MATRIX], lambda x: x[0].log_softmax(-1)),
+    "cross_entropy": ([ROWS], lambda x: nn.functional.cross_entropy(x[0], INDEX.to(x[0].device))),
+    "mm": ([(5, 7), MATRIX], lambda x: x[0] @ x[1]),
+    "addmm": ([(12,), (5, 7), MATRIX], lambda x: torch.addmm(x[0], x[1], x[2])),
+    "linear": ([(2, 5, 12), (7, 12), (7,)], lambda x: nn.functional.linear(*x)),
+    "bmm": ([(3, 4, 5), (3, 5, 2)], lambda x: x[0] @ x[1]),
+    "embedding": ([MATRIX], lambda x: nn.functional.embedding(INDEX.to(x[0].device), x[0])),
+    "index": ([MATRIX], lambda x: x[0][INDEX.to(x[0].device)]),
+    "index of a dimension": ([(3, 7, 2)], lambda x: x[0][:, INDEX.to(x[0].device)]),
+    "index_select": ([MATRIX], lambda x: x[0].index_select(0, INDEX.to(x[0].device))),
+    "index_add": ([MATRIX, ROWS], lambda x: x[0].index_add(0, INDEX.to(x[0].device), x[1], alpha=0.5)),
+    "gather": ([ROWS], lambda x: x[0].gather(1, INDEX.to(x[0].device)[:, None])),
+    "scatter_add": ([ROWS, (5, 1)], lambda x: x[0].scatter_add(1, INDEX.to(x[0].device)[:, None], x[1])),
+    "boolean index": ([MATRIX], lambda x: x[0][MASK.to(x[0].device)]),
+    "nonzero": ([MATRIX], lambda x: (x[0] > 0).nonzero()),
+    "cat": ([MATRIX, ROWS], lambda x: torch.cat([x[0], x[1]])),
+    "stack": ([MATRIX, MATRIX], lambda x: torch.stack(x, 1)),
+    "pad": ([MATRIX], lambda x: nn.functional.pad(x[0], (1, 2), value=3.0)),
+    "triu": ([MATRIX], lambda x: torch.triu(x[0], 1)),
+    "arange": ([(1,)], lambda x: torch.arange(2, 19, 3, device=x[0].device)),
+    "repeat": ([(2, 3)], lambda x: x[0].repeat(2, 2)),
+    "repeat_interleave": ([(2, 3)], lambda x: x[0].repeat_interleave(3, 1)),
+    "sort": ([MATRIX], lambda x: x[0].sort(-1).values),
+    "topk": ([MATRIX], lambda x: x[0].topk(3).values),
+    "copy from another layout": ([MATRIX], lambda x: torch.zeros_like(x[0]).copy_(x[0])),
+    "fill": ([MATRIX], lambda x: torch.full_like(x[0], 0.25) + torch.ones_like(x[0]) + torch.zeros_like(x[0])),
+    "in place": ([MATRIX, MATRIX], lambda x: x[0].clone().add_(x[1]).mul_(0.5).addcmul_(x[1], x[1]).sub_(1).div_(3)),
+    "lists": ([MATRIX, ROWS], lambda x: torch.cat(torch._foreach_mul(torch._foreach_add(x, 1.0), 2.0))),
+    "norms of lists": ([MATRIX, ROWS], lambda x: nn.utils.get_total_norm(x)),
+    "layer_norm": ([ROWS, (12,), (12,)], lambda x: nn.functional.layer_norm(x[0], (12,), x[1], x[2])),
+}
+"""What a Llama, Qwen2 or Mistral runs in training here, and its neighbours."""
+
+WITHOUT_GRADIENT = {"compare", "cast to bf16", "argmax", "any and all", "nonzero", "arange", "fill", "norms of lists"}
+
+
+def operators_on_npu(kind: int) -> dict[str, str]:
+    """On the node: which cases differ from the CPU, forward or backward, and how."""
+    wrong: dict[str, str] = {}
+    for name, (shapes, compute) in FORWARD.items():
+        generator = torch.Generator().manual_seed(len(name))
+        inputs = [drawn(shape, generator) for shape in shapes]
+        try:
+            expected, found = (_results(name, compute, inputs, device, kind) for device in ("cpu", "npu"))
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        except AssertionError as error:
+            wrong[name] = str(error)
+        except RuntimeError as error:
+            # What comes after a failed kernel means nothing.
+            return {**wrong, name: str(error)}
+    return wrong
+
+
+def _results(name: str, compute: Case, inputs: list[torch.Tensor], device: str, kind: int) -> list[torch.Tensor]:
+    leaves = [each.to(device, copy=True).requires_grad_(name not in WITHOUT_GRADIENT) for each in inputs]
+    output = compute([strided(each, kind) for each in leaves])
+    if name in WITHOUT_GRADIENT:
+        return [output.cpu()]
+    # A random direction, so that no part of the gradient cancels.
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(device)
+    gradients = torch.autograd.grad(output, leaves, direction, allow_unused=True)
+    return [output.detach().cpu(), *(each.cpu() for each in gradients if each is not None)]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "every second element", "offset"])
+def test_operators_compute_what_the_cpu_computes(node: Node, layout: str) -> None:
+    kinds = {"contiguous": 0, "transposed": 1, "every second element": 2, "offset": 3}
+    assert node.call(operators_on_npu, kinds[layout]) == {}
+
+
+def operators_of_the_cases() -> set[str]:
+    """On the node: the operators that the cases above run."""
+    assert operators_on_npu(0) == {}
+    return set(operators_that_ran())
+
+
+# Attention has a test of its own; optimisers and the scaling of fp16 are compared with the CPU's as a whole.
+CHECKED_ELSEWHERE = {
+    "aclnnFlashAttentionVarLenScore",
+    "aclnnFlashAttentionUnpaddingScoreGrad",
+    "aclnnApplyAdamWV2",
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": {"packing": False}, "memory": {"gradient_checkpointing": True}, "precision": "bf16"},
+        {"method": {"tuner": "lora"}, "precision": "fp16"},
+    ],
+    ids=["packed", "padded and recomputed in bf16", "lora in fp16"],
+)
+def test_what_training_runs_is_among_the_cases(
+    node: Node, prepared: Callable[..., RunDir], changes: dict[str, Any]
+) -> None:
+    _, ran = node.call(train_with, prepared(**{**MUTANTS, **changes}).path, "none")
+    assert set(ran) - node.call(operators_of_the_cases) - CHECKED_ELSEWHERE == set()
+
+
+def attention_on_npu(
+    dtype: torch.dtype, window: int | None, borders: tuple[int, ...] | None
+) -> list[list[torch.Tensor]]:
+    """On the node: output and gradients of our attention there, and of the written-out one on the CPU in fp32."""
+    from ascendtune.train.attention.eager import eager_attention
+    from ascendtune.train.attention.npu import npu_fusion_attention
+
+    generator = torch.Generator().manual_seed(3)
+    batch = 1 if borders else 3
+    shapes = [(batch, heads, 13, 16) for heads in (4, 2, 2)]
+    inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+    direction = torch.randn((batch, 13, 4, 16), generator=generator)
+    results = []
+    for attention, device, kind in ((npu_fusion_attention, "npu", dtype), (eager_attention, "cpu", torch.float32)):
+        leaves = [each.to(dtype).to(device, kind).requires_grad_() for each in inputs]
+        output, _ = attention(nn.Module(), *leaves, None, sliding_window=window, cu_seqlens=borders, scaling=0.3)
+        gradients = torch.autograd.grad(output, leaves, direction.to(device, kind))
+        results.append([each.detach().float().cpu() for each in (output, *gradients)])
+    return results
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+@pytest.mark.parametrize("borders", [None, (0, 5, 6, 13)])
+def test_attention_is_the_written_out_formula(
+    node: Node, dtype: torch.dtype, window: int | None, borders: tuple[int, ...] | None
+) -> None:
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    for found, expected in zip(*node.call(attention_on_npu, dtype, window, borders), strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def train_with(path: Path, spoilt: str) -> tuple[list[float], list[str]]:
+    """On the node: losses and gradient norms with an operator that gives 1 % too much; which operators ran."""
+    from ascendtune.train import attempt
+
+    os.environ["SIMULATED_NPU_SPOIL"] = spoilt
+    attempt.draw = lambda run: None  # type: ignore[assignment]
+    attempt.train(RunDir(path))
+    run = RunDir(path)
+    return [record[key] for record in run.read_metrics() for key in ("loss", "grad_norm")], operators_that_ran()
+
+
+def operators_that_ran() -> list[str]:
+    """On the node: the operators of CANN that this process has run so far."""
+    names: Any = ctypes.CDLL("libopapi.so").simulated_npu_operators
+    names.restype = ctypes.c_char_p
+    return names().decode().split()
+
+
+# Kernels that a step runs; one for each that makes a number on the way from weights to weights.
+SPOILT = [
+    "aclnnFlashAttentionVarLenScore",
+    "aclnnFlashAttentionUnpaddingScoreGrad",
+    "aclnnSilu",
+    "aclnnSiluBackward",
+    "aclnnMatmul",
+    "aclnnMm",
+    "aclnnRsqrt",
+    "aclnnEmbedding",
+    "aclnnApplyAdamWV2",
+]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_one_per_cent_in_one_kernel_is_noticed(
+    node: Node, prepared: Callable[..., RunDir], spoilt: str, healthy: list[float]
+) -> None:
+    curve, ran = node.call(train_with, prepared(**MUTANTS, name=spoilt).path, spoilt)
+    assert spoilt in ran
+    # The bound of the tests that compare training with the CPU's.
+    assert curve != pytest.approx(healthy, rel=1e-5)
+
+
+MUTANTS: dict[str, Any] = {"data": {"packing": True}, "optim": {"max_steps": 3, "max_grad_norm": None}}
+
+
+@pytest.fixture
+def healthy(node: Node, prepared: Callable[..., RunDir]) -> list[float]:
+    if not _HEALTHY:
+        curve, _ = node.call(train_with, prepared(**MUTANTS, name="healthy").path, "none")
+        _HEALTHY.extend(curve)
+    return _HEALTHY
+
+
+_HEALTHY: list[float] = []
