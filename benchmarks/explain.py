@@ -19,9 +19,7 @@ from pathlib import Path
 from ascendtune.check.explain.explain import explain
 
 _FAILURE = "[rank5]: RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 5; 60.96 GiB total capacity)\n"
-_WORDS = [
-    "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=3 + seed % 7)) for seed in range(5000)
-]
+_WORDS = ["".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=3 + seed % 7)) for seed in range(5000)]
 
 
 def as_written(choose: random.Random) -> Iterator[str]:

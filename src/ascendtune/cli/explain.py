@@ -9,7 +9,7 @@ import typer
 
 def explain(
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG…|-|RUN", help="Log files of any ranks, - for stdin, or a run directory.")
+        list[str], typer.Argument(metavar="LOG", help="Log files of any ranks, - for stdin, or a run directory.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
 
@@ -35,8 +35,13 @@ class Event:
         return f"{self.source}:{self.number}"
 
     @property
+    def meaning(self) -> str:
+        """What the knowledge says of it; empty where it says nothing."""
+        return filled(self.hit.entry.what, self.hit.names) if self.hit else ""
+
+    @property
     def weight(self) -> float:
-        """How little it explains. An unknown exception explains as much as a cause; an unknown line less than a symptom."""
+        """How little it explains; an unknown exception as much as a cause, an unknown line less than a symptom."""
         if self.hit is not None:
             return self.hit.entry.weight
         return 0 if self.trace is not None and self.trace.type else 2.5

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.knowledge import entries
-from ascendtune.check.explain.matcher import Matcher
+from ascendtune.check.explain.matcher import Matcher, filled
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN
 from ascendtune.check.explain.verdict import Verdict, verdict
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
-from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
@@ -44,7 +44,7 @@ class Explanation:
         if first is None:
             return str(self.run_cause["what"]) if self.run_cause else "no failure was found"
         if first.hit is not None:
-            what = _filled(first.hit.entry.what, first.hit.names)
+            what = first.meaning
         elif first.trace is not None and first.trace.type:
             what = f"unhandled exception: {first.trace.text[:300]}"
         else:
@@ -72,7 +72,7 @@ class Explanation:
     def remedies(self) -> tuple[str, ...]:
         first = self.verdict.first
         if first is not None and first.hit is not None:
-            return tuple(_filled(remedy, first.hit.names) for remedy in first.hit.entry.remedies)
+            return tuple(filled(remedy, first.hit.names) for remedy in first.hit.entry.remedies)
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
         if first is not None and first.trace is not None and first.trace.place is not None:
@@ -114,9 +114,13 @@ def explain(names: Sequence[str]) -> Explanation:
             files += sorted(str(path) for path in run.logs.glob("*.log"))
         else:
             files.append(name)
-    matcher = Matcher(entries())
-    scans = tuple(Scan(name, matcher).run() for name in files)
+    scans = tuple(Scan(name, _matcher()).run() for name in files)
     return Explanation(_weighed(verdict(scans), cause), scans, cause)
+
+
+@cache
+def _matcher() -> Matcher:
+    return Matcher(entries())
 
 
 def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
@@ -126,20 +130,13 @@ def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
     return found
 
 
-def _filled(text: str, names: dict[str, str]) -> str:
-    """`text` with what the pattern captured in place of {name}; what it did not capture reads as "?"."""
-    for name, value in names.items():
-        text = text.replace("{" + name + "}", value)
-    return text
-
-
 def _event_json(event: Event) -> dict[str, Any]:
     entry = event.hit.entry if event.hit else None
     trace = event.trace
     return {
         "id": entry.id if entry else None,
         "kind": entry.kind if entry else None,
-        "what": _filled(entry.what, event.hit.names) if entry and event.hit else None,
+        "what": event.meaning or None,
         "causes": list(entry.causes) if entry else [],
         "remedies": list(entry.remedies) if entry else [],
         "source_url": entry.source if entry else None,
@@ -157,4 +154,3 @@ def _event_json(event: Event) -> dict[str, Any]:
 
 def as_json(explanation: Explanation) -> str:
     return findings_as_json(explanation.headline(), explanation.findings(), **explanation.as_json())
-

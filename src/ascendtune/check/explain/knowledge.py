@@ -6,12 +6,13 @@ An entry looks like this:
     id = "EI0006"                       # stable; what people search for
     kind = "symptom"
     anchors = ["EI0006:", "topo exchange … timeout"]   # literals, any of them; … : both on one line, in this order
-    pattern = 'timeout\\[(?P<seconds>\\d+)'               # optional; must match as well, its names are shown
+    pattern = 'timeout\\[(?P<seconds>\\d+)'               # optional; must match as well
+    capture = 'rank\\[(?P<rank>\\d+)'    # optional; what it names can stand in `what` and `remedies`
     what = "…"                          # plain words, may use {names} of the pattern
     causes = ["…"]                      # the most likely first
     remedies = ["…"]                    # in the order of trying
     source = "https://…"
-    checks = ["hccl-tls"]               # doctor checks that look at the same thing
+    checks = ["npu_network"]            # doctor checks that look at the same thing
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found
     test = "a line, or lines, as such a log has it"
@@ -55,6 +56,9 @@ class Entry:
     test: str
     family: str
     pattern: re.Pattern[str] | None = None
+    """Has to match as well."""
+    capture: re.Pattern[str] | None = None
+    """Names what it finds, anywhere in the line, if it does."""
     checks: tuple[str, ...] = ()
     frame: str = ""
     """The exception counts only if its traceback passed a file with this in its path."""
@@ -83,7 +87,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def _entry(content: dict[str, Any], family: str) -> Entry:
-    pattern = content.get("pattern")
+    pattern, capture = content.get("pattern"), content.get("capture")
     return Entry(
         id=content["id"],
         kind=content["kind"],
@@ -95,6 +99,7 @@ def _entry(content: dict[str, Any], family: str) -> Entry:
         test=content.get("test", content["anchors"][0].replace(GAP, " ")),
         family=family,
         pattern=re.compile(pattern) if pattern else None,
+        capture=re.compile(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=content.get("frame", ""),
         echo_of=tuple(content.get("echo_of", ())),

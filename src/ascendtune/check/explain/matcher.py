@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import builtins
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ascendtune.check.explain.knowledge import Entry
 
-GATES = tuple(
-    b"error|exception|traceback|fail|timeout|timed out|times out|killed|memory|no space left|cannot|can't|could not|"
-    b"not found|undefined symbol|unable|invalid|abort|signal|segmentation|fault|lost|refused|mismatch|exit|"
-    b"not supported|unsupported|no such file|closed|closing|abnormal|panic|lockup|stall|unexpected|out of range|broken|"
-    b"not compiled|denied|inconsistent|is not |is down|is nan|no module|fatal|disappeared|called asynchronously|"
-    b"force stop|fall back|do not |disconnected|insufficient|busy|expected |must be|oom|already|interrupt|"
-    b"ei00|ej00|el00|ee10|ez|ee9|e1999|ee20|e3000|err0|errno|errcode|duplicate|unreachable|reset by|longer than|"
-    b"different|incompatible|limit|cancelled|is required|not enough|[recv]|xid|padding size".split(b"|")
+_WORD = re.compile(r"[a-z0-9]+")
+_WORDS_ONLY = bytes(
+    code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
-"""Whatever is worth a second look holds one of these, in lower case. Few, for every new line is searched for each."""
+"""For bytes.translate: everything to lower case, and what is no letter, digit or line's end to a blank."""
+_TROUBLE = frozenset(
+    b"error errors exception traceback critical fatal fail failed failure abort aborted killed null".split()
+) | {
+    name.lower().encode()
+    for name, each in vars(builtins).items()
+    if isinstance(each, type) and issubclass(each, BaseException)
+}
+"""Words of lines that may matter although no entry knows them."""
 
 
 @dataclass(frozen=True)
@@ -29,48 +34,62 @@ class Hit:
 
 
 class Matcher:
-    """Two steps: gates tell in no time that a block of lines holds nothing; anchors are tried on what is left.
+    """Two steps: a line's words tell whether it is worth a look, and which anchors to try on it.
 
-    Anchors that contain no gate are tried on every line that got through one.
+    Each anchor is found by its longest word; so an anchor begins and ends with whole words.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self._buckets: dict[bytes, list[tuple[tuple[bytes, ...], Entry]]] = {gate: [] for gate in (*GATES, b"")}
+        self._by_word: dict[bytes, list[tuple[tuple[bytes, ...], Entry]]] = {}
         for entry in entries:
             for anchor in entry.anchors:
-                parts = tuple(part.encode() for part in anchor)
-                gate = max((gate for gate in GATES for part in parts if gate in part), key=len, default=None)
-                self._buckets[gate or b""].append((parts, entry))
+                word = max((word for part in anchor for word in _WORD.findall(part)), key=len).encode()
+                self._by_word.setdefault(word, []).append((tuple(part.encode() for part in anchor), entry))
+        self._words = _TROUBLE.union(self._by_word)
 
-    def open_gates(self, block: bytes) -> list[bytes]:
-        """The gates that occur in `block`, which is in lower case."""
-        return [gate for gate in GATES if gate in block]
+    def worth_a_look(self, block: bytes) -> list[bool]:
+        """For each line of `block`: does it hold a word of trouble, or of an anchor?"""
+        are_missing = self._words.isdisjoint
+        return [not are_missing(line.split()) for line in block.translate(_WORDS_ONLY).split(b"\n")]
 
-    def hits(self, line: bytes, text: str, gates: Iterable[bytes]) -> list[Hit]:
-        """Everything known that `line` speaks of, the best first: what explains most, then the longest anchor.
-
-        Args:
-            line: the line in lower case.
-            text: the line as it is, for patterns.
-            gates: those to try.
-        """
+    def hits(self, text: str) -> list[Hit]:
+        """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
+        line = text.lower().encode()
         found: dict[str, Hit] = {}
-        for gate in (*gates, b""):
-            if gate not in line:
-                continue
-            for parts, entry in self._buckets[gate]:
+        for word in set(line.translate(_WORDS_ONLY).split()):
+            for parts, entry in self._by_word.get(word, ()):
                 length = _stands_in(parts, line)
                 if not length or (entry.id in found and found[entry.id].length >= length):
                     continue
                 match = entry.pattern.search(text) if entry.pattern else None
                 if entry.pattern and not match:
                     continue
-                names = {name: value for name, value in match.groupdict().items() if value} if match else {}
-                found[entry.id] = Hit(entry, length, names)
-        ranked = sorted(found.values(), key=lambda hit: (hit.entry.weight, -hit.length))
+                found[entry.id] = Hit(entry, length, _names(entry, text, match))
+        ranked = sorted(found.values(), key=lambda hit: (hit.entry.weight, -hit.length, hit.entry.id))
         longest = max(ranked, key=lambda hit: hit.length, default=None)
         # What is known to be harmless is so although the line holds the words of something worse.
         return [longest] if longest and longest.entry.kind == "notice" else ranked
+
+
+def filled(text: str, names: dict[str, str]) -> str:
+    """`text` with what was captured in place of {name}; what was not captured is left out."""
+    for name, value in names.items():
+        text = text.replace("{" + name + "}", value)
+    text = re.sub(r"^\{\w+\}", "something", text)
+    return re.sub(r":? ?\(?\{\w+\}[^ ,;.:)]*\)?", "", text)
+
+
+def _names(entry: Entry, text: str, match: re.Match[str] | None) -> dict[str, str]:
+    """What `pattern` and `capture` name in the line; the first one counts."""
+    matches = [match] if match else []
+    if entry.capture:
+        matches += entry.capture.finditer(text)
+    names: dict[str, str] = {}
+    for each in matches:
+        for name, value in each.groupdict().items():
+            if value:
+                names.setdefault(name, value)
+    return names
 
 
 def _stands_in(parts: tuple[bytes, ...], line: bytes) -> int:

@@ -60,9 +60,7 @@ class Sums:
                 "communication buffers, or workspace"
             )
         if unused is not None and unused >= tried:
-            return (
-                f"{format_bytes(unused)} are reserved but not in use, more than was asked for: memory is fragmented"
-            )
+            return f"{format_bytes(unused)} are reserved but not in use, more than was asked for: memory is fragmented"
         return "the model, its activations and the optimizer really fill the device"
 
     def line(self) -> str:

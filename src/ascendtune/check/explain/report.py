@@ -77,7 +77,8 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[tuple[str, str]]:
 
 def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
     """Everything else, so that nobody chases it: one line a kind."""
-    first, kinds = explanation.verdict.first, {}
+    first = explanation.verdict.first
+    kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:
         name = event.hit.entry.id if event.hit else event.trace.text[:80] if event.trace else event.text[:80]
         if first is None or not first.hit or name != first.hit.entry.id:
@@ -85,7 +86,7 @@ def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
     for number, (name, events) in enumerate(list(kinds.items())[:_ECHOES]):
         ranks = sorted({event.rank for event in events if event.rank is not None})
         who = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
-        meaning = f": {events[0].hit.entry.what}" if events[0].hit else ""
+        meaning = f": {events[0].meaning}" if events[0].hit else ""
         yield "besides" if number == 0 else "", _short(f"{name}{who} ({events[0].where}){meaning}")
     if first is not None and first.hit is None:
         yield "unknown", f"nothing is known about this; on Ascend, {PLOG} of the failing process says more"
@@ -96,7 +97,7 @@ def _read(explanation: Explanation) -> Iterator[tuple[str, str]]:
         yield "read", f"{scan.name}: {scan.lines:,} lines"
     for event in explanation.verdict.notices[:_LINES]:
         if event.hit:
-            yield "note", f"{event.hit.entry.what} ({event.where})"
+            yield "note", f"{event.meaning} ({event.where})"
 
 
 def _short(text: str) -> str:

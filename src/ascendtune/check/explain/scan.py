@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from ascendtune.check.explain import launcher
 from ascendtune.check.explain import line as lines_of
@@ -21,11 +20,18 @@ _REPEATS_READ = 300
 _EVENTS_KEPT = 2000
 _LONGEST_TEXT = 2000
 _SURVIVED_AFTER = 5000
+_HITS_KEPT = 3
 _LAUNCHER_LINES = 10
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
 _LEVEL = re.compile(r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} ")
-_WARNING = re.compile(r"^warning: |\w*Warning:|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |^\[W |\bwarnings\.warn\(", re.ASCII)
+_MAY_MATTER = re.compile(
+    r"Error|Exception|Traceback|Root Cause|exception|error\]|error: |ERROR|CRITICAL|FATAL|WARN|^E20"
+)
+"""A line without any of these matters only if something is known about it; saves most of the work on long logs."""
+_WARNING = re.compile(
+    r"^warning: |\w*Warning:|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |^\[W |\bwarnings\.warn\(", re.ASCII
+)
 _INFO = re.compile(r"^\W{0,3}\[?I\d{4} |\[INFO\]|\bNCCL INFO\b|(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])")
 _ADVICE = re.compile(r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b", re.IGNORECASE)
 _ANY_DIGIT = re.compile(r"\d")
@@ -42,7 +48,6 @@ class Scan:
         self.bytes = 0
         self.events: list[Event] = []
         self.launcher: launcher.RootCause | None = None
-        self.last_lines: deque[str] = deque(maxlen=5)
         self._matcher = matcher
         self._rank = lines_of.rank_of_file(name)
         self._traces = Traces()
@@ -68,38 +73,33 @@ class Scan:
 
     def _read_block(self, block: bytes) -> None:
         lines = block.split(b"\n")
-        shapes = block.translate(None, _DIGITS).split(b"\n")
         if not lines[-1]:
-            del lines[-1], shapes[-1]
-        for index, gates in self._worth_reading(lines, shapes):
-            self._read_line(lines, index, gates)
-        for line in lines[-5:]:
-            if line.strip():
-                self.last_lines.append(line[:300].decode(errors="replace"))
+            del lines[-1]
+        for index in self._with_tracebacks(self._worth_reading(block, lines), len(lines)):
+            self._read_line(lines, index)
         self.lines += len(lines)
 
-    def _worth_reading(self, lines: list[bytes], shapes: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-        """(index, open gates) of the lines to look at; all lines while a traceback is open."""
+    def _worth_reading(self, block: bytes, lines: list[bytes]) -> list[int]:
+        """The lines to look at: those with words of trouble, and of each shape only so many."""
+        shapes = block.translate(None, _DIGITS).split(b"\n")[: len(lines)]
         boring = self._boring
         new = [index for index, shape in enumerate(shapes) if shape not in boring]
-        gates = self._matcher.open_gates(b"\n".join([lines[index] for index in new]).lower())
+        worth = self._matcher.worth_a_look(b"\n".join([lines[index] for index in new]))
+        boring.update([shapes[index] for index, look in zip(new, worth, strict=False) if not look])
         chosen = []
-        for index in new:
-            line = lines[index].lower()
-            if any(gate in line for gate in gates):
-                count = self._read.get(shapes[index], 0)
-                self._read[shapes[index]] = count + 1
-                if count < _REPEATS_READ:
-                    chosen.append(index)
-            else:
-                boring.add(shapes[index])
+        for index in compress(new, worth):
+            read = self._read.get(shapes[index], 0)
+            self._read[shapes[index]] = read + 1
+            if read < _REPEATS_READ:
+                chosen.append(index)
         if len(boring) > _SHAPES_KEPT:
             boring.clear()
         if len(self._read) > _SHAPES_KEPT:
             self._read.clear()
-        yield from self._with_tracebacks(chosen, len(lines), gates)
+        return chosen
 
-    def _with_tracebacks(self, chosen: list[int], count: int, gates: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    def _with_tracebacks(self, chosen: list[int], count: int) -> Iterator[int]:
+        """The chosen lines; while a traceback is open, all lines."""
         position, index = 0, 0
         while index < count:
             if not self._traces.are_open:
@@ -108,11 +108,13 @@ class Scan:
                 if position == len(chosen):
                     return
                 index = chosen[position]
-            yield index, gates
+            yield index
             index += 1
 
-    def _read_line(self, lines: list[bytes], index: int, gates: list[bytes]) -> None:
+    def _read_line(self, lines: list[bytes], index: int) -> None:
         text = lines[index][:_LONGEST_TEXT].decode(errors="replace")
+        if not self._traces.are_open and not _MAY_MATTER.search(text) and not self._matcher.hits(text):
+            return
         prefix, said = lines_of.split_prefix(text)
         number = self.lines + index + 1
         said = self._without_inner_prefix(said)
@@ -131,7 +133,7 @@ class Scan:
             return
         if _ADVICE.match(said) or _NATIVE_FRAME.match(said):
             return
-        hits = self._matcher.hits(said.lower().encode(), said, gates)
+        hits = self._matcher.hits(said)
         trace = trace or Traces.bare(said, number)
         hits = [hit for hit in hits if not hit.entry.frame or (trace and trace.passed(hit.entry.frame))]
         if trace is None and not hits and (not _LEVEL.search(text) or said[:1].isspace() or not said):
@@ -143,7 +145,7 @@ class Scan:
         if trace is not None and trace.ignored:
             return
         self._time = self._time_of(lines, index)
-        for hit in hits[:3] or [None]:
+        for hit in hits[:_HITS_KEPT] if hits else (None,):
             self._note(prefix, text, said, number, hit, trace)
 
     def _note_inner_prefix(self, prefix: str) -> None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*(?:\|\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$")
+_EXCEPTION = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
+)
 _INDENTED_EXCEPTION = re.compile(r" {1,3}(?:\w+\.)*\w+(?:Error|Exception): \S")
 """Where the whole log was indented; the lines of code in a traceback stand further right."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
@@ -34,7 +36,8 @@ class Trace:
     def place(self) -> tuple[str, int, str] | None:
         """The innermost frame outside of installed packages, else the innermost one."""
         own = [frame for frame in self.frames if not any(part in frame[0] for part in _NOT_OURS)]
-        return (own or self.frames or [None])[-1]
+        frames = own or self.frames
+        return frames[-1] if frames else None
 
     def passed(self, part: str) -> bool:
         """Whether the path of some frame has `part` in it."""
@@ -94,7 +97,9 @@ class Traces:
             return True, None
         text = text.lstrip()
         match = _EXCEPTION.match(text.rstrip())
-        if match is None or (match["message"] is None and "." not in match["type"] and not _is_exception(match["type"])):
+        if match is None or (
+            match["message"] is None and "." not in match["type"] and not _is_exception(match["type"])
+        ):
             # Something else was printed in between.
             return False, None
         trace.type, trace.message = match["type"], (match["message"] or "").strip()

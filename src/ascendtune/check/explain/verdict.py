@@ -11,6 +11,7 @@ from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
+_LAUNCHER = "launcher"
 _NEAR_LINES = 60
 _NOT_FATAL = ("notice",)
 _TAIL = 200
@@ -40,7 +41,9 @@ def verdict(scans: Sequence[Scan]) -> Verdict:
         return Verdict("healthy", None, notices=notices)
     first = _first_cause(fatal)
     rank, host = _guilty(first, scans)
-    echoes = tuple(event for event in fatal if event is not first)
+    # One reading of a line is enough: the first cause's for its own, the best for every other.
+    readings = {(event.source, event.number): event for event in reversed(fatal)}
+    echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
     return Verdict(_certainty(first), first, echoes, notices, rank, host)
 
 
@@ -102,6 +105,10 @@ def _certainty(first: Event) -> Certainty:
 
 def _guilty(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None]:
     names = first.hit.names if first.hit else {}
+    if first.hit and first.hit.entry.family == _LAUNCHER:
+        # Its own lines count ranks per machine; its summary counts all of them.
+        for launcher in filter(None, (scan.launcher for scan in scans)):
+            return launcher.rank, launcher.host
     host = names.get("host") or first.host
     said = names.get("guilty_rank") or names.get("rank")
     if said is not None and said.isdigit():

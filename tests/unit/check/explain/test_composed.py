@@ -12,14 +12,21 @@ from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.knowledge import Entry, entries
 
 _RANKS = 8
-_PREFIXES = ("[rank{rank}]: ", "[rank {rank}] ", "[default{rank}]:", "[1,{rank}]<stderr>:", "(Worker rank={rank} pid=71{rank}) ")
+_PREFIXES = (
+    "[rank{rank}]: ",
+    "[rank {rank}] ",
+    "[default{rank}]:",
+    "[1,{rank}]<stderr>:",
+    "(Worker rank={rank} pid=71{rank}) ",
+)
 _ECHOES = (
     "[ERROR] TBE Subprocess[task_distribute] raise error[], main process disappeared!",
     "torch.distributed.DistNetworkError: Connection reset by peer, recvValue failed on SocketImpl",
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
 )
 _END = (
-    "W1120 10:11:12.000000 140 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 1234 closing signal SIGTERM",
+    "W1120 10:11:12.000000 140 torch/distributed/elastic/multiprocessing/api.py:897] "
+    "Sending process 1234 closing signal SIGTERM",
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
 )
 _NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.doctor import CHECKS
 from ascendtune.check.explain.knowledge import KINDS, Entry, entries
 from ascendtune.check.explain.matcher import Matcher
 
@@ -20,8 +21,10 @@ def matcher() -> Matcher:
 
 
 def _found(matcher: Matcher, text: str) -> list[str]:
-    lines = [(line, line.lower().encode()) for line in text.splitlines()]
-    return [hit.entry.id for line, low in lines for hit in matcher.hits(low, line, matcher.open_gates(low))]
+    worth = matcher.worth_a_look(text.encode())
+    return [
+        hit.entry.id for line, look in zip(text.split("\n"), worth, strict=True) if look for hit in matcher.hits(line)
+    ]
 
 
 def test_ids_are_unique() -> None:
@@ -36,7 +39,8 @@ def test_an_entry_is_whole(entry: Entry) -> None:
     assert entry.what
     assert entry.remedies
     assert entry.source
-    captured = set(entry.pattern.groupindex) if entry.pattern else set()
+    captured = {name for pattern in (entry.pattern, entry.capture) if pattern for name in pattern.groupindex}
+    assert not entry.pattern or not entry.pattern.match(""), "a pattern that matches nothing is a capture"
     assert set(re.findall(r"{(\w+)}", " ".join((entry.what, *entry.remedies)))) <= captured
     for anchor in entry.anchors:
         assert all("compiler_depend" not in part for part in anchor)
@@ -45,7 +49,7 @@ def test_an_entry_is_whole(entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
 def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: Entry) -> None:
-    found = _found(matcher, entry.test)
+    found = _found(matcher, entry.test.strip())
 
     assert found
     assert found[0] == entry.id
@@ -57,6 +61,10 @@ def test_echoes_name_entries_that_exist() -> None:
     assert {name for entry in entries() for name in entry.echo_of} <= ids
 
 
+def test_checks_are_those_of_the_doctor() -> None:
+    assert {name for entry in entries() for name in entry.checks} <= CHECKS.keys()
+
+
 def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path) -> None:
     """Collected before these patterns; a few are only parts of a message that is known by its other parts."""
     records = [json.loads(line) for line in (shared / "knowledge" / "ascend-errors.jsonl").read_text().splitlines()]
@@ -65,7 +73,9 @@ def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path
     unknown = [
         record["id"]
         for record in records
-        if not any(_found(matcher, text) for text in record.get("all_signatures", [record["signature"]]))
+        if not any(
+            _found(matcher, text) for text in record.get("all_signatures", [record["signature"]]) if text.strip()
+        )
     ]
 
     assert len(records) > 200

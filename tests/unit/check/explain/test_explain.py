@@ -1,0 +1,153 @@
+"""What is a first cause, what an echo, what nothing at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation, as_json, explain
+from ascendtune.check.explain.report import as_text
+from ascendtune.core.errors import InputError
+from ascendtune.core.rundir import RunDir
+
+Explained = Callable[..., Explanation]
+
+_UNKNOWN = """\
+[rank2]: Traceback (most recent call last):
+[rank0]: step 4 loss 1.0
+[rank2]:   File "/home/me/train.py", line 12, in step
+[rank1]: Traceback (most recent call last):
+[rank2]:     weird(batch)
+[rank2]:   File "/usr/lib/python3.11/site-packages/odd/core.py", line 3, in weird
+[rank1]:   File "/home/me/train.py", line 40, in sync
+[rank2]:     raise OddError("the moon is full")
+[rank2]: odd.core.OddError: the moon is full
+[rank1]: torch.distributed.DistNetworkError: Connection reset by peer, recvValue failed
+"""
+
+
+def test_an_unknown_exception_is_said_to_be_unknown_and_where_it_came_from(explained: Explained) -> None:
+    explanation = explained(_UNKNOWN)
+    first = explanation.verdict.first
+
+    assert explanation.verdict.certainty == "unexplained"
+    assert first is not None
+    assert first.trace is not None
+    assert first.trace.text == "odd.core.OddError: the moon is full"
+    assert first.trace.place == ("/home/me/train.py", 12, "step")
+    assert explanation.verdict.rank == 2
+    assert "plog" in as_text(explanation, columns=None, paint=lambda text, _: text)
+
+
+def test_the_first_of_a_chain_of_exceptions(explained: Explained) -> None:
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nodd.OddError: first\n\n'
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "a.py", line 9, in h\n    f()\nRuntimeError: second\n'
+    )
+
+    assert explanation.verdict.first is not None
+    assert explanation.verdict.first.text == "odd.OddError: first"
+
+
+def test_a_known_exception_goes_before_the_unknown_one_that_led_to_it(explained: Explained) -> None:
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nodd.OddError: first\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "a.py", line 9, in h\n    f()\n'
+        "ModuleNotFoundError: No module named 'deepspeed'\n"
+    )
+
+    assert explanation.headline() == "a Python package is not installed here: deepspeed"
+
+
+def test_a_watchdog_alone_is_a_symptom(explained: Explained) -> None:
+    explanation = explained("[rank0]: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)\n")
+
+    assert explanation.verdict.certainty == "symptom"
+    assert "not in these logs" in as_text(explanation, columns=80, paint=lambda text, _: text)
+
+
+def test_an_error_that_the_job_outlived_is_no_failure(explained: Explained) -> None:
+    caught = "Traceback (most recent call last):\n  File 'x.py', line 1, in f\nValueError: never mind\n"
+    going_on = "".join(f"step {step} loss 1.0\n" for step in range(6000))
+
+    assert explained(caught + going_on).is_healthy
+    assert not explained(going_on + caught).is_healthy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: Connection refused, trying again",
+        "/usr/lib/python3/site-packages/x.py:3: UserWarning: CUDA out of memory is possible here",
+        "step 3 eval_error 0.25 error_rate 0.5",
+        "[INFO] HCCL(1,python): timeout 120, retry on failure",
+        "Exception ignored in: <function x at 0x1>",
+    ],
+)
+def test_talk_of_errors_is_no_error(explained: Explained, line: str) -> None:
+    assert explained(f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n").is_healthy
+
+
+def test_what_torchrun_says_of_the_first_rank(explained: Explained) -> None:
+    explanation = explained(
+        "failed (exitcode: -9) local_rank: 3 (pid: 123) of binary: /usr/bin/python\n"
+        "ChildFailedError:\nRoot Cause (first observed failure):\n[0]:\n  time      : 2025-11-20_10:11:12\n"
+        "  host      : node7\n  rank      : 11 (local_rank: 3)\n  exitcode  : -9 (pid: 123)\n"
+    )
+
+    assert explanation.verdict.first is not None
+    assert explanation.verdict.first.hit is not None
+    assert explanation.verdict.first.hit.entry.id == "sigkill"
+    assert (explanation.verdict.rank, explanation.verdict.host) == (11, "node7")
+
+
+def test_a_binary_file_and_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "noise").write_bytes(bytes(range(256)) * 3000)
+    (tmp_path / "empty").write_bytes(b"")
+
+    assert explain([str(tmp_path / "noise"), str(tmp_path / "empty")]).is_healthy
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        explain([str(tmp_path / "none.log")])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.create("name: x\n", {}, {})
+    run.begin_attempt({})
+    return run
+
+
+def test_a_run_that_says_why_it_failed(run: RunDir) -> None:
+    cause = {"what": "the disk is full", "remedy": "free some space", "exit_code": 3, "rank": 0}
+    run.end_attempt("failed", cause)
+
+    explanation = explain([str(run)])
+
+    assert explanation.headline() == "the disk is full"
+    assert explanation.remedies() == ("free some space",)
+    assert json.loads(as_json(explanation))["exit_code"] == 1
+
+
+def test_the_logs_of_a_run_say_more_than_that_a_rank_ended(run: RunDir) -> None:
+    run.end_attempt("failed", {"what": "rank 1 ended with exit code 1", "remedy": "look", "exit_code": 1, "rank": 1})
+    (run.logs / "rank_1.log").write_text("ModuleNotFoundError: No module named 'deepspeed'\n")
+
+    explanation = explain([str(run)])
+
+    assert explanation.headline() == "a Python package is not installed here: deepspeed (rank 1)"
+
+
+def test_a_run_that_finished_is_healthy_whatever_earlier_attempts_said(run: RunDir) -> None:
+    (run.logs / "rank_1.log").write_text("ModuleNotFoundError: No module named 'deepspeed'\n")
+    run.end_attempt("finished")
+
+    assert explain([str(run)]).is_healthy

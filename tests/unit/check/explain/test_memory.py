@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from ascendtune.check.explain.memory import sums_in
+
+_GIB = 1 << 30
+
+
+def test_old_form_of_npu_and_cuda() -> None:
+    sums = sums_in(
+        "NPU out of memory. Tried to allocate 20.00 GiB (NPU 3; 60.96 GiB total capacity; 49.47 GiB already allocated; "
+        "49.47 GiB current active; 1.32 GiB free; 57.55 GiB reserved in total by PyTorch)"
+    )
+
+    assert sums is not None
+    assert sums.tried_bytes == 20 * _GIB
+    assert sums.free_bytes == int(1.32 * _GIB)
+    assert sums.outside_bytes == pytest.approx((60.96 - 1.32 - 57.55) * _GIB, abs=4)
+    assert sums.unused_bytes == pytest.approx((57.55 - 49.47) * _GIB, abs=4)
+    assert sums.conclusion is not None
+    assert "really fill" in sums.conclusion
+
+
+def test_new_form_of_cuda_gives_reserved_as_a_sum() -> None:
+    sums = sums_in(
+        "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 24.00 GiB of which 0.50 GiB "
+        "is free. Including non-PyTorch memory, this process has 22.12 GiB memory in use. Of the allocated memory "
+        "20.00 GiB is allocated by PyTorch, and 3.00 GiB is reserved by PyTorch but unallocated."
+    )
+
+    assert sums is not None
+    assert sums.reserved_bytes == 23 * _GIB
+    assert sums.conclusion is not None
+    assert "fragmented" in sums.conclusion
+
+
+def test_somebody_else_has_the_memory() -> None:
+    sums = sums_in(
+        "Tried to allocate 1.00 GiB (NPU 0; 64.00 GiB total capacity; 10.00 GiB already allocated; 0.02 GiB free; "
+        "10.65 GiB reserved in total by PyTorch)"
+    )
+
+    assert sums is not None
+    assert sums.conclusion is not None
+    assert "outside of this process" in sums.conclusion
+
+
+def test_one_tensor_larger_than_the_device() -> None:
+    sums = sums_in("Tried to allocate 900.00 GiB (GPU 0; 24.00 GiB total capacity; 1.00 GiB free)")
+
+    assert sums is not None
+    assert sums.conclusion is not None
+    assert "one tensor alone" in sums.conclusion
+
+
+def test_what_is_not_said_is_not_known() -> None:
+    sums = sums_in("Tried to allocate 2.00 GiB")
+
+    assert sums is not None
+    assert (sums.total_bytes, sums.outside_bytes, sums.conclusion) == (None, None, None)
+    assert sums_in("out of memory") is None
