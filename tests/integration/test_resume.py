@@ -483,7 +483,7 @@ def test_a_damaged_checkpoint(
     assert worker.main([str(run)]) == 3
     said = capsys.readouterr().err
     assert said.count("the checkpoint is damaged") == 1 and "Traceback" not in said
-    assert f"{newest}: " in said and "do: delete this directory" in said
+    assert f"where: {newest}" in said and "do: delete this directory" in said
     assert len(list(run.read_metrics())) == STEPS, "nothing is forgotten before the checkpoint is known to be good"
     if damage is not _truncate or file != "__0_0.distcp":
         return
