@@ -36,6 +36,10 @@ State = dict[str, Any]
 _SLACK_BYTES = 16 * 1024 * 1024
 
 
+# One process is what we mean; DCP wonders about it at every save and load.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+
+
 class Checkpointer:
     """Writes and reads the checkpoints of one run.
 
@@ -86,9 +90,6 @@ class Checkpointer:
             if self._strategy.is_main:
                 write_json(directory / "state.json", {"step": step, **state})
         from torch.distributed.checkpoint import FileSystemWriter, async_save
-
-        # One process is what we mean; DCP says so each time.
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
         alone = self._strategy.world_size == 1
         pending = async_save(
