@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ from ascendtune.core.rundir import RunDir
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
+
+
+_SEEN_FROM_OUTSIDE = re.compile(r"rank \d+ (?:ended|was killed|crashed)|the processes could not")
+"""How `job` words a cause that it knows from torchrun only."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Explanation:
         """One sentence: what, and on which rank."""
         first = self.verdict.first
         if first is None:
-            return str(self.run_cause["what"]) if self.run_cause else "no failure was found"
+            return str(self.run_cause["what"]) + self._culprit() if self.run_cause else "no failure was found"
         if first.hit is not None:
             what = first.meaning
         elif first.trace is not None and first.trace.type:
@@ -115,7 +120,10 @@ def explain(names: Sequence[str]) -> Explanation:
         else:
             files.append(name)
     scans = tuple(Scan(name, _matcher()).run() for name in files)
-    return Explanation(_weighed(verdict(scans), cause), scans, cause)
+    found = _weighed(verdict(scans), cause)
+    if cause is not None and found.first is None and found.rank is None:
+        found = replace(found, rank=cause.get("rank"))
+    return Explanation(found, scans, cause)
 
 
 @cache
@@ -124,9 +132,13 @@ def _matcher() -> Matcher:
 
 
 def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
-    """A cause that our own worker gives with its remedy outdoes lines that nothing is known about."""
-    if cause is not None and found.certainty == "unexplained" and cause.get("exit_code") in (2, 3, 4):
-        return Verdict("healthy", None, found.echoes, found.notices, cause.get("rank"))
+    """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
+    first = found.first
+    if cause is None or first is None or _SEEN_FROM_OUTSIDE.match(str(cause["what"])):
+        return found
+    is_echo = first.hit is not None and first.hit.entry.kind in ("wrapper", "consequence")
+    if is_echo or (first.hit is None and cause.get("exit_code") in (2, 3, 4)):
+        return Verdict("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
     return found
 
 

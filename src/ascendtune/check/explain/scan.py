@@ -13,7 +13,8 @@ from ascendtune.check.explain.matcher import Hit, Matcher
 from ascendtune.check.explain.source import blocks
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
-_DIGITS = b"0123456789"
+_DIGITS = b"0123456789abcdef"
+"""Decimal and hexadecimal ones: counters, sizes, addresses."""
 _SHAPES_KEPT = 50_000
 _REPEATS_READ = 300
 """Lines of one shape (the same but for digits) that are read closely; later ones tell nothing about a first cause."""

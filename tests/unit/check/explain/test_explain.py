@@ -132,7 +132,7 @@ def test_a_run_that_says_why_it_failed(run: RunDir) -> None:
 
     explanation = explain([str(run)])
 
-    assert explanation.headline() == "the disk is full"
+    assert explanation.headline() == "the disk is full (rank 0)"
     assert explanation.remedies() == ("free some space",)
     assert json.loads(as_json(explanation))["exit_code"] == 1
 

@@ -1,0 +1,50 @@
+"""`ascendtune explain RUN` on what real torchrun and real processes leave behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.explain.explain import explain
+from ascendtune.core.rundir import RunDir
+
+_START = """
+import sys
+from pathlib import Path
+from ascendtune.job.backend.local import start
+from ascendtune.job.spec import JobSpec
+run = Path(sys.argv[1])
+sys.exit(start(JobSpec((sys.executable, sys.argv[3], str(run), sys.argv[2]), run, nproc=2, kind="cpu")).exit_code)
+"""
+_WORKER = Path(__file__).parent / "job" / "pretend_worker.py"
+
+
+def _job(directory: Path, how: str) -> tuple[RunDir, int, str]:
+    run = RunDir(directory / "run")
+    run.create("", {}, {})
+    argv = [sys.executable, "-c", _START, str(run), how, str(_WORKER)]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    return run, ended.returncode, ended.stdout + ended.stderr
+
+
+def test_silent_on_a_job_that_went_well(tmp_path: Path) -> None:
+    run, code, said = _job(tmp_path, "finish")
+    (tmp_path / "said.log").write_text(said)
+
+    assert code == 0, said
+    assert explain([str(run), str(tmp_path / "said.log")]).is_healthy
+    assert explain([str(log) for log in run.logs.glob("*.log")]).is_healthy
+
+
+@pytest.mark.parametrize(("how", "entry"), [("die", "sigkill"), ("fail", "run")])
+def test_names_the_rank_that_failed_first(tmp_path: Path, how: str, entry: str) -> None:
+    run, code, said = _job(tmp_path, how)
+
+    explanation = explain([str(run)])
+
+    assert code == 1, said
+    assert explanation.findings()[0].code == entry
+    assert explanation.verdict.rank == 1
