@@ -42,6 +42,8 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
     if first is None and explanation.run_cause is None:
         yield from _read(explanation)
         return
+    if first is not None and first.hit and first.hit.entry.kind == "consequence":
+        yield "", f"These logs hold echoes only; the cause stands in another rank's log, or on Ascend in {PLOG}."
     if found.certainty == "symptom":
         yield "", "This is what broke; why it broke is not in these logs, so the causes below are what it usually is."
     if first is not None:

@@ -98,7 +98,7 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
 
 
 def _certainty(first: Event) -> Certainty:
-    if first.hit is None:
+    if first.hit is None or first.hit.entry.kind == "consequence":
         return "unexplained"
     return "cause" if first.hit.entry.kind == "cause" else "symptom"
 

@@ -71,6 +71,17 @@ def test_a_watchdog_alone_is_a_symptom(explained: Explained) -> None:
     assert "not in these logs" in as_text(explanation, columns=80, paint=lambda text, _: text)
 
 
+def test_echoes_alone_explain_nothing(explained: Explained) -> None:
+    explanation = explained(
+        "ChildFailedError:\nRoot Cause (first observed failure):\n[0]:\n  host      : node7\n"
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 123)\n"
+    )
+
+    assert explanation.verdict.certainty == "unexplained"
+    assert explanation.verdict.rank == 1
+    assert "echoes only" in as_text(explanation, columns=200, paint=lambda text, _: text)
+
+
 def test_an_error_that_the_job_outlived_is_no_failure(explained: Explained) -> None:
     caught = "Traceback (most recent call last):\n  File 'x.py', line 1, in f\nValueError: never mind\n"
     going_on = "".join(f"step {step} loss 1.0\n" for step in range(6000))
