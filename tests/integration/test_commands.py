@@ -82,3 +82,24 @@ def test_a_finished_run_is_not_trained_again_but_named_anew(place: Path) -> None
     assert [run["name"] for run in listed] == ["notes", "notes-2"]
     compared = ascendtune("runs", "compare", "runs/notes", "runs/notes-2", cwd=place).stdout
     assert "optim.learning_rate" in compared and "data: the same" in compared
+
+
+def test_a_finished_run_is_left_alone_by_the_worker_too(place: Path) -> None:
+    run = place / "runs" / "notes"
+    before = (run / "metrics.jsonl").read_bytes()
+    argv = [sys.executable, "-m", "ascendtune.train.worker", str(run)]
+    again = subprocess.run(argv, cwd=place, text=True, capture_output=True, timeout=240)
+    assert again.returncode == 0 and "has finished" in again.stderr
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert json.loads((run / "run.json").read_text())["attempts"][-1]["attempt"] == 1
+
+
+def test_a_directory_that_is_not_a_run_is_not_written_into(place: Path) -> None:
+    foreign = place / "runs" / "papers"
+    foreign.mkdir()
+    (foreign / "important.txt").write_text("mine")
+    home = {"XDG_CACHE_HOME": str(place / "cache"), "XDG_STATE_HOME": str(place / "state")}
+    done = ascendtune("train", "recipe.yaml", "name=papers", "optim.max_steps=1", cwd=place, **home)
+    assert done.returncode == 0, done.stderr
+    assert "starting runs/papers-2" in done.stderr
+    assert [path.name for path in foreign.iterdir()] == ["important.txt"]

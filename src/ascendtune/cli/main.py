@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from typer.main import get_command
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
-from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.core.errors import AscendtuneError, MachineError, disk_fault
 from ascendtune.core.table import load
 
 DEBUG = "ASCENDTUNE_DEBUG"
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
+    if sys.stdout is None:
+        # Started with a closed output: what is printed goes nowhere, and is no reason to fail.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # open until the process ends
     try:
         code = _root().main(words, prog_name="ascendtune", standalone_mode=False)
         sys.stdout.flush()
@@ -49,6 +53,10 @@ def _run(words: list[str]) -> int:
         # The reader has gone (`| head`); what is still buffered must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
+    except OSError as error:
+        fault = disk_fault(error, error.filename or "standard output", "writing")
+        complain(fault) if fault else complain_about_bug(error)
+        return _after(error, fault.exit_code if fault else 1)
     except ModuleNotFoundError as error:
         missing = _missing_extra(error)
         complain(missing) if missing else complain_about_bug(error)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.rundir import RunDir
 
 _DEPTH = 3
@@ -36,8 +36,11 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: RunDir) -> RunSummary:
-        record = run.read()
-        last = last_metrics(run) or {}
+        try:
+            record, last = run.read(), last_metrics(run) or {}
+        except (AscendtuneError, ValueError):
+            # One damaged run must not hide the others.
+            return cls(run.path.name, str(run), "damaged", None, None, None, None)
         attempts = record.get("attempts") or []
         began = attempts[-1].get("started") if attempts else record.get("created")
         return cls(

@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class Section(BaseModel):
     """A part of a recipe: unknown keys are errors, values never change, docstrings describe the fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 @dataclass
@@ -282,6 +282,8 @@ def _expectation(item: Mapping[str, Any]) -> str:
         close = difflib.get_close_matches(str(item.get("input")), expected, n=1, cutoff=0.6)
         suggestion = f"did you mean '{close[0]}'? " if close else ""
         return f"{suggestion}choose one of: {', '.join(expected)}"
+    if item["type"] == "model_type":
+        return "it is a section: write its keys below it, or leave it out"
     return f"it {message}" if message.startswith("should") else message
 
 

@@ -93,6 +93,7 @@ _DISK_FAULTS = {
     errno.EROFS: ("the file system is read-only", "choose a directory that can be written"),
     errno.EACCES: ("permission is denied", "choose a directory that you may write, or change its owner"),
     errno.EPERM: ("the operation is not permitted", "choose a directory that you may write, or change its owner"),
+    errno.ENOENT: ("the directory does not exist and cannot be made", "choose a directory that can be written"),
     errno.ENOTDIR: ("a part of the path is a file, not a directory", "choose another path"),
     errno.EIO: ("the disk reports an input/output error", "look at `dmesg`; choose another disk"),
 }

@@ -17,8 +17,8 @@ from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.tokenizer import Tokenizer
 
-# Begins and ends with characters that no template and no data contain, so that agreement stops exactly there.
-_OTHER_TEXT = "\ufdd2other\ufdd3"
+# Unicode's noncharacters: no template has them, and data hardly ever.
+_BORDERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 Span = tuple[int, int]
 
@@ -71,6 +71,7 @@ def find_spans(template: Template, conversation: Conversation) -> Rendered:
     """
     messages, tools = conversation.messages, conversation.tools
     text, marked = template.text_of(messages, tools)
+    _require_tools_in(text, conversation)
     turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     finder = _Finder(template, conversation, text)
     if len(marked) == len(turns):
@@ -88,6 +89,15 @@ def find_spans(template: Template, conversation: Conversation) -> Rendered:
     return Rendered(text, spans)
 
 
+def _require_tools_in(text: str, conversation: Conversation) -> None:
+    """Many templates write role and content and nothing else: a call would vanish, and an empty turn be learnt."""
+    calls = [call["function"]["name"] for message in conversation.messages for call in message.get("tool_calls", ())]
+    offered = [str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()]
+    for what, names in (("tool calls", calls), ("tools", offered)):
+        if any(name not in text for name in names):
+            raise Refused(f"it has no way to write {what}")
+
+
 def _is_learnt(message: Message) -> bool:
     return message.get("train", True)
 
@@ -100,6 +110,7 @@ class _Finder:
         self._messages = conversation.messages
         self._tools = conversation.tools
         self._text = text
+        self._other_text = _text_unlike(text)
 
     def span_of(self, turn: int) -> Span | None:
         """What has to be generated for the assistant's message number `turn`; None when the template leaves it out."""
@@ -115,7 +126,7 @@ class _Finder:
 
     def _written_by(self, turn: int) -> Span | None:
         refusal: Refused | None = None
-        for other in _with_other_text(self._messages[turn]):
+        for other in _with_other_text(self._messages[turn], self._other_text):
             try:
                 text, _ = self._template.text_of(self._replaced(turn, other), self._tools)
             except Refused as error:
@@ -154,19 +165,27 @@ class _Finder:
         return [*self._messages[:turn], other, *self._messages[turn + 1 :]]
 
 
-def _with_other_text(message: Message) -> Iterator[Message]:
+def _text_unlike(text: str) -> str:
+    """Begins and ends with characters that are not in `text`, so that agreement with it stops exactly there."""
+    unused = [border for border in _BORDERS if border not in text]
+    if len(unused) < 2:
+        raise Refused("it holds nearly all of Unicode's noncharacters, which are no text")
+    return f"{unused[0]}other{unused[1]}"
+
+
+def _with_other_text(message: Message, other_text: str) -> Iterator[Message]:
     """The message saying something else: first as a plain answer, then, where calls must stay, in the same calls."""
-    plain: Message = {"role": message["role"], "content": _OTHER_TEXT}
+    plain: Message = {"role": message["role"], "content": other_text}
     yield plain
     if calls := message.get("tool_calls"):
         other: Message = {
             **message,
             "tool_calls": [
-                {**call, "function": {"name": _OTHER_TEXT, "arguments": {_OTHER_TEXT: _OTHER_TEXT}}} for call in calls
+                {**call, "function": {"name": other_text, "arguments": {other_text: other_text}}} for call in calls
             ],
         }
         if message.get("content"):
-            other["content"] = _OTHER_TEXT
+            other["content"] = other_text
         yield other
 
 

@@ -53,7 +53,7 @@ class DataSection(Section):
     """Hold out this share of the training rows (seeded) for the evaluation loss, when `eval` is not given."""
     template: str = "auto"
     """`auto` (the model's own chat template), chatml, llama3, qwen, alpaca, plain, or a path to a Jinja file."""
-    max_length: int = Field(default=2048, ge=2)
+    max_length: int = Field(default=2048, ge=2, le=1_048_576)
     """Tokens a row may have, and tokens a packed sequence holds."""
     packing: Literal["auto"] | bool = "auto"
     """Put several rows into one sequence, isolated from each other; `auto` is true wherever attention can isolate."""

@@ -44,6 +44,9 @@ def train(run: RunDir) -> None:
     Raises:
         AscendtuneError: with the exit code that the process should end with.
     """
+    if run.read()["state"] == "finished":
+        log.say(f"{run} has finished; nothing to do")
+        return
     recipe = Recipe.load(run.recipe)
     rank = int(os.environ.get("RANK", "0"))
     with ExitStack() as stack:

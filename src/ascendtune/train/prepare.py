@@ -23,6 +23,19 @@ from ascendtune.train.recipe import Recipe
 Progress = Callable[[str, int, int], None]
 
 # Keys that may differ when a run goes on: they change where things go and how fast, not what is learnt.
+# Keys that decide which weights and which optimiser state exist: a checkpoint cannot be loaded under others.
+_FIXED = (
+    "model.path",
+    "model.init",
+    "model.new_tokens",
+    "method.stage",
+    "method.tuner",
+    "method.lora.target",
+    "method.lora.rank",
+    "method.lora.dora",
+    "method.lora.modules_to_save",
+    "optim.optimizer",
+)
 _FREE_TO_CHANGE = ("name", "run_dir", "checkpoint.", "track.", "data.processes", "memory.", "parallel.", "batch.")
 
 
@@ -120,6 +133,9 @@ def _choose_directory(recipe: Recipe, allow_change: Sequence[str], trust_checkpo
     if resume not in ("auto", "never"):
         return _from_path(recipe, Path(resume), wanted, allow_change, trust_checkpoint)
     if newest is None:
+        if wanted.exists() and not (wanted.is_dir() and not any(wanted.iterdir())):
+            free = RunDir(_next_of_series(wanted))
+            return _Choice(free, None, None, [f"starting {free}: {wanted} exists and is not a run"])
         return _Choice(RunDir(wanted), None, None, [])
     state, steps = newest.read()["state"], newest.checkpoint_steps()
     if resume == "never":
@@ -208,6 +224,13 @@ def _require_free(run: RunDir) -> None:
 def _require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]) -> None:
     before = _leaves(Recipe.load(run.recipe).model_dump(mode="json"))
     after = _leaves(recipe.model_dump(mode="json"))
+    if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
+        raise RecipeError(
+            f"{fixed[0]} cannot change within a run ({before.get(fixed[0])} -> {after.get(fixed[0])}): "
+            "its checkpoints hold other weights",
+            remedy="undo the change; or start anew: checkpoint.resume=never",
+            where=run.recipe,
+        )
     changed = [
         f"{key}: {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
@@ -224,7 +247,8 @@ def _require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str
 
 def _require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str]) -> None:
     before = run.read().get("data_hash")
-    if before != fingerprint and not _may_change("data", allow_change):
+    # Whoever allows a key of the data section to change has allowed other tokens.
+    if before != fingerprint and not any(each.partition(".")[0] == "data" for each in allow_change):
         raise InputError(
             f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
             "tokenizer have changed",

@@ -240,7 +240,7 @@ class Recipe(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()
-    seed: int = Field(default=42, ge=0)
+    seed: int = Field(default=42, ge=0, lt=2**32)
     """Decides the order of rows, held-out rows, drawn weights and dropout."""
     deterministic: bool = False
     """Only operations that give the same bits every time; slower on accelerators."""
@@ -283,6 +283,7 @@ class Recipe(Section):
         """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
         document = read_document(Path(path))
         apply_overrides(document, overrides)
+        _let_overrides_win(document, overrides)
         recipe = validate(cls, document)
         return recipe, origins_of(recipe, document)
 
@@ -325,6 +326,18 @@ class Recipe(Section):
             for key in given
             if key.startswith(prefix)
         ]
+
+
+def _let_overrides_win(document: Document, overrides: Sequence[str]) -> None:
+    """`optim.max_steps=30` on the command line replaces the file's `optim.epochs`: it is meant for this start."""
+    given = {word.partition("=")[0] for word in overrides}
+    optim = document.values.get("optim")
+    if isinstance(optim, dict):
+        for one, other in (("max_steps", "epochs"), ("warmup_steps", "warmup_ratio")):
+            for kept, left in ((one, other), (other, one)):
+                if f"optim.{kept}" in given and f"optim.{left}" not in given:
+                    optim.pop(left, None)
+                    document.places.pop(("optim", left), None)
 
 
 __all__ = ["Recipe"]

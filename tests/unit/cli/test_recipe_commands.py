@@ -65,7 +65,7 @@ def test_a_key_without_effect_is_said(ascendtune: Any, tiny_model: Path, data: P
         ("model.path=./nowhere", "no such model path"),
         ("data.train=./nowhere.json", "no such data"),
         ("data.template=qwem", "data.template"),
-        ("optim.max_steps=3", "contradict"),
+        ("data.eval=other.json", "contradict"),
     ],
 )
 def test_a_bad_recipe_is_refused_within_a_second(

@@ -176,3 +176,20 @@ def test_labels_are_those_of_the_offsets(answers: list[str], questions: list[str
         if begin == end and any(start < begin < stop for start, stop in spans)
     }
     assert overlapping <= found <= overlapping | inside
+
+
+@pytest.mark.parametrize("what", ["tool calls", "tools"])
+def test_what_a_template_leaves_out_is_not_learnt_in_silence(what: str, make_model: Callable[..., Path]) -> None:
+    """A template that writes role and content alone would turn a call into an empty answer."""
+    bare = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer = Tokenizer.load(make_model(chat_template=bare))
+    function = {"name": "weather", "arguments": {"city": "Paris"}}
+    call: Message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    plain: Message = {"role": "assistant", "content": "Sunny."}
+    offered = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+    conversation = Conversation(
+        [{"role": "user", "content": "How is it?"}, call if what == "tool calls" else plain],
+        offered if what == "tools" else None,
+    )
+    with pytest.raises(Refused, match=f"no way to write {what}"):
+        ChatTemplate.load("auto", tokenizer).render(conversation)

@@ -17,8 +17,10 @@ class StopRequest:
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def listen(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup a hang-up is to be ignored, and stays ignored.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
 
     def ignore(self) -> None:
         """Put the handlers back that were there before."""
@@ -30,5 +32,6 @@ class StopRequest:
         if self.signal_number and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.signal_number:
-            self.signal_number = number
+            # A terminal that has gone asks for the same as SIGTERM does.
+            self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             say(f"{signal.Signals(number).name}: stopping, with a checkpoint (Ctrl-C again: at once)")

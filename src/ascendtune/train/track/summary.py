@@ -25,6 +25,8 @@ def _training(
     attempts = facts.get("attempts") or []
     times = f" in {len(attempts)} attempts" if len(attempts) > 1 else ""
     yield "steps", f"{last['step']:,} ({last['epoch']:.3g} epochs){times}"
+    if (reason := facts.get("ended_because")) and reason != "all steps done":
+        yield "ended", reason
     yield "loss", f"{_loss(first)} -> {_loss(last)}"
     # A loss is null where it was not a number.
     evaluations = [each for each in evaluations if each["loss"] is not None]

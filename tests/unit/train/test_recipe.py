@@ -1,0 +1,45 @@
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.train.recipe import Recipe
+
+TEXT = "model: {path: m}\ndata: {train: d.json}\noptim: {epochs: 3, warmup_ratio: 0.1}\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_command_line_decides_how_long_this_start_trains(path):
+    recipe, origins = Recipe.load_with_origins(path, ["optim.max_steps=30", "optim.warmup_steps=2"])
+    assert (recipe.optim.max_steps, recipe.optim.epochs) == (30, None)
+    assert (recipe.optim.warmup_steps, recipe.optim.warmup_ratio) == (2, 0.0)
+    assert origins["optim.epochs"] == "default"
+    with pytest.raises(RecipeError, match="contradict"):
+        Recipe.load(path, ["optim.max_steps=30", "optim.epochs=1"])
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf"])
+def test_a_number_is_finite(path, value):
+    with pytest.raises(RecipeError, match="finite"):
+        Recipe.load(path, [f"optim.learning_rate={value}"])
+
+
+@pytest.mark.parametrize(("word", "said"), [("batch=", "it is a section"), ("model=qwen", "it is a section")])
+def test_a_section_without_keys_is_named_as_one(path, word, said):
+    with pytest.raises(RecipeError, match=said):
+        Recipe.load(path, [word])
+
+
+def test_an_adapter_needs_a_base_on_disk(path):
+    with pytest.raises(RecipeError, match="nowhere on disk"):
+        Recipe.load(path, ["method.tuner=lora", "model.init=random"])
+
+
+@pytest.mark.parametrize("word", ["method.stage=dpo", "method.tuner=freeze", "parallel.strategy=fsdp"])
+def test_what_is_not_in_this_version_is_answered_with_a_sentence(path, word):
+    with pytest.raises(RecipeError, match="not in this version"):
+        Recipe.load(path, [word])
