@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn
@@ -13,9 +14,11 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# Around what a {% generation %} block writes. They leave the text before anybody sees it.
-GENERATION_BEGINS = "\ufdd0generation\ufdd1"
-GENERATION_ENDS = "\ufdd0endgeneration\ufdd1"
+# Around what a {% generation %} block writes. They leave the text before anybody sees it, and no data can hold them:
+# each process draws its own.
+_DRAWN = secrets.token_hex(8)
+GENERATION_BEGINS = f"\ufdd0generation {_DRAWN}\ufdd1"
+GENERATION_ENDS = f"\ufdd0endgeneration {_DRAWN}\ufdd1"
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):

@@ -21,7 +21,7 @@ class DatasetSpec(Section):
 
     path: str
     """File, directory or hub id. Paths are relative to the working directory."""
-    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion"] = "auto"
+    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text"] = "auto"
     """How a row says its conversation; `auto` looks at the columns of the first row."""
     split: str | None = None
     """For a hub data set: the split whose files are read (default `train`)."""

@@ -20,6 +20,7 @@ FORMATS = {
     "sharegpt": "ascendtune.data.format.sharegpt",
     "messages": "ascendtune.data.format.messages",
     "prompt_completion": "ascendtune.data.format.prompt_completion",
+    "text": "ascendtune.data.format.text",
 }
 
 

@@ -36,6 +36,7 @@ _GOOD_ROWS: dict[str, dict[str, Any]] = {
     "sharegpt": {"conversations": _SPOKEN, "tools": json.dumps(_TOOLS), "system": "s"},
     "messages": {"messages": _TURNS, "tools": _TOOLS},
     "prompt_completion": {"prompt": _TURNS[:4], "completion": _TURNS[4:], "tools": _TOOLS},
+    "text": {"text": "a"},
 }
 # JSON can escape half a surrogate pair; Parquet can hold bytes.
 _values = st.recursive(

@@ -63,7 +63,7 @@ def test_words_may_be_swapped() -> None:
             "no format fits the columns question, answer",
             "columns: {prompt: question, completion: answer}",
         ),
-        (["text"], {}, "no format fits the columns text", "{prompt: text, completion: …}"),
+        (["note"], {}, "no format fits the columns note", "{prompt: note, completion: …}"),
         ([], {}, "no format fits the columns (none)", "say which column is which"),
         (
             ["messages", "conversations"],
