@@ -1,4 +1,4 @@
-"""Plain text, a column `text`: TXT files line by line, web text. The whole row is what the model says, after no question."""
+"""Plain text in a column `text`: TXT files line by line, web text. The row is what the model says, after no question."""
 
 from __future__ import annotations
 
