@@ -1,4 +1,4 @@
-"""Plain text in a column `text`: TXT files line by line, web text. The row is what the model says, after no question."""
+"""Plain text in a column `text`: TXT files line by line, web text. A row is what the model says, with no question."""
 
 from __future__ import annotations
 
