@@ -6,11 +6,16 @@ import json
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Small tensors gain nothing from threads, and two test workers share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# The same examples in every run: a search may find something new, but not in the middle of somebody's commit.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 
 _ROOT = Path(__file__).resolve().parents[1]
 
