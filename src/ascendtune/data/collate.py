@@ -84,7 +84,7 @@ def hash_of_batch(dataset: TokenDataset, sequences: list[Sequence_]) -> str:
         for number in sequence:
             ids, labels = dataset.row(number)
             digest.update(len(ids).to_bytes(4, "little"))
-            digest.update(ids.astype("<i4").tobytes())
-            digest.update(labels.astype("<i4").tobytes())
+            digest.update(ids.astype("<i4", copy=False).data)
+            digest.update(labels.astype("<i4", copy=False).data)
         digest.update(b"|")
     return digest.hexdigest()

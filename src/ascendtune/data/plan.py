@@ -66,11 +66,11 @@ class BatchPlan:
 
     def labelled_tokens(self, sequences: list[Sequence_]) -> int:
         """Labelled tokens in `sequences`: the divisor of the loss."""
-        return sum(int(self._label_counts[list(rows)].sum()) for rows in sequences)
+        return int(self._label_counts[_rows(sequences)].sum())
 
     def tokens(self, sequences: list[Sequence_]) -> int:
         """Real tokens in `sequences`, padding not counted."""
-        return sum(int(self._lengths[list(rows)].sum()) for rows in sequences)
+        return int(self._lengths[_rows(sequences)].sum())
 
     def padding_ratio(self, per_device: int) -> float:
         """Share of the computed positions that are padding in the first epoch; 0 when packing."""
@@ -83,6 +83,10 @@ class BatchPlan:
             positions += max(longest) * len(longest)
             real += sum(longest)
         return 1 - real / positions if positions else 0.0
+
+
+def _rows(sequences: list[Sequence_]) -> list[int]:
+    return [row for rows in sequences for row in rows]
 
 
 def share_of_rank(sequences: list[Sequence_], *, rank: int, world_size: int, per_device: int) -> list[list[Sequence_]]:
