@@ -44,7 +44,9 @@ def train(run: RunDir) -> None:
     Raises:
         AscendtuneError: with the exit code that the process should end with.
     """
-    if run.read()["state"] == "finished":
+    record = run.read()
+    # A checkpoint asked for by its path may be one of a finished run: that is meant.
+    if record["state"] == "finished" and not record.get("resume_from"):
         log.say(f"{run} has finished; nothing to do")
         return
     recipe = Recipe.load(run.recipe)
