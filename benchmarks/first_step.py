@@ -40,7 +40,12 @@ def main() -> None:
     for variant in chosen.values():  # fills the caches of data
         measure(variant)
     figures = in_turn({name: partial(measure, variant) for name, variant in chosen.items()}, given.rounds)
-    write_result("first-step", report(figures), figures, {"TRL": trl.VERSIONS, "LLaMA-Factory": llamafactory.VERSIONS})
+    write_result(
+        "first-step-of-some" if given.only else "first-step",
+        report(figures),
+        figures,
+        {"TRL": trl.VERSIONS, "LLaMA-Factory": llamafactory.VERSIONS},
+    )
 
 
 def variants() -> dict[str, Callable[[Path], Measured]]:

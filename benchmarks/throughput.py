@@ -39,7 +39,7 @@ def main() -> None:
     }
     figures = in_turn({name: partial(measure, variant) for name, variant in chosen.items()}, given.rounds)
     write_result(
-        "throughput",
+        "throughput-of-some" if given.only else "throughput",
         report(figures),
         figures,
         {"TRL": trl.VERSIONS, "LLaMA-Factory": llamafactory.VERSIONS, "ms-swift": ms_swift.VERSIONS},
