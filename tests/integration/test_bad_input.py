@@ -101,6 +101,8 @@ def _impossible() -> Iterator[Case]:
         ("optim.learning_rate=fast", ["optim.learning_rate: fast", "number"]),
         ("optim.max_steps=0", ["optim.max_steps: 0", "greater than or equal to 1"]),
         ("batch.per_device=0", ["batch.per_device: 0"]),
+        ("batch.per_device=yes", ["batch.per_device: True", "give a number"]),
+        ("optim.learning_rate=on", ["optim.learning_rate: True", "give a number"]),
         ("batch.accumulate=-2", ["batch.accumulate: -2"]),
         ("data.max_length=0", ["data.max_length: 0"]),
         ("data.max_length=long", ["data.max_length: long", "integer"]),
@@ -436,19 +438,29 @@ def test_a_disk_that_takes_nothing(
         assert not list(bench.cache.rglob("*.arrow")), "found out before the data was prepared"
 
 
-def test_a_disk_that_fills_up_at_a_checkpoint(bench: Workshop, disk: Callable[..., Path]) -> None:
-    path = disk("size=20m")
+def test_a_disk_too_small_for_what_the_run_will_write(bench: Workshop, disk: Callable[..., Path]) -> None:
+    path = disk("size=1m")
     run = RunDir(path / "runs" / "run")
-    words = ("train", "r.yaml", f"run_dir={run}", "checkpoint.every_steps=2")
-    ballast = path / "ballast"
-    ballast.write_bytes(b"\0" * (5 << 20))
-    ended = bench.run(*words)
+    ended = bench.run("train", "r.yaml", f"run_dir={run}", "checkpoint.every_steps=2")
+    assert ended.code == 3, ended.err
+    _is_one_message_of_a_worker(ended.err)
+    assert "this run will write" in ended.err and "lower checkpoint.keep" in ended.err and str(run) in ended.err
+    assert run.read()["state"] == "failed" and not run.has_metrics()
+
+
+def test_a_disk_that_fills_up_at_a_checkpoint(bench: Workshop, disk: Callable[..., Path]) -> None:
+    path = disk("size=40m")
+    run = RunDir(path / "runs" / "run")
+    job = bench.start("train", "r.yaml", f"run_dir={run}", "optim.max_steps=1000", "checkpoint.every_steps=100")
+    job.until_step(run, 3)
+    (path / "ballast").write_bytes(b"\0" * (30 << 20))
+    ended = job.wait()
     assert ended.code == 3, ended.err
     _is_one_message_of_a_worker(ended.err)
     assert "a checkpoint needs" in ended.err and "free space" in ended.err and str(run.checkpoints) in ended.err
     assert run.checkpoint_steps() == [] and not list(run.checkpoints.glob(".*"))
     assert run.read()["state"] == "failed" and run.read()["exit_cause"]["exit_code"] == 3
-    assert [each["step"] for each in run.read_metrics()] == [1, 2]
+    assert [each["step"] for each in run.read_metrics()] == list(range(1, 101))
 
 
 def test_a_disk_that_fills_up_at_a_line_of_metrics(bench: Workshop, disk: Callable[..., Path]) -> None:

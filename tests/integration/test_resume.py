@@ -403,6 +403,8 @@ def test_a_recipe_that_changed_is_refused_unless_allowed(interrupted: RunDir) ->
     assert isinstance(error, RecipeError) and error.where == "runs/run/recipe.yaml"
     assert "optim.learning_rate: 0.002 -> 0.01" in error.what
     assert "--allow-change optim.learning_rate" in error.remedy
+    misspelt = _refused("optim.learning_rate=1e-2", allow_change=["optim.learning_rat"])
+    assert misspelt.remedy == "did you mean 'optim.learning_rate'?"
     run, message = _prepare("optim.learning_rate=1e-2", allow_change=["optim.learning_rate"])
     assert run.path == interrupted.path and "from step 20" in message
     assert Recipe.load(run.recipe).optim.learning_rate == 0.01
@@ -457,11 +459,20 @@ def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
         ("__0_0.distcp", _truncate),
         ("__0_0.distcp", Path.unlink),
+        ("__0_0.distcp", _flip_a_bit),
+        ("digests.json", _truncate),
+        ("digests.json", Path.unlink),
         (".metadata", Path.unlink),
         (".metadata", _truncate),
         ("state.json", _truncate),

@@ -70,13 +70,14 @@ def _recipe(run: RunDir) -> Any:
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    return {
+    """`{"data.train.0.path": …}`: a value for every leaf, however deep in sections and lists."""
+    inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    leaves = {
         path: leaf
-        for key, value in values.items()
+        for key, value in inner
         for path, leaf in _flat(value, f"{prefix}.{key}" if prefix else str(key)).items()
     }
+    return leaves or {prefix: values}
 
 
 def _lines(compared: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from ascendtune.core.errors import RecipeError
 
@@ -27,6 +27,15 @@ class Section(BaseModel):
     """A part of a recipe: unknown keys are errors, values never change, docstrings describe the fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _a_truth_value_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds_in(cls.model_fields[info.field_name].annotation)
+            if bool not in kinds and (int in kinds or float in kinds):
+                raise ValueError("give a number; YAML reads yes, no, on and off as true and false")
+        return value
 
 
 @dataclass
@@ -262,6 +271,12 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and typing.get_origin(annotation) is None:
         return [annotation] if issubclass(annotation, BaseModel) else []
     return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
+
+
+def _kinds_in(annotation: Any) -> set[Any]:
+    """The classes in an annotation, `int | None` and the like taken apart."""
+    arguments = typing.get_args(annotation)
+    return {kind for argument in arguments for kind in _kinds_in(argument)} if arguments else {annotation}
 
 
 def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str:

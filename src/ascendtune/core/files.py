@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -89,6 +90,12 @@ def sync_tree(path: Path) -> None:
     for entry in sorted(path.rglob("*"), reverse=True):
         sync_directory(entry)
     sync_directory(path)
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -43,8 +43,12 @@ def build(
             held_out = load_conversations(section.eval, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
             eval_report = DataReport.of(held_out.datasets)
         elif section.eval_fraction:
+            distinct = len(loaded.conversations) - report.rows_by_weight
             loaded, held_out = _hold_out(loaded, section.eval_fraction, seed)
-            eval_report = DataReport(rows_read=len(held_out.conversations))
+            report.rows_held_out = len(held_out.conversations)
+            # Copies of a row that is held out leave with it.
+            report.rows_by_weight = len(loaded.conversations) + report.rows_held_out - distinct
+            eval_report = DataReport(rows_read=report.rows_held_out)
         rows_are_loaded()
         _tokenize(directory / "train", "training", loaded, report, template, section, progress)
         if held_out is not None and eval_report is not None:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.files import digest_of_file
 from ascendtune.data.files import data_files
 from ascendtune.data.spec import DataSection, DatasetSpec
 
@@ -46,7 +47,7 @@ def fingerprint(
         DataError: a data set is not there.
     """
     tokenizer = {
-        name: digest(model_directory / name) for name in _TOKENIZER_FILES if (model_directory / name).is_file()
+        name: digest_of_file(model_directory / name) for name in _TOKENIZER_FILES if (model_directory / name).is_file()
     }
     template = Path(section.template).expanduser()
     drawn = section.eval_fraction > 0 or any(spec.weight % 1 for spec, _ in locations)
@@ -54,7 +55,7 @@ def fingerprint(
         "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),
         "files": [_contents(spec, path) for spec, path in locations],
         "tokenizer": tokenizer,
-        "template": digest(template) if template.is_file() else None,
+        "template": digest_of_file(template) if template.is_file() else None,
         "new_tokens": list(new_tokens),
         "seed": seed if drawn else None,
         "code": _code_version(),
@@ -63,15 +64,9 @@ def fingerprint(
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _contents(spec: DatasetSpec, path: Path) -> list[tuple[str, str]]:
     # The name belongs to it: it may tell the format.
-    return [(file.name, digest(file)) for file in data_files(spec, path)]
+    return [(file.name, digest_of_file(file)) for file in data_files(spec, path)]
 
 
 def _code_version() -> str:

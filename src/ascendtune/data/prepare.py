@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import file_lock, sync_directory, sync_tree, write_json
+from ascendtune.core.files import digest_of_file, file_lock, sync_directory, sync_tree, write_json
 from ascendtune.core.places import cache_directory
-from ascendtune.data.fingerprint import digest, fingerprint
+from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _RECORD = "prepared.json"
 _BUILDING = ".building-"
 
@@ -142,7 +142,8 @@ def _intact(entry: Path) -> Prepared | None:
     try:
         prepared = open_prepared(entry)
         files = json.loads((entry / _RECORD).read_text(encoding="utf-8"))["files"]
-        return prepared if all(digest(entry / name) == expected for name, (_, expected) in files.items()) else None
+        intact = all(digest_of_file(entry / name) == expected for name, (_, expected) in files.items())
+        return prepared if intact else None
     except (MachineError, OSError):
         return None
 
@@ -184,5 +185,8 @@ def _remove_leftovers(cache: Path, name: str) -> None:
 
 
 def _write_record(building: Path, facts: dict[str, Any]) -> None:
-    files = {str(path.relative_to(building)): (path.stat().st_size, digest(path)) for path in building.rglob("*.arrow")}
+    files = {
+        str(path.relative_to(building)): (path.stat().st_size, digest_of_file(path))
+        for path in building.rglob("*.arrow")
+    }
     write_json(building / _RECORD, {"format_version": _FORMAT_VERSION, "files": files, **facts})

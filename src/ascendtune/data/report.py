@@ -54,8 +54,12 @@ class DataReport:
 
     datasets: list[DatasetReport] = field(default_factory=list)
     rows_read: int = 0
+    rows_by_weight: int = 0
+    """Rows that weights add by repeating (positive) or take by thinning (negative)."""
+    rows_held_out: int = 0
+    """Rows that `eval_fraction` puts aside for the evaluation."""
     rows_kept: int = 0
-    """Rows of one epoch that are trained on: after weights, and without rows dropped as too long or without a label."""
+    """Rows of one epoch that are trained on: read + by weight - dropped - held out."""
     dropped: dict[str, Dropped] = field(default_factory=dict)
     """Reason -> rows, over all data sets; tokenisation adds its own reasons."""
     truncated_rows: int = 0
@@ -78,6 +82,7 @@ class DataReport:
         report = cls(
             datasets=datasets,
             rows_read=sum(each.rows_read for each in datasets),
+            rows_by_weight=sum(each.rows_used - each.rows_kept for each in datasets),
             rows_kept=sum(each.rows_used for each in datasets),
         )
         for each in datasets:
@@ -129,8 +134,14 @@ def lines(report: DataReport, width: int = 60) -> list[str]:
 
 
 def _rows_line(report: DataReport) -> str:
-    dropped = f", {report.rows_dropped:,} dropped" if report.rows_dropped else ""
-    return f"data: {count_of(report.rows_read, 'row')} read, {report.rows_kept:,} used{dropped}"
+    parts = [f"data: {count_of(report.rows_read, 'row')} read", f"{report.rows_kept:,} used"]
+    if report.rows_dropped:
+        parts.append(f"{report.rows_dropped:,} dropped")
+    if report.rows_held_out:
+        parts.append(f"{report.rows_held_out:,} held out")
+    if report.rows_by_weight:
+        parts.append(f"{report.rows_by_weight:+,} by weight")
+    return ", ".join(parts)
 
 
 def _dataset_lines(report: DataReport, most: int = 3) -> list[str]:

@@ -31,6 +31,7 @@ from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.recipe import Recipe
+from ascendtune.train.room import require_room
 from ascendtune.train.schedule import Schedule
 from ascendtune.train.stage.sft import SupervisedObjective
 from ascendtune.train.strategy.base import Strategy
@@ -118,6 +119,8 @@ def build(
     optimizer = make_optimizer(
         recipe.optim, model.named_parameters(), recipe.learning_rate, fused=device.fuses_optimizer(precision.compute)
     )
+    every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
+    require_room(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // every)
     checkpointer = Checkpointer(
         run, strategy, model, optimizer,
         keep=recipe.checkpoint.keep,
@@ -139,7 +142,7 @@ def build(
         ),
         evaluation=evaluation or None,
         checkpointer=checkpointer,
-        checkpoint_every=recipe.checkpoint.every_steps or max(20, total_steps // 10),
+        checkpoint_every=every,
         callbacks=callbacks,
         activations=activation_store(recipe.memory, device),
         phases=Phases(run.heartbeats / f"rank_{strategy.rank}.json"),

@@ -6,6 +6,7 @@ rank has written its part. Whatever kills the run in between leaves a directory 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
     step_N/*.distcp, .metadata        tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
+    step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
 
 The .metadata file is a pickle, so a checkpoint is loaded from the run's own directory only, unless it is trusted.
 """
@@ -26,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree, write_json
+from ascendtune.core.files import digest_of_file, removed_on_failure, sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.train.strategy.base import Strategy
@@ -34,6 +35,7 @@ from ascendtune.train.strategy.base import Strategy
 State = dict[str, Any]
 # Room beyond the tensors themselves, for metadata and for the log that goes on growing.
 _SLACK_BYTES = 16 * 1024 * 1024
+_DIGESTS = "digests.json"
 
 
 # One process is what we mean; DCP wonders about it at every save and load.
@@ -145,6 +147,7 @@ class Checkpointer:
         import torch.distributed.checkpoint as dcp
 
         try:
+            _require_intact(directory, self._strategy)
             state: State = json.loads((directory / "state.json").read_text())
             reader = dcp.FileSystemReader(directory)
             stored = reader.read_metadata().state_dict_metadata
@@ -224,6 +227,7 @@ class Checkpointer:
     def _finish(self, step: int, directory: Path) -> None:
         # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
         sync_tree(directory)
+        write_json(directory / _DIGESTS, {name: digest_of_file(directory / name) for name in _files_of(directory)})
         final = self._run.checkpoint(step)
         if final.exists():
             self._run.remove_checkpoint(step)
@@ -237,6 +241,18 @@ class Checkpointer:
         for old in self._run.checkpoint_steps()[: -self._keep]:
             if old not in self.protected:
                 self._run.remove_checkpoint(old)
+
+
+def _files_of(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def _require_intact(directory: Path, strategy: Strategy) -> None:
+    """Every rank reads its share of the files: together they have looked at every byte."""
+    expected: dict[str, str] = json.loads((directory / _DIGESTS).read_text())
+    for name in sorted(expected)[strategy.rank :: strategy.world_size]:
+        if digest_of_file(directory / name) != expected[name]:
+            raise ValueError(f"{name} is not as it was written")
 
 
 def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import socket
@@ -71,6 +72,7 @@ def prepare_run(
         RecipeError, DataError: the recipe, the model or the data are not right.
         MachineError: the run directory cannot be written or is in use.
     """
+    _require_known(allow_change, recipe)
     model_directory = fetch_model(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
@@ -255,6 +257,18 @@ def _require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str
             remedy="restore the data; or go on with it: --allow-change data; or start anew: checkpoint.resume=never",
             where=run.path,
         )
+
+
+def _require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
+    leaves = [key.split(".") for key in _leaves(recipe.model_dump(mode="json"))]
+    known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
+    for key in allow_change:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            raise RecipeError(
+                f"--allow-change {key}: no such recipe key",
+                remedy=f"did you mean '{close[0]}'?" if close else "`ascendtune recipe schema` lists the keys",
+            )
 
 
 def _may_change(key: str, allowed: Sequence[str]) -> bool:

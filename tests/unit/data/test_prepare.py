@@ -156,6 +156,9 @@ def test_a_share_is_held_out_with_all_its_copies(data: Path, model: Path, tmp_pa
     held, kept = rows_of(prepared.eval), rows_of(prepared.train)
     assert len(kept) == prepared.report.rows_kept == 60
     assert sorted([*held, *kept[:30]]) == sorted(whole) and kept[:30] == kept[30:]
+    report = prepared.report
+    assert report.rows_held_out == len(held) and report.rows_kept == len(kept)
+    assert report.rows_read + report.rows_by_weight - report.rows_held_out == report.rows_kept
     assert rows_of(prepare(recipe, model, seed=2, cache=tmp_path).eval or tmp_path) != held
 
 

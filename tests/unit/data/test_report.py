@@ -44,11 +44,18 @@ def test_the_short_form_fits_twelve_lines_of_sixty() -> None:
     assert len(printed) <= 12
     assert max(map(len, printed)) <= 60
     text = "\n".join(printed)
-    assert printed[0] == "data: 500 rows read, 900 used, 51 dropped"
+    assert printed[0] == "data: 500 rows read, 900 used, 51 dropped, +450 by weight"
     assert "  dropped 15: reason 0 (data/set-0.jsonl:1: a long" in text
     assert "tokens: 1.25M, 32% labelled, longest row 3,000" in text
     assert "truncated: 7 rows, 12,345 tokens lost" in text
     assert "lengths: 0 █ ▁▄ 1,024 tokens" in text
+
+
+def test_rows_add_up() -> None:
+    report = _full_report()
+    assert report.rows_read + report.rows_by_weight - 50 - report.rows_held_out == report.rows_kept
+    report.rows_held_out = 10
+    assert lines(report)[0] == "data: 500 rows read, 900 used, 51 dropped, 10 held out, +450 by weight"[:58] + " …"
 
 
 def test_a_clean_small_data_set_takes_one_line() -> None:
