@@ -50,6 +50,8 @@ def _ask(what: str, flag: str) -> str:
 
 
 def _require_free(output: Path, yes: bool) -> None:
+    if not output.parent.is_dir():
+        raise InputError("no such directory", remedy=f"mkdir -p {output.parent}", where=output.parent)
     if not output.exists() or yes:
         return
     if not (sys.stdin.isatty() and typer.confirm(f"{output} exists. Overwrite it?")):

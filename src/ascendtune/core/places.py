@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import require_writable
+
 
 def cache_directory() -> Path:
     """`$XDG_CACHE_HOME/ascendtune`: prepared tokens and downloads; safe to delete."""
@@ -14,6 +17,19 @@ def cache_directory() -> Path:
 def state_directory() -> Path:
     """`$XDG_STATE_HOME/ascendtune`: the job registry."""
     return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def require_writable_place(directory: Path, variable: str) -> None:
+    """Raise unless what lies below `directory` can be written.
+
+    Raises:
+        MachineError: the remedy names the variable that puts it elsewhere.
+    """
+    try:
+        require_writable(directory)
+    except MachineError as error:
+        remedy = f"export {variable}=<a directory that can be written>"
+        raise MachineError(error.what, remedy=remedy, where=error.where or directory) from error
 
 
 def _xdg(variable: str, default: str) -> Path:

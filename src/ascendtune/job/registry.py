@@ -15,7 +15,7 @@ import psutil
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import write_json
-from ascendtune.core.places import state_directory
+from ascendtune.core.places import require_writable_place, state_directory
 from ascendtune.job.spec import JobSpec
 
 _KEPT_SECONDS = 14 * 24 * 3600
@@ -29,6 +29,7 @@ def register(spec: JobSpec, argv: list[str]) -> Path:
     directory = _directory()
     started = time.time()
     path = directory / f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}-{os.getpid()}.json"
+    require_writable_place(directory, "XDG_STATE_HOME")
     with translated_disk_errors(directory, "registering the job"):
         directory.mkdir(parents=True, exist_ok=True)
     _forget_old(directory)

@@ -15,6 +15,7 @@ from typing import Any
 from ascendtune.core import process
 from ascendtune.core.errors import InputError, MachineError, RecipeError
 from ascendtune.core.files import file_lock, require_writable, write_json
+from ascendtune.core.places import cache_directory, require_writable_place
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec
@@ -80,6 +81,7 @@ def prepare_run(
     if choice is not None:
         # Asked before the data takes its time.
         require_writable(choice.run.path)
+    require_writable_place(cache_directory(), "XDG_CACHE_HOME")
     prepared = prepare_data(recipe, model_directory, progress)
     if choice is None:
         return Start(None, prepared)

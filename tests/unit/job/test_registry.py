@@ -52,5 +52,5 @@ def test_old_ended_jobs_are_forgotten_and_damaged_files_ignored(state: Path) -> 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(MachineError, match="registering the job"):
+    with pytest.raises(MachineError, match="looking for a place to write"):
         registry.register(SPEC, [])
