@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ascendtune.core.config import (
     Contradiction,
@@ -20,28 +20,9 @@ from ascendtune.core.config import (
     validate,
 )
 from ascendtune.data.spec import DataSection
-
-# What people will ask for and do not get in this version: refused with a sentence and an alternative.
-_PREFERENCE = "preference training is not in this version; sft on the chosen answers is the nearest"
-_SHARDING = "sharding is not in this version; ddp with method.tuner: lora and memory.gradient_checkpointing needs least"
-_NOT_IN_THIS_VERSION = {
-    **dict.fromkeys(("dpo", "kto", "orpo", "simpo", "ipo", "preference"), _PREFERENCE),
-    **dict.fromkeys(("fsdp", "fsdp2", "deepspeed", "zero2", "zero3"), _SHARDING),
-    "reward": "reward models are not in this version",
-    "rm": "reward models are not in this version",
-    "pretrain": "pretraining is not in this version; sft with data.loss_on: all is the nearest",
-    "pt": "pretraining is not in this version; sft with data.loss_on: all is the nearest",
-    "freeze": "freezing layers is not in this version; method.tuner: lora trains the fewest weights",
-    "ppo": "PPO is not in this version; sft is",
-    "grpo": "GRPO is not in this version; sft is",
-    "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
-}
-
-
-def _refuse_what_is_not_here(value: Any) -> Any:
-    if isinstance(value, str) and (reason := _NOT_IN_THIS_VERSION.get(value.lower())):
-        raise Contradiction(f"'{value}' cannot be trained with", remedy=reason)
-    return value
+from ascendtune.train.combination import first_refusal
+from ascendtune.train.method import MethodSection
+from ascendtune.train.parallel import ParallelSection
 
 
 def _a_plain_name(value: str) -> str:
@@ -71,40 +52,11 @@ class ModelSection(Section):
     """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
 
 
-class LoraSection(Section):
-    """Low-rank adapters (PEFT)."""
-
-    target: Literal["all-linear"] | list[str] = "all-linear"
-    """`all-linear`, or names of modules, e.g. [q_proj, v_proj]."""
-    rank: int = Field(default=8, ge=1)
-    """Rows of the adapter's matrices: what it can hold, and its size."""
-    alpha: float | None = Field(default=None, gt=0)
-    """Scale of the adapter (default: twice the rank)."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the adapter's inputs that is dropped in training."""
-    rslora: bool = False
-    """Scale by alpha / sqrt(rank) instead of alpha / rank."""
-    dora: bool = False
-    """Learn magnitude and direction apart (weight-decomposed LoRA)."""
-    modules_to_save: list[str] = []
-    """Modules that are trained whole and saved with the adapter, e.g. [embed_tokens, lm_head]."""
-
-
-class MethodSection(Section):
-    """What is learnt, and which weights may change."""
-
-    stage: Annotated[Literal["sft"], BeforeValidator(_refuse_what_is_not_here)] = "sft"
-    """`sft`: supervised fine-tuning, answers are learnt token by token."""
-    tuner: Annotated[Literal["full", "lora"], BeforeValidator(_refuse_what_is_not_here)] = "full"
-    """`full` trains every weight, `lora` small adapters beside frozen weights."""
-    lora: LoraSection = LoraSection()
-
-
 class OptimSection(Section):
     """How far each step goes, and for how long."""
 
     learning_rate: float | None = Field(default=None, gt=0)
-    """Peak learning rate (default: 1e-5 for full, 1e-4 for lora)."""
+    """Peak learning rate (default: 1e-4 for lora, else 1e-5; a tenth of it for preference)."""
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
     """How the learning rate falls after the warm-up."""
     warmup_ratio: float = Field(default=0.0, ge=0, le=1)
@@ -156,13 +108,6 @@ class BatchSection(Section):
     """Micro-batches whose gradients are added before the optimiser steps."""
 
 
-class ParallelSection(Section):
-    """How several devices share the work."""
-
-    strategy: Annotated[Literal["auto", "ddp"], BeforeValidator(_refuse_what_is_not_here)] = "auto"
-    """`ddp`: every device holds the whole model; `auto` chooses."""
-
-
 class MemorySection(Section):
     """Time for memory."""
 
@@ -170,6 +115,19 @@ class MemorySection(Section):
     """Recompute activations in the backward pass instead of keeping them."""
     offload_activations: bool = False
     """Keep activations in host memory between forward and backward (no effect on CPU)."""
+
+
+class KernelSection(Section):
+    """Fused operators in place of a model's own modules; each is tested before it is used."""
+
+    rms_norm: bool = True
+    """Root mean square normalisation in one kernel."""
+    rotary: bool = True
+    """Rotary position embedding in one kernel."""
+    swiglu: bool = True
+    """SiLU(gate) × up in one kernel."""
+    experts: bool = True
+    """Experts of a mixture as one grouped matrix product."""
 
 
 class EarlyStopSection(Section):
@@ -234,6 +192,8 @@ class Recipe(Section):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """In which type matrices are multiplied; `auto` is the best that the device really has."""
     memory: MemorySection = MemorySection()
+    kernel: Literal["auto", "off"] | KernelSection = "auto"
+    """`auto` takes every fused operator that the device has; or choose one by one."""
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not a number: stop before the step, or skip the step and count."""
@@ -260,13 +220,9 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _an_adapter_has_a_base(self) -> Recipe:
-        if self.method.tuner == "lora" and self.model.init == "random":
-            raise Contradiction(
-                "method.tuner: lora with model.init: random leaves an adapter whose base is nowhere on disk",
-                remedy="use method.tuner: full, or save the random model first and give its path",
-                path=("model", "init"),
-            )
+    def _parts_go_together(self) -> Recipe:
+        if refusal := first_refusal(self):
+            raise Contradiction(refusal.what, remedy=refusal.remedy, path=refusal.path)
         return self
 
     @classmethod
@@ -302,13 +258,21 @@ class Recipe(Section):
     def learning_rate(self) -> float:
         if self.optim.learning_rate is not None:
             return self.optim.learning_rate
-        return 1e-4 if self.method.tuner == "lora" else 1e-5
+        if self.method.tuner == "lora":
+            return 1e-5 if self.method.stage == "preference" else 1e-4
+        return 1e-6 if self.method.stage == "preference" else 1e-5
 
     def without_effect(self, origins: dict[str, str]) -> list[str]:
         """Sentences on keys that are set but change nothing in this recipe."""
         given = [key for key, origin in origins.items() if origin != "default"]
+        strategy = self.parallel.strategy
         rules = [
             ("method.lora.", self.method.tuner != "lora", f"tuner is {self.method.tuner}"),
+            ("method.freeze.", self.method.tuner != "freeze", f"tuner is {self.method.tuner}"),
+            ("method.reward.", self.method.stage != "reward", f"stage is {self.method.stage}"),
+            ("method.preference.", self.method.stage != "preference", f"stage is {self.method.stage}"),
+            ("parallel.fsdp.", strategy not in ("fsdp", "auto"), f"strategy is {strategy}"),
+            ("parallel.deepspeed.", strategy not in ("deepspeed", "auto"), f"strategy is {strategy}"),
             (
                 "optim.warmup",
                 self.optim.scheduler == "constant" and not self.optim.warmup_steps and not self.optim.warmup_ratio,

@@ -39,7 +39,7 @@ def test_an_adapter_needs_a_base_on_disk(path):
         Recipe.load(path, ["method.tuner=lora", "model.init=random"])
 
 
-@pytest.mark.parametrize("word", ["method.stage=dpo", "method.tuner=freeze", "parallel.strategy=fsdp"])
+@pytest.mark.parametrize("word", ["method.stage=ppo", "method.tuner=qlora", "parallel.strategy=tp"])
 def test_what_is_not_in_this_version_is_answered_with_a_sentence(path, word):
     with pytest.raises(RecipeError, match="not in this version"):
         Recipe.load(path, [word])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ascendtune.core.table import load
-from ascendtune.train.recipe import MethodSection
+from ascendtune.train.method import MethodSection
 
 TABLE = {
     "full": "ascendtune.train.tuner.full:tune_all",

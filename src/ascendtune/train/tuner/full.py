@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.train.recipe import MethodSection
+from ascendtune.train.method import MethodSection
 
 
 def tune_all(model: Any, section: MethodSection) -> Any:

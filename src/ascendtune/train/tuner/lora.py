@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.recipe import LoraSection, MethodSection
+from ascendtune.train.method import LoraSection, MethodSection
 
 
 def add_adapter(model: Any, section: MethodSection) -> Any:
@@ -41,7 +41,7 @@ def add_adapter(model: Any, section: MethodSection) -> Any:
 
 def scale_of(lora: LoraSection) -> float:
     """Alpha; twice the rank when the recipe leaves it open."""
-    return lora.alpha if lora.alpha is not None else 2 * lora.rank
+    return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
 
 
 def _require_modules(model: Any, key: str, names: list[str]) -> None:

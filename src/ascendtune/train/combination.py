@@ -1,0 +1,73 @@
+"""One table of the combinations that are refused, each with its reason. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ascendtune.core.config import Path_
+
+if TYPE_CHECKING:
+    from ascendtune.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What cannot be trained together, why, and what to do instead."""
+
+    applies: Callable[[Recipe], bool]
+    what: str
+    remedy: str
+    path: Path_
+    """The key that a message points at."""
+
+
+REFUSALS = (
+    Refusal(
+        lambda recipe: recipe.method.tuner == "lora" and recipe.model.init == "random",
+        "method.tuner: lora with model.init: random leaves an adapter whose base is nowhere on disk",
+        "use method.tuner: full, or save the random model first and give its path",
+        ("model", "init"),
+    ),
+    # Not built yet.
+    Refusal(
+        lambda recipe: recipe.method.stage != "sft",
+        "this stage is not in this version",
+        "use method.stage: sft",
+        ("method", "stage"),
+    ),
+    Refusal(
+        lambda recipe: recipe.method.tuner == "freeze",
+        "freezing layers is not in this version",
+        "use method.tuner: lora",
+        ("method", "tuner"),
+    ),
+    Refusal(
+        lambda recipe: recipe.parallel.strategy in ("fsdp", "deepspeed"),
+        "sharding is not in this version",
+        "ddp with method.tuner: lora and memory.gradient_checkpointing needs least memory",
+        ("parallel", "strategy"),
+    ),
+    Refusal(
+        lambda recipe: (
+            bool(recipe.method.lora.start_from)
+            or recipe.method.lora.init != "zero"
+            or recipe.method.lora.plus_ratio is not None
+        ),
+        "this form of LoRA is not in this version",
+        "use init: zero without start_from and plus_ratio",
+        ("method", "lora"),
+    ),
+    Refusal(
+        lambda recipe: recipe.kernel != "auto",
+        "kernels cannot be chosen in this version",
+        "leave kernel out",
+        ("kernel",),
+    ),
+)
+
+
+def first_refusal(recipe: Recipe) -> Refusal | None:
+    """The first entry of the table that applies to `recipe`."""
+    return next((each for each in REFUSALS if each.applies(recipe)), None)

@@ -1,0 +1,128 @@
+"""The `method` section of a recipe: what is learnt, and which weights may change. Free of torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ascendtune.core.config import Contradiction, Section
+
+# What people will ask for under a neighbour's name, or that is not in this version: an alternative for each.
+_LOSSES = {"dpo": "sigmoid", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "ipo": "ipo"}
+_OTHER_NAMES = {
+    **{name: f"use method.stage: preference with method.preference.loss: {loss}" for name, loss in _LOSSES.items()},
+    "rm": "use method.stage: reward",
+    "pt": "use method.stage: pretrain",
+    "ppo": "PPO is not in this version; method.stage: preference is the nearest",
+    "grpo": "GRPO is not in this version; method.stage: preference is the nearest",
+    "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
+    "oft": "OFT is not in this version; use method.tuner: lora",
+}
+
+
+def _point_to_ours(value: Any) -> Any:
+    if isinstance(value, str) and (remedy := _OTHER_NAMES.get(value.lower())):
+        raise Contradiction(f"'{value}' is not a value of this key", remedy=remedy)
+    return value
+
+
+class LoraSection(Section):
+    """Low-rank adapters (PEFT)."""
+
+    target: Literal["all-linear"] | list[str] = "all-linear"
+    """`all-linear`, or names of modules, e.g. [q_proj, v_proj]."""
+    rank: int = Field(default=8, ge=1)
+    """Rows of the adapter's matrices: what it can hold, and its size."""
+    alpha: float | None = Field(default=None, gt=0)
+    """Scale of the adapter (default: twice the rank)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the adapter's inputs that is dropped in training."""
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank) instead of alpha / rank."""
+    dora: bool = False
+    """Learn magnitude and direction apart (weight-decomposed LoRA)."""
+    init: Literal["zero", "pissa"] = "zero"
+    """`zero`: the adapter changes nothing at first; `pissa`: it starts as the principal part of the weights."""
+    modules_to_save: list[str] = []
+    """Modules that are trained whole and saved with the adapter, e.g. [embed_tokens, lm_head]."""
+    start_from: list[str] = []
+    """Adapters to go on from: the last one is trained further, those before it are merged into the base."""
+    plus_ratio: float | None = Field(default=None, ge=1)
+    """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
+
+
+class FreezeSection(Section):
+    """Which part of the model trains when the rest is frozen."""
+
+    first_layers: int = Field(default=0, ge=0)
+    """Train this many layers next to the input."""
+    last_layers: int | None = Field(default=None, ge=0)
+    """Train this many layers next to the output (default 2, when nothing else is named)."""
+    modules: list[str] = []
+    """Within those layers only modules of these names, e.g. [mlp]; empty: whole layers."""
+    extra: list[str] = []
+    """Modules outside the layers that train too, e.g. [embed_tokens, lm_head]."""
+
+
+class RewardSection(Section):
+    """Reward models: a score that is higher for the chosen answer."""
+
+    centring: float = Field(default=0.0, ge=0)
+    """Weight of (score of chosen + score of rejected)², which keeps scores around zero."""
+
+
+class PreferenceSection(Section):
+    """Learning from chosen and rejected answers."""
+
+    loss: Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"] = "sigmoid"
+    """`sigmoid` is DPO's own. `kto` takes single answers marked good or bad; `orpo` and `simpo` need no reference."""
+    beta: float = Field(default=0.1, gt=0)
+    """How strongly the policy is held to the reference; the weight of the odds ratio for orpo."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    """sigmoid: the share of pairs that are taken to be the wrong way round."""
+    simpo_gamma: float = Field(default=0.5, ge=0)
+    """simpo: the margin that the chosen answer's score must be ahead."""
+    sft_weight: float = Field(default=0.0, ge=0)
+    """Adds the cross-entropy of the chosen answer with this weight (not for kto, orpo)."""
+    desirable_weight: float = Field(default=1.0, gt=0)
+    """kto: weight of good answers."""
+    undesirable_weight: float = Field(default=1.0, gt=0)
+    """kto: weight of bad answers."""
+    reference: str | None = None
+    """Directory or hub id of the reference model (default: the model as it is before training)."""
+
+
+class MethodSection(Section):
+    """What is learnt, and which weights may change."""
+
+    stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], BeforeValidator(_point_to_ours)] = "sft"
+    """`pretrain`: text; `sft`: answers; `reward`: scores from pairs; `preference`: DPO and its relatives."""
+    tuner: Annotated[Literal["full", "freeze", "lora"], BeforeValidator(_point_to_ours)] = "full"
+    """`full` trains every weight, `freeze` a few layers, `lora` small adapters beside frozen weights."""
+    lora: LoraSection = LoraSection()
+    freeze: FreezeSection = FreezeSection()
+    reward: RewardSection = RewardSection()
+    preference: PreferenceSection = PreferenceSection()
+
+    @model_validator(mode="after")
+    def _options_fit_the_loss(self) -> MethodSection:
+        options = self.preference
+        if options.label_smoothing and options.loss != "sigmoid":
+            raise Contradiction(
+                f"method.preference.label_smoothing is defined for loss: sigmoid, not for {options.loss}",
+                remedy="remove it, or use loss: sigmoid",
+                path=("method", "preference", "label_smoothing"),
+            )
+        if options.reference and options.loss in ("orpo", "simpo"):
+            raise Contradiction(
+                f"method.preference.loss: {options.loss} has no reference model",
+                remedy="remove method.preference.reference",
+                path=("method", "preference", "reference"),
+            )
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss compares with a model that does not change."""
+        return self.stage == "preference" and self.preference.loss not in ("orpo", "simpo")

@@ -1,0 +1,80 @@
+"""The `parallel` section of a recipe: how several devices share the work. Free of torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ascendtune.core.config import Contradiction, Section
+
+_OTHER_NAMES = {
+    "fsdp1": "use parallel.strategy: fsdp, which is FSDP2",
+    "fsdp2": "use parallel.strategy: fsdp",
+    **{
+        f"zero{stage}": f"use parallel.strategy: deepspeed with parallel.deepspeed.stage: {stage}" for stage in range(4)
+    },
+    "tp": "tensor parallelism is not in this version; use parallel.strategy: fsdp",
+    "megatron": "Megatron is not in this version; use parallel.strategy: fsdp",
+}
+
+
+def _point_to_ours(value: Any) -> Any:
+    if isinstance(value, str) and (remedy := _OTHER_NAMES.get(value.lower())):
+        raise Contradiction(f"'{value}' is not a value of this key", remedy=remedy)
+    return value
+
+
+class FsdpSection(Section):
+    """Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks."""
+
+    reshard: bool = True
+    """Drop a layer's gathered weights after its forward pass: less memory, one more gathering in the backward pass."""
+    offload: bool = False
+    """Keep weights, gradients and optimiser state in host memory; slow, needs least device memory."""
+
+
+class DeepSpeedSection(Section):
+    """DeepSpeed ZeRO: what is divided among the ranks, and what lives outside the devices."""
+
+    stage: int = Field(default=2, ge=0, le=3)
+    """0 nothing, 1 optimiser state, 2 gradients too, 3 weights too."""
+    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
+    """Where optimiser state lives."""
+    offload_param: Literal["none", "cpu", "nvme"] = "none"
+    """Where weights live (stage 3)."""
+    nvme_path: str | None = None
+    """Directory on a fast local disk, for `nvme`."""
+    config: str | None = None
+    """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
+
+    @model_validator(mode="after")
+    def _offloading_fits(self) -> DeepSpeedSection:
+        if self.offload_param != "none" and self.stage != 3:
+            raise Contradiction(
+                "parallel.deepspeed.offload_param needs stage 3: before that every rank holds all weights",
+                remedy="set parallel.deepspeed.stage: 3, or offload_optimizer alone",
+                path=("parallel", "deepspeed", "offload_param"),
+            )
+        if self.offload_optimizer != "none" and self.stage == 0:
+            raise Contradiction(
+                "parallel.deepspeed.offload_optimizer needs stage 1 or more",
+                remedy="set parallel.deepspeed.stage: 2",
+                path=("parallel", "deepspeed", "offload_optimizer"),
+            )
+        if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:
+            raise Contradiction(
+                "offloading to nvme needs a directory",
+                remedy="set parallel.deepspeed.nvme_path",
+                path=("parallel", "deepspeed"),
+            )
+        return self
+
+
+class ParallelSection(Section):
+    """How several devices share the work."""
+
+    strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], BeforeValidator(_point_to_ours)] = "auto"
+    """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: divided; `auto` chooses by size and says why."""
+    fsdp: FsdpSection = FsdpSection()
+    deepspeed: DeepSpeedSection = DeepSpeedSection()
