@@ -1,15 +1,18 @@
-"""From row numbers to arrays: padding-free when packing, padded on the right otherwise."""
+"""From group numbers to arrays: padding-free when packing, padded on the right otherwise."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.data.plan import Sequence_
 from ascendtune.data.store import IGNORED, TokenDataset
+
+_NOTHING = np.empty(0, np.int64)
+_NO_VALUES = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,58 @@ class Batch:
     """(labelled,) token ids to predict there."""
     tokens: int
     """Real tokens, padding not counted."""
+    # What follows is only filled where groups have several rows: elsewhere nobody asks, and every step would pay.
+    documents: int = 0
+    """Rows in the batch, group by group."""
+    target_document: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
+    """(labelled,) the document that each position with a target is in."""
+    last_index: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
+    """(documents,) flattened position of each document's last token."""
+    values: NDArray[np.float32] = field(default_factory=lambda: _NO_VALUES)
+    """(groups,) as in the data set."""
+    rows: tuple[int, ...] = ()
+    """(documents,) numbers of the rows in the data set."""
 
 
-def collate(dataset: TokenDataset, sequences: list[Sequence_], *, packed: bool, pad_id: int) -> Batch:
-    """Arrays for one micro-batch of at least one sequence."""
-    rows = [dataset.row(number) for sequence in sequences for number in sequence]
-    return _concatenate(rows) if packed else _pad(rows, pad_id)
+def collate(
+    dataset: TokenDataset, sequences: list[Sequence_], *, packed: bool, pad_id: int, members: slice = slice(None)
+) -> Batch:
+    """Arrays for one micro-batch of at least one sequence.
+
+    Args:
+        packed: put all rows one after the other, isolated from each other, whether they were packed by length or not.
+        members: which rows of each group; all of them, or `slice(0, 1)` for the first.
+    """
+    numbers = _row_numbers(dataset, sequences, members)
+    rows = [dataset.row(number) for number in numbers]
+    batch = _concatenate(rows) if packed else _pad(rows, pad_id)
+    return batch if dataset.group_size == 1 else _in_groups(batch, dataset, sequences, numbers)
+
+
+def _row_numbers(dataset: TokenDataset, sequences: list[Sequence_], members: slice = slice(None)) -> list[int]:
+    size = dataset.group_size
+    if size == 1:
+        return [group for sequence in sequences for group in sequence]
+    return [group * size + within for sequence in sequences for group in sequence for within in range(size)[members]]
+
+
+def _in_groups(batch: Batch, dataset: TokenDataset, sequences: list[Sequence_], numbers: list[int]) -> Batch:
+    """The batch, saying which document is where."""
+    if batch.cu_seqlens is not None:
+        ends = np.array(batch.cu_seqlens[1:])
+        of_target = np.searchsorted(ends, batch.target_index, side="right")
+    else:
+        longest = batch.input_ids.shape[1]
+        ends = dataset.lengths[numbers] + np.arange(len(numbers)) * longest
+        of_target = batch.target_index // longest
+    return replace(
+        batch,
+        documents=len(numbers),
+        target_document=of_target,
+        last_index=ends - 1,
+        values=dataset.values[[group for sequence in sequences for group in sequence]],
+        rows=tuple(numbers),
+    )
 
 
 Row = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -78,13 +127,15 @@ def _next_labels(labels: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[
 
 
 def hash_of_batch(dataset: TokenDataset, sequences: list[Sequence_]) -> str:
-    """16 hex digits over tokens and labels of a global batch in order: equal on two machines that see the same data."""
+    """16 hex digits over all that a global batch holds, in order: equal on two machines that see the same data."""
     digest = hashlib.blake2b(digest_size=8)
     for sequence in sequences:
-        for number in sequence:
+        for number in _row_numbers(dataset, [sequence]):
             ids, labels = dataset.row(number)
             digest.update(len(ids).to_bytes(4, "little"))
             digest.update(ids.astype("<i4", copy=False).data)
             digest.update(labels.astype("<i4", copy=False).data)
+        if dataset.group_size > 1:
+            digest.update(dataset.values[list(sequence)].astype("<f4", copy=False).data)
         digest.update(b"|")
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 
 from ascendtune.core.files import digest_of_file
 from ascendtune.data.files import data_files
-from ascendtune.data.spec import DataSection, DatasetSpec
+from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
 # Whatever `Tokenizer.load` reads.
 _TOKENIZER_FILES = (
@@ -35,6 +35,7 @@ def fingerprint(
     model_directory: Path,
     locations: Sequence[tuple[DatasetSpec, Path]],
     *,
+    task: Task,
     new_tokens: Sequence[str],
     seed: int,
 ) -> str:
@@ -52,6 +53,7 @@ def fingerprint(
     template = Path(section.template).expanduser()
     drawn = section.eval_fraction > 0 or any(spec.weight % 1 for spec, _ in locations)
     everything: dict[str, Any] = {
+        "task": task,
         "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),
         "files": [_contents(spec, path) for spec, path in locations],
         "tokenizer": tokenizer,

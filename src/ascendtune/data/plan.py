@@ -15,19 +15,23 @@ from numpy.typing import NDArray
 from ascendtune.data.pack import pack_best_fit
 
 Sequence_ = tuple[int, ...]
+"""Group numbers."""
 
 
 class BatchPlan:
     """Global batches for every step of training.
 
-    A *sequence* is a tuple of row numbers: one row when padding, up to `capacity` tokens of rows when packing.
+    A *sequence* is a tuple of group numbers: one group when padding, up to `capacity` tokens of them when packing. A
+    group is `group_size` rows, one after the other; groups of several rows are not packed by their lengths, so that a
+    step always sees as many of them.
 
     Args:
         lengths: (rows,) tokens of each row.
         label_counts: (rows,) labelled tokens of each row.
-        capacity: tokens a packed sequence holds; None leaves every row a sequence of its own.
+        capacity: tokens a packed sequence holds; None leaves every group a sequence of its own, padded.
         global_batch: sequences per step, over all devices and accumulation.
         seed: decides the order of every epoch; None keeps the order of the file (evaluation).
+        group_size: rows of a group, as the data set says.
     """
 
     def __init__(
@@ -38,22 +42,27 @@ class BatchPlan:
         capacity: int | None,
         global_batch: int,
         seed: int | None,
+        group_size: int = 1,
     ) -> None:
-        self._lengths = lengths
-        self._label_counts = label_counts
-        self._capacity = capacity
+        self._row_lengths = lengths
+        self._group_size = group_size
+        self._lengths = _of_groups(lengths, group_size)
+        self._label_counts = _of_groups(label_counts, group_size)
+        self._pads = capacity is None
+        self._capacity = capacity if group_size == 1 else None
         self._seed = seed
         self.global_batch = global_batch
+        self.groups_in_all = len(self._lengths)
         self._epoch = lru_cache(maxsize=2)(self._make_epoch)
         self.sequences_per_epoch = len(self._epoch(0))
         self.steps_per_epoch = math.ceil(self.sequences_per_epoch / global_batch)
 
     def _make_epoch(self, epoch: int) -> list[Sequence_]:
-        rows = len(self._lengths)
+        groups = len(self._lengths)
         random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
-        order = np.arange(rows) if random is None else random.permutation(rows)
+        order = np.arange(groups) if random is None else random.permutation(groups)
         if self._capacity is None:
-            return [(row,) for row in order.tolist()]
+            return [(group,) for group in order.tolist()]
         bins = pack_best_fit(self._lengths, self._capacity, order)
         shuffled = range(len(bins)) if random is None else random.permutation(len(bins)).tolist()
         return [tuple(bins[number]) for number in shuffled]
@@ -64,29 +73,38 @@ class BatchPlan:
         start = within * self.global_batch
         return self._epoch(epoch)[start : start + self.global_batch]
 
+    def groups(self, sequences: list[Sequence_]) -> int:
+        """Groups in `sequences`: the divisor of a loss per pair or per answer."""
+        return sum(map(len, sequences))
+
     def labelled_tokens(self, sequences: list[Sequence_]) -> int:
-        """Labelled tokens in `sequences`: the divisor of the loss."""
-        return int(self._label_counts[_rows(sequences)].sum())
+        """Labelled tokens in `sequences`: the divisor of a loss per token."""
+        return int(self._label_counts[_groups(sequences)].sum())
 
     def tokens(self, sequences: list[Sequence_]) -> int:
         """Real tokens in `sequences`, padding not counted."""
-        return int(self._lengths[_rows(sequences)].sum())
+        return int(self._lengths[_groups(sequences)].sum())
 
     def padding_ratio(self, per_device: int) -> float:
         """Share of the computed positions that are padding in the first epoch; 0 when packing."""
-        if self._capacity is not None:
+        if not self._pads:
             return 0.0
         sequences = self._epoch(0)
+        by_group = self._row_lengths.reshape(-1, self._group_size)
         positions = real = 0
         for start in range(0, len(sequences), per_device):
-            longest = [int(self._lengths[row]) for (row,) in sequences[start : start + per_device]]
-            positions += max(longest) * len(longest)
-            real += sum(longest)
+            lengths = by_group[[group for (group,) in sequences[start : start + per_device]]]
+            positions += int(lengths.max()) * lengths.size
+            real += int(lengths.sum())
         return 1 - real / positions if positions else 0.0
 
 
-def _rows(sequences: list[Sequence_]) -> list[int]:
-    return [row for rows in sequences for row in rows]
+def _of_groups(counts: NDArray[np.int32], group_size: int) -> NDArray[np.int32]:
+    return counts if group_size == 1 else counts.reshape(-1, group_size).sum(axis=1, dtype=np.int32)
+
+
+def _groups(sequences: list[Sequence_]) -> list[int]:
+    return [group for groups in sequences for group in groups]
 
 
 def share_of_rank(sequences: list[Sequence_], *, rank: int, world_size: int, per_device: int) -> list[list[Sequence_]]:

@@ -20,9 +20,9 @@ from ascendtune.core.files import digest_of_file, file_lock, sync_directory, syn
 from ascendtune.core.places import cache_directory
 from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport
-from ascendtune.data.spec import DataSection, DatasetSpec
+from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _RECORD = "prepared.json"
 _BUILDING = ".building-"
 
@@ -58,6 +58,7 @@ def prepare(
     section: DataSection,
     model_directory: str | Path,
     *,
+    task: Task = "conversations",
     new_tokens: Sequence[str] = (),
     seed: int,
     cache: Path | None = None,
@@ -68,6 +69,7 @@ def prepare(
 
     Args:
         model_directory: where the tokenizer lies.
+        task: what the rows of the data sets are.
         seed: chooses rows where a weight or `eval_fraction` takes a part of them.
         cache: default is `tokens` in the cache directory.
         resolve: where a data set lies on this machine; default is its path.
@@ -85,7 +87,7 @@ def prepare(
     def known(spec: DatasetSpec) -> Path:
         return next(path for other, path in locations if other is spec)
 
-    name = fingerprint(section, model_directory, locations, new_tokens=new_tokens, seed=seed)
+    name = fingerprint(section, model_directory, locations, task=task, new_tokens=new_tokens, seed=seed)
     entry = cache / name
     if found := _intact(entry):
         return found

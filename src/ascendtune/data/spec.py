@@ -8,6 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ascendtune.core.config import Contradiction, Section
 
+Task = Literal["conversations", "text", "pairs", "singles"]
+"""What a row is: a conversation, text that is learnt whole, a pair of answers of which one is better, or a single
+answer that is marked good or bad."""
+
+ROWS_OF_A_GROUP: dict[Task, int] = {"conversations": 1, "text": 1, "pairs": 2, "singles": 2}
+"""Rows of tokens that belong together and are never parted."""
+
 
 def _one_or_many(value: Any) -> Any:
     """`train: file.json` and `train: {path: …}` are short for a list of one."""

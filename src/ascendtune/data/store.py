@@ -1,7 +1,8 @@
 """Tokens on disk: Arrow IPC files that are mapped into memory, so that N processes share one copy.
 
 A data set is a directory of shards `00000.arrow`, `00001.arrow`, …, in row order. Columns of every shard:
-`input_ids` and `labels` (list<int32>, equal lengths, -100 where nothing is learnt) and `label_count` (int32).
+`input_ids` and `labels` (list<int32>, equal lengths, -100 where nothing is learnt), `label_count` (int32) and `value`
+(float32). The metadata of the schema say how many rows, one after the other, make a group.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 
 IGNORED = -100
 Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
 
 _LIST = pa.list_(pa.field("item", pa.int32(), nullable=False))
 _SCHEMA = pa.schema(
@@ -25,15 +28,24 @@ _SCHEMA = pa.schema(
         pa.field("input_ids", _LIST, nullable=False),
         pa.field("labels", _LIST, nullable=False),
         pa.field("label_count", pa.int32(), nullable=False),
+        pa.field("value", pa.float32(), nullable=False),
     ]
 )
+_GROUP_SIZE = b"group_size"
 
 
 class TokenDataset:
-    """Rows of token ids and labels. Opening reads only what describes the rows; tokens are read when they are used."""
+    """Rows of token ids and labels. Opening reads only what describes the rows; tokens are read when they are used.
 
-    def __init__(self, shards: list[pa.MemoryMappedFile], batches: list[pa.RecordBatch]) -> None:
+    Rows come in groups: group i is the rows from i * `group_size` on. A pair is the chosen answer, then the rejected
+    one; a single answer is followed by a mismatched one, the same prompt with another row's answer.
+    """
+
+    def __init__(
+        self, shards: list[pa.MemoryMappedFile], batches: list[pa.RecordBatch], *, group_size: int = 1
+    ) -> None:
         self._shards = shards
+        self.group_size = group_size
         self._parts = [_Part(batch) for batch in batches]
         self._starts = np.cumsum([0, *(len(part.offsets) - 1 for part in self._parts)]).tolist()
         lengths = [np.diff(part.offsets) for part in self._parts]
@@ -42,6 +54,10 @@ class TokenDataset:
         """(rows,) int32: tokens of each row."""
         self.label_counts: Int32 = np.concatenate(counts) if counts else np.empty(0, np.int32)
         """(rows,) int32: positions of each row that are predicted, i.e. how many of labels[1:] are not -100."""
+        values = [part.values for part in self._parts]
+        self.values: Float32 = np.concatenate(values)[::group_size] if values else np.empty(0, np.float32)
+        """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
+        0 where a group is one row."""
 
     @classmethod
     def open(cls, path: str | Path) -> TokenDataset:
@@ -53,18 +69,19 @@ class TokenDataset:
         files = sorted(Path(path).glob("*.arrow"))
         if not files:
             raise _damaged(path, "it holds no .arrow file")
-        shards, batches = [], []
+        shards, batches, group_size = [], [], 1
         for file in files:
             try:
                 shard = pa.memory_map(str(file))
                 reader = pa.ipc.open_file(shard)
                 if not reader.schema.equals(_SCHEMA):
                     raise _damaged(file, "its columns are not those of prepared tokens")
+                group_size = int((reader.schema.metadata or {}).get(_GROUP_SIZE, 1))
                 batches += [reader.get_batch(index) for index in range(reader.num_record_batches)]
             except (pa.ArrowException, OSError) as error:
                 raise _damaged(file, str(error)) from error
             shards.append(shard)
-        return cls(shards, batches)
+        return cls(shards, batches, group_size=group_size)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -83,38 +100,40 @@ class TokenDataset:
 class _Part:
     """One record batch as flat arrays: indexing these costs a tenth of what Arrow's scalars cost."""
 
-    __slots__ = ("input_ids", "label_counts", "labels", "offsets")
+    __slots__ = ("input_ids", "label_counts", "labels", "offsets", "values")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        tokens, labels, counts = batch.columns
+        tokens, labels, counts, values = batch.columns
         self.offsets = _as_numpy(tokens.offsets)
         self.input_ids = _as_numpy(tokens.values)
         self.labels = _as_numpy(labels.values)
         self.label_counts = _as_numpy(counts)
+        self.values = _as_numpy(values)
 
 
-def _as_numpy(array: pa.Int32Array) -> Int32:
+def _as_numpy(array: pa.Array) -> Any:
     # Not `to_numpy`: it imports pandas where that is installed, 0.4 s before the first step.
-    view: Int32 = np.from_dlpack(array)  # type: ignore[assignment]  # the stub does not know the type within
-    return view
+    return np.from_dlpack(array)
 
 
 class ShardWriter:
     """Writes one shard, batch by batch; a context manager. The shard is complete when the block ends without error."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, group_size: int = 1) -> None:
         self.path = path
+        self._schema = _SCHEMA.with_metadata({_GROUP_SIZE: str(group_size)})
         with translated_disk_errors(path, "writing tokens"):
             self._file = pa.OSFile(str(path), "wb")
-            self._writer = pa.ipc.new_file(self._file, _SCHEMA)
+            self._writer = pa.ipc.new_file(self._file, self._schema)
 
-    def write(self, input_ids: Int32, labels: Int32, offsets: Int32) -> None:
+    def write(self, input_ids: Int32, labels: Int32, offsets: Int32, values: Float32 | None = None) -> None:
         """Append rows.
 
         Args:
             input_ids: (tokens,) int32, the rows one after the other.
             labels: (tokens,) int32, -100 where nothing is learnt.
             offsets: (rows + 1,) int32, where each row begins; the last is the number of tokens.
+            values: (rows,) float32, alike within a group; default is 0.
         """
         if len(offsets) < 2:
             return
@@ -123,9 +142,10 @@ class ShardWriter:
             pa.ListArray.from_arrays(where, pa.array(input_ids), type=_LIST),
             pa.ListArray.from_arrays(where, pa.array(labels), type=_LIST),
             pa.array(count_labels(labels, offsets)),
+            pa.array(np.zeros(len(offsets) - 1, np.float32) if values is None else values),
         ]
         with translated_disk_errors(self.path, "writing tokens"):
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def __enter__(self) -> ShardWriter:
         return self

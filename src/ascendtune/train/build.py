@@ -93,8 +93,9 @@ def build(
     capacity = recipe.data.max_length if packed else None
     global_batch = record.get("global_batch") or recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
     plan = BatchPlan(
-        dataset.lengths, dataset.label_counts, capacity=capacity, global_batch=global_batch, seed=recipe.seed
-    )
+        dataset.lengths, dataset.label_counts,
+        capacity=capacity, global_batch=global_batch, seed=recipe.seed, group_size=dataset.group_size,
+    )  # fmt: skip
     total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
     trainable, parameters = trainable_share(model)
     resolved = {

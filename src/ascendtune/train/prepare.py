@@ -18,8 +18,9 @@ from ascendtune.core.files import file_lock, require_writable, write_json
 from ascendtune.core.places import cache_directory, require_writable_place
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
-from ascendtune.data.spec import DatasetSpec
+from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.train.method import MethodSection
 from ascendtune.train.recipe import Recipe
 
 Progress = Callable[[str, int, int], None]
@@ -106,11 +107,24 @@ def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | Non
     return prepare(
         recipe.data,
         model_directory,
+        task=_task_of(recipe.method),
         new_tokens=recipe.model.new_tokens,
         seed=recipe.seed,
         resolve=resolve,
         progress=progress,
     )
+
+
+def _task_of(method: MethodSection) -> Task:
+    match method.stage:
+        case "pretrain":
+            return "text"
+        case "sft":
+            return "conversations"
+        case "reward":
+            return "pairs"
+        case "preference":
+            return "singles" if method.preference.loss == "kto" else "pairs"
 
 
 def data_reports(prepared: Prepared) -> dict[str, Any]:

@@ -7,8 +7,11 @@ from ascendtune.data.collate import collate, hash_of_batch
 class Rows:
     """What `TokenDataset` gives, from lists."""
 
-    def __init__(self, *rows):
+    def __init__(self, *rows, group_size=1, values=()):
         self._rows = [(np.array(ids, np.int32), np.array(labels, np.int32)) for ids, labels in rows]
+        self.group_size = group_size
+        self.values = np.array(values, np.float32)
+        self.lengths = np.array([len(ids) for ids, _ in self._rows], np.int32)
 
     def row(self, index):
         return self._rows[index]
@@ -35,6 +38,56 @@ def test_padding_is_on_the_right_and_is_not_predicted():
     assert batch.target_index.tolist() == [0, 1, 5, 6]
     assert batch.targets.tolist() == [6, 7, 10, 11]
     assert batch.tokens == 7
+
+
+# Two pairs: (0, 1) and (2, 3).
+PAIRS = Rows(
+    ([5, 6, 7], [-100, 6, 7]),
+    ([5, 8], [-100, 8]),
+    ([9, 10], [-100, 10]),
+    ([9, 11, 12, 13], [-100, 11, 12, 13]),
+    group_size=2,
+    values=[0.5, 2],
+)
+
+
+def test_a_group_goes_whole_into_a_padding_free_batch():
+    batch = collate(PAIRS, [(1,), (0,)], packed=True, pad_id=0)
+    assert batch.input_ids.tolist() == [[9, 10, 9, 11, 12, 13, 5, 6, 7, 5, 8]]
+    assert batch.position_ids.tolist() == [[0, 1, 0, 1, 2, 3, 0, 1, 2, 0, 1]]
+    assert batch.cu_seqlens == (0, 2, 6, 9, 11)
+    assert batch.target_index.tolist() == [0, 2, 3, 4, 6, 7, 9]
+    assert batch.targets.tolist() == [10, 11, 12, 13, 6, 7, 8]
+    assert batch.documents == 4
+    assert batch.target_document.tolist() == [0, 1, 1, 1, 2, 2, 3]
+    assert batch.last_index.tolist() == [1, 5, 8, 10]
+    assert batch.values.tolist() == [2, 0.5] and batch.values.dtype == np.float32
+    assert batch.rows == (2, 3, 0, 1)
+
+
+def test_a_group_goes_whole_into_a_padded_batch():
+    batch = collate(PAIRS, [(1,), (0,)], packed=False, pad_id=0)
+    assert batch.input_ids.tolist() == [[9, 10, 0, 0], [9, 11, 12, 13], [5, 6, 7, 0], [5, 8, 0, 0]]
+    assert batch.documents == 4
+    assert batch.target_document.tolist() == [0, 1, 1, 1, 2, 2, 3]
+    flat = batch.input_ids.reshape(-1)
+    assert batch.last_index.dtype == batch.target_document.dtype == np.int64
+    assert flat[batch.last_index].tolist() == [10, 13, 7, 8]
+    assert batch.rows == (2, 3, 0, 1)
+
+
+def test_rows_on_their_own_pay_nothing_for_groups():
+    batch = collate(ROWS, [(0, 1)], packed=True, pad_id=0)
+    assert batch.documents == 0 and batch.rows == ()
+    assert len(batch.target_document) == len(batch.last_index) == len(batch.values) == 0
+
+
+def test_the_hash_sees_every_row_and_value_of_a_group():
+    before = hash_of_batch(PAIRS, [(0,), (1,)])
+    rows = PAIRS._rows
+    other_rejected = Rows(*rows[:3], ([9, 11, 12, 14], [-100, 11, 12, 14]), group_size=2, values=[0.5, 2])
+    other_value = Rows(*rows, group_size=2, values=[0.5, 1])
+    assert len({before, hash_of_batch(other_rejected, [(0,), (1,)]), hash_of_batch(other_value, [(0,), (1,)])}) == 3
 
 
 @pytest.mark.parametrize(

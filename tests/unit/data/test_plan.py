@@ -56,3 +56,40 @@ def test_padding_is_counted_where_there_is_some():
     padded = BatchPlan(np.array([4, 1], np.int32), np.array([1, 1]), capacity=None, global_batch=2, seed=None)
     assert padded.padding_ratio(per_device=2) == pytest.approx(3 / 8)
     assert padded.padding_ratio(per_device=1) == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=30),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.sampled_from([None, 40]),
+)
+def test_groups_partition_the_data_over_an_epoch_and_over_ranks(pairs, global_batch, world_size, per_device, capacity):
+    lengths = np.array(pairs, np.int32).reshape(-1)
+    labels = np.arange(1, len(lengths) + 1, dtype=np.int32)
+    grouped = BatchPlan(lengths, labels, capacity=capacity, global_batch=global_batch, seed=3, group_size=2)
+    seen, shared = [], []
+    for step in range(grouped.steps_per_epoch):
+        sequences = grouped.batch(step)
+        assert all(len(sequence) == 1 for sequence in sequences), "one group a sequence, whatever the capacity"
+        groups = [group for (group,) in sequences]
+        rows = [row for group in groups for row in (2 * group, 2 * group + 1)]
+        assert grouped.groups(sequences) == len(groups)
+        assert grouped.tokens(sequences) == lengths[rows].sum()
+        assert grouped.labelled_tokens(sequences) == labels[rows].sum()
+        seen += groups
+        for rank in range(world_size):
+            micro = share_of_rank(sequences, rank=rank, world_size=world_size, per_device=per_device)
+            shared += [group for part in micro for (group,) in part]
+    assert sorted(seen) == sorted(shared) == list(range(len(pairs)))
+    assert grouped.groups_in_all == len(pairs)
+
+
+def test_padding_of_pairs_is_that_of_their_rows():
+    lengths = np.array([4, 1, 2, 2], np.int32)
+    grouped = BatchPlan(lengths, lengths, capacity=None, global_batch=2, seed=None, group_size=2)
+    assert grouped.padding_ratio(per_device=2) == pytest.approx(1 - 9 / 16)
+    assert grouped.padding_ratio(per_device=1) == pytest.approx(1 - 9 / 12)
+    unpadded = BatchPlan(lengths, lengths, capacity=9, global_batch=2, seed=None, group_size=2)
+    assert unpadded.padding_ratio(per_device=2) == 0

@@ -16,7 +16,7 @@ import pytest
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.data import fingerprint as fingerprints
 from ascendtune.data.prepare import Prepared, open_prepared, prepare
-from ascendtune.data.spec import DataSection
+from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -143,9 +143,16 @@ def test_the_seed_counts_only_where_it_is_used(data: Path, model: Path) -> None:
     assert fingerprint_of(drawn, model, seed=1) != fingerprint_of(drawn, model, seed=2)
 
 
-def fingerprint_of(recipe: DataSection, model: Path, *, seed: int = 1, new_tokens: list[str] | None = None) -> str:
+def fingerprint_of(
+    recipe: DataSection,
+    model: Path,
+    *,
+    seed: int = 1,
+    new_tokens: list[str] | None = None,
+    task: Task = "conversations",
+) -> str:
     locations = [(spec, Path(spec.path)) for spec in (*recipe.train, *recipe.eval)]
-    return fingerprints.fingerprint(recipe, model, locations, new_tokens=new_tokens or [], seed=seed)
+    return fingerprints.fingerprint(recipe, model, locations, task=task, new_tokens=new_tokens or [], seed=seed)
 
 
 def test_a_share_is_held_out_with_all_its_copies(data: Path, model: Path, tmp_path: Path) -> None:
@@ -293,7 +300,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from ascendtune.data.prepare import prepare
-from ascendtune.data.spec import DataSection
+from ascendtune.data.spec import DataSection, Task
 data, model, cache, processes = sys.argv[1:]
 section = DataSection.model_validate({"train": data, "template": "chatml", "processes": int(processes)})
 print(prepare(section, Path(model), seed=1, cache=Path(cache)).cached)

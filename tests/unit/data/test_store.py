@@ -49,6 +49,22 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, shard
         assert labels.tolist() == [token if learnt else IGNORED for token, learnt in row]
 
 
+def test_groups_have_one_value_each(tmp_path: Path) -> None:
+    for number, values in enumerate(([0.5, 0.5, 1, 1], [2, 2])):
+        with ShardWriter(tmp_path / f"{number:05d}.arrow", group_size=2) as writer:
+            tokens = np.arange(len(values), dtype=np.int32)
+            writer.write(tokens, tokens, np.arange(len(values) + 1, dtype=np.int32), np.array(values, np.float32))
+    dataset = TokenDataset.open(tmp_path)
+    assert (len(dataset), dataset.group_size) == (6, 2)
+    assert dataset.values.tolist() == [0.5, 1, 2] and dataset.values.dtype == np.float32
+
+
+def test_rows_on_their_own_are_groups_of_one(tmp_path: Path) -> None:
+    write(tmp_path / "00000.arrow", [[(1, True)], [(2, True)]])
+    dataset = TokenDataset.open(tmp_path)
+    assert dataset.group_size == 1 and dataset.values.tolist() == [0, 0]
+
+
 def test_rows_are_views_of_the_file(tmp_path: Path) -> None:
     write(tmp_path / "00000.arrow", [[(1, True), (2, True)], [(3, False)]])
     dataset = TokenDataset.open(tmp_path)
