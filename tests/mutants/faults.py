@@ -43,7 +43,7 @@ class Fault:
     quick: bool = False
 
 
-LOOP, DDP = "train/loop.py", "train/strategy/ddp.py"
+LOOP, DDP, GROUP = "train/loop.py", "train/strategy/ddp.py", "train/strategy/group.py"
 _LABELLED = "labelled = parts.plan.labelled_tokens(sequences)"
 
 FAULTS = [
@@ -73,7 +73,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(LOOP, "loss += summed.detach()", "loss = summed.detach()", "the loss of the last micro-batch", _ACCUMULATION),
-    Fault(DDP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
+    Fault(GROUP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
     Fault(
         LOOP,
         "sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)",

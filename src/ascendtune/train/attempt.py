@@ -27,13 +27,14 @@ from ascendtune.train.build import Built, build
 from ascendtune.train.callback.base import Callback, RunFacts
 from ascendtune.train.callback.metrics import MetricsWriter
 from ascendtune.train.callback.progress import ProgressDisplay, show_summary
-from ascendtune.train.export import export_model
+from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.strategy.ddp import DdpStrategy, started_by_torchrun
+from ascendtune.train.strategy.choose import join
+from ascendtune.train.strategy.group import started_by_torchrun
 from ascendtune.train.track.picture import draw
 from ascendtune.train.track.summary import summary_lines
 
@@ -76,7 +77,7 @@ def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
     _be_deterministic(recipe, stack)
     # Data first: while one rank tokenises, no collective may be waiting.
     prepared = _open_data(run, recipe)
-    strategy = _join(recipe)
+    strategy = _join(run, recipe)
     stack.callback(strategy.close)
     main_callbacks: list[Callback] = []
     attempt = len(run.read()["attempts"]) + 1
@@ -134,10 +135,10 @@ def _open_data(run: RunDir, recipe: Recipe) -> Prepared:
         return prepare_data(recipe, Path(record["model_directory"]))
 
 
-def _join(recipe: Recipe) -> Strategy:
+def _join(run: RunDir, recipe: Recipe) -> Strategy:
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.activate()
-    return DdpStrategy(device) if started_by_torchrun() else Strategy(device)
+    return join(recipe, device, Path(run.read()["model_directory"]))
 
 
 def _where(strategy: Strategy) -> dict[str, Any]:
@@ -193,14 +194,10 @@ def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
     if best is not None and best != counters.step:
         parts.checkpointer.load(run.checkpoint(best))
         reason += f"; the weights are those of step {best}, the best evaluation"
+    new_tokens = bool(parts.recipe.model.new_tokens)
+    parts.strategy.make_whole(built.tuned, exported_parameters(built.tuned, new_tokens), built.export_dtype)
     if parts.strategy.is_main:
-        export_model(
-            built.tuned.to(built.export_dtype),
-            built.tokenizer,
-            run.model,
-            built.chat_template,
-            new_tokens=bool(parts.recipe.model.new_tokens),
-        )
+        export_model(built.tuned, built.tokenizer, run.model, built.chat_template, new_tokens=new_tokens)
         run.update(ended_because=reason)
         run.end_attempt("finished")
     parts.strategy.barrier()

@@ -102,7 +102,7 @@ def build(
         "device": {"kind": device.kind, "name": device.name, "world_size": strategy.world_size},
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention, "reason": attention_reason},
-        "strategy": strategy.name,
+        "strategy": {"name": strategy.name, "reason": strategy.reason},
         "loss": "head fused with the loss, in chunks" if plain_head else "through the model's own logits",
         "packing": packed,
         "learning_rate": recipe.learning_rate,
@@ -117,11 +117,15 @@ def build(
         _say(resolved, record, recipe, strategy)
 
     objective = SupervisedObjective(model, plain_head=plain_head)
-    optimizer = make_optimizer(
-        recipe.optim, model.named_parameters(), recipe.learning_rate, fused=device.fuses_optimizer(precision.compute)
-    )
+    flops = flops_per_token(model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters)
     every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
     require_room(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // every)
+
+    def optimizer_over_what_is_there() -> torch.optim.Optimizer:
+        fused = device.fuses_optimizer(precision.compute)
+        return make_optimizer(recipe.optim, model.named_parameters(), recipe.learning_rate, fused=fused)
+
+    module, optimizer = strategy.prepare(objective, precision, optimizer_over_what_is_there)
     checkpointer = Checkpointer(
         run, strategy, model, optimizer,
         keep=recipe.checkpoint.keep,
@@ -134,13 +138,11 @@ def build(
     )  # fmt: skip
     parts = Parts(
         recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=precision,
-        objective=objective, module=strategy.wrap(objective), optimizer=optimizer,
+        objective=objective, module=module, optimizer=optimizer,
         schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
         dataset=dataset, plan=plan, per_device=recipe.batch.per_device, packed=packed, pad_id=pad_id,
         total_steps=total_steps,
-        flops_per_token=flops_per_token(
-            model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters
-        ),
+        flops_per_token=flops,
         evaluation=evaluation or None,
         checkpointer=checkpointer,
         checkpoint_every=every,

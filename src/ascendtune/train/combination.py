@@ -44,9 +44,9 @@ REFUSALS = (
         ("method", "tuner"),
     ),
     Refusal(
-        lambda recipe: recipe.parallel.strategy in ("fsdp", "deepspeed"),
-        "sharding is not in this version",
-        "ddp with method.tuner: lora and memory.gradient_checkpointing needs least memory",
+        lambda recipe: recipe.parallel.strategy == "deepspeed",
+        "DeepSpeed is not in this version",
+        "use parallel.strategy: fsdp, which divides the same and offloads to the host too",
         ("parallel", "strategy"),
     ),
     Refusal(

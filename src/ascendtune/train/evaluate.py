@@ -58,9 +58,13 @@ class Evaluation:
                     world_size=strategy.world_size,
                     per_device=self._per_device,
                 )
-                for sequences in filter(None, shares):
-                    batch = collate(self._dataset, sequences, packed=self._packed, pad_id=self._pad_id)
-                    total += objective(to_device(batch, strategy.device))
+                for sequences in shares:
+                    # A rank without work still takes part: where weights are divided, all gather them together.
+                    shown = sequences or self._plan.batch(step)[:1]
+                    batch = collate(self._dataset, shown, packed=self._packed, pad_id=self._pad_id)
+                    loss = objective(to_device(batch, strategy.device))
+                    total += loss if sequences else 0
         objective.train(was_training)
+        strategy.after_evaluation(objective)
         labelled = int(self._dataset.label_counts.sum())
         return strategy.sum([total])[0] / labelled, labelled

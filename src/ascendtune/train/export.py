@@ -27,7 +27,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
     temporary = directory.with_name(f".{directory.name}.writing")
     with translated_disk_errors(directory, "writing the model"), removed_on_failure(temporary):
         shutil.rmtree(temporary, ignore_errors=True)
-        _require_space(tuned, directory.parent)
+        _require_space(exported_parameters(tuned, new_tokens), directory.parent)
         # PEFT would find out by asking the hub for the base model's vocabulary.
         options = {"save_embedding_layers": new_tokens} if hasattr(tuned, "peft_config") else {}
         try:
@@ -49,9 +49,17 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         sync_directory(directory.parent)
 
 
-def _require_space(tuned: Any, place: Path) -> None:
-    whole = not hasattr(tuned, "peft_config")
-    needed = sum(each.numel() * each.element_size() for each in tuned.parameters() if whole or each.requires_grad)
+def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
+    """The parameters of `tuned` that `export_model` writes: all of a model; of an adapter what it trains and brings."""
+    if not hasattr(tuned, "peft_config"):
+        return list(tuned.parameters())
+    tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()] if new_tokens else []
+    brought = [parameter for table in tables if table is not None for parameter in table.parameters()]
+    return list(dict.fromkeys([*(each for each in tuned.parameters() if each.requires_grad), *brought]))
+
+
+def _require_space(parameters: list[Any], place: Path) -> None:
+    needed = sum(each.numel() * each.element_size() for each in parameters)
     free = shutil.disk_usage(place).free
     if free < needed:
         raise MachineError(

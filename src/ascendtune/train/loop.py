@@ -105,7 +105,7 @@ class Loop:
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
         gradients = [each.grad for each in self._trainable if each.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = parts.strategy.gradient_norm(gradients)
         if (limit := parts.recipe.optim.max_grad_norm) is not None:
             torch.nn.utils.clip_grads_with_norm_(self._trainable, limit, norm)
         window.grad_norm, window.learning_rate = norm, rate

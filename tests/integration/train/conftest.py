@@ -162,18 +162,26 @@ def train(recipe: Callable[..., Recipe]) -> Train:
 
 
 @pytest.fixture
-def train_on_ranks(recipe: Callable[..., Recipe]) -> Train:
+def train_on_ranks(recipe: Callable[..., Recipe], on_ranks: Callable[..., None]) -> Train:
     """`train_on_ranks(2, …)`: one process per rank, joined by Gloo, with the variables that torchrun sets."""
 
     def start(world_size: int, **changes: Any) -> Trained:
         run = _prepared(recipe(**changes))
+        on_ranks(world_size, partial(attempt.train, run))
+        return Trained(run)
+
+    return start
+
+
+@pytest.fixture
+def on_ranks() -> Callable[..., None]:
+    """`on_ranks(2, function)`: call it in one process per rank, with the variables that torchrun sets."""
+
+    def start(world_size: int, function: Callable[[], None]) -> None:
         variables = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         # Forked: what took seconds to import is there already.
         context = multiprocessing.get_context("fork")
-        ranks = [
-            context.Process(target=_be_rank, args=(partial(attempt.train, run), rank, variables))
-            for rank in range(world_size)
-        ]
+        ranks = [context.Process(target=_be_rank, args=(function, rank, variables)) for rank in range(world_size)]
         for each in ranks:
             each.start()
         for each in ranks:
@@ -183,7 +191,6 @@ def train_on_ranks(recipe: Callable[..., Recipe]) -> Train:
             if each.is_alive():
                 os.kill(each.pid, signal.SIGKILL)
         assert exit_codes == [0] * world_size
-        return Trained(run)
 
     return start
 

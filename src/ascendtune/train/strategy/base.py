@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ascendtune.machine.device import Device
+from ascendtune.train.parallel import ParallelSection
+from ascendtune.train.precision import Precision
+
+MakeOptimizer = Callable[[], Optimizer]
 
 
 class Strategy:
     """One device. `ddp` and others override what differs."""
 
     name = "single"
+    reason = "one device"
+    """Why it was chosen: for run.json."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, section: ParallelSection | None = None) -> None:
         self.device = device
+        self.section = section or ParallelSection()
         self.rank = 0
         self.world_size = 1
 
@@ -25,13 +34,33 @@ class Strategy:
         """Whether this process writes what is written once."""
         return self.rank == 0
 
-    def wrap(self, objective: nn.Module) -> nn.Module:
-        """The module to call in training: `objective` plus whatever keeps the ranks' gradients equal."""
-        return objective
+    def prepare(
+        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
+    ) -> tuple[nn.Module, Optimizer]:
+        """The module to call in training, and its optimiser.
+
+        Args:
+            make_optimizer: an optimiser over the parameters that `objective` has when it is called.
+        """
+        return objective, make_optimizer()
 
     def without_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Context for all but the last micro-batch of a step."""
         return nullcontext()
+
+    def gradient_norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """() on the device: the norm of all gradients as one vector, the same on every rank."""
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def after_evaluation(self, objective: nn.Module) -> None:
+        """Undo what forward passes without a backward pass have left."""
+
+    def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
+        """Bring `parameters` of `model` together on the main rank, in `dtype`; training is over after that.
+
+        Every rank must call it. On the others `model` is undefined afterwards.
+        """
+        model.to(dtype)
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""

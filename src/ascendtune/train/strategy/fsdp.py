@@ -1,0 +1,126 @@
+"""Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks.
+
+Each decoder block is a group of its own: its weights are gathered when it is computed, forward and backward, and let go
+after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the objective, the root: it is
+gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
+that are not tied are a group of their own: nobody needs them once tokens are looked up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ascendtune.train.precision import DTYPES, Precision
+from ascendtune.train.strategy.base import MakeOptimizer
+from ascendtune.train.strategy.group import GroupStrategy
+
+
+class FsdpStrategy(GroupStrategy):
+    """`without_sync` does nothing here: gradients that wait for the last micro-batch would have to wait undivided."""
+
+    name = "fsdp"
+
+    def prepare(
+        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
+    ) -> tuple[nn.Module, Optimizer]:
+        options: dict[str, Any] = {
+            "mesh": init_device_mesh(self.device.kind, (self.world_size,)),
+            "offload_policy": self._offload_policy(),
+        }
+        reshard = self.section.fsdp.reshard
+        blocks = blocks_of(objective)
+        for block in blocks:
+            _unite_dtypes(block, ())
+            fully_shard(block, reshard_after_forward=reshard, mp_policy=_policy(precision), **options)
+        for embeddings in _separate_embeddings(objective, blocks):
+            # Their gradient does not depend on their weights.
+            fully_shard(embeddings, reshard_after_forward=True, **options).set_unshard_in_backward(False)
+        _unite_dtypes(objective, blocks)
+        # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
+        fully_shard(objective, reshard_after_forward=False, **options)
+        return objective, make_optimizer()
+
+    def gradient_norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        norm = super().gradient_norm(gradients)
+        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return whole.to(self.device.torch_device)
+
+    def after_evaluation(self, objective: nn.Module) -> None:
+        """The weights that a backward pass would have let go are still gathered."""
+        for module in objective.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
+        # One at a time, in the order that all ranks have; tied weights stay tied.
+        whole: dict[nn.Parameter, nn.Parameter] = {}
+        for parameter in parameters:
+            assert isinstance(parameter, DTensor)
+            gathered = parameter.full_tensor().detach()
+            if self.is_main:
+                whole[parameter] = nn.Parameter(gathered.to("cpu", dtype), parameter.requires_grad)
+            del gathered
+        for module in model.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if parameter in whole:
+                    module.register_parameter(name, whole[parameter])
+
+    def _offload_policy(self) -> OffloadPolicy:
+        if not self.section.fsdp.offload:
+            return OffloadPolicy()
+        return CPUOffloadPolicy(pin_memory=not self.device.shares_host_memory)
+
+
+def blocks_of(objective: nn.Module) -> list[nn.Module]:
+    """The repeated decoder blocks of every model in `objective`, in order, none inside another.
+
+    Their classes are those that transformers must not split over devices; where a model does not name any, the members
+    of its longest list of modules.
+    """
+    classes = {name for module in objective.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    found = [module for module in objective.modules() if type(module).__name__ in classes]
+    if not found:
+        lists = [list(module) for module in objective.modules() if isinstance(module, nn.ModuleList)]
+        found = max(lists, key=len, default=[])
+    inside = {below for block in found for below in block.modules() if below is not block}
+    return [block for block in found if block not in inside and any(True for _ in block.parameters())]
+
+
+def _separate_embeddings(objective: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """Tables outside the blocks that share their weight with nobody, so that they can be gathered for themselves."""
+    in_blocks = {module for block in blocks for module in block.modules()}
+    uses: Counter[torch.Tensor] = Counter(
+        parameter for module in objective.modules() for parameter in module.parameters(recurse=False)
+    )
+    return [
+        module
+        for module in objective.modules()
+        if isinstance(module, nn.Embedding) and module not in in_blocks and uses[module.weight] == 1
+    ]
+
+
+def _policy(precision: Precision) -> MixedPrecisionPolicy:
+    """Gathered in the type that autocast would cast to for the matrix products; gradients are summed in fp32."""
+    if precision.compute == "fp32":
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(
+        param_dtype=DTYPES[precision.compute], reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+
+
+def _unite_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
+    """Widen trained weights of `group` to one type: FSDP sums their gradients as one tensor. Frozen ones stay."""
+    elsewhere = {parameter for module in without for parameter in module.parameters()}
+    trained = [each for each in group.parameters() if each.requires_grad and each not in elsewhere]
+    if len({each.dtype for each in trained}) > 1:
+        for each in trained:
+            each.data = each.data.float()

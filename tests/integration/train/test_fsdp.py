@@ -1,0 +1,174 @@
+"""FSDP: weights really are divided, and nothing else differs from one device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.integration.train.test_equivalence import SHORT, assert_same
+from torch.distributed.tensor import DTensor
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.prepare import Prepared
+from ascendtune.machine.device import find_device
+from ascendtune.train.build import build
+from ascendtune.train.loop import Loop
+from ascendtune.train.parts import Counters
+from ascendtune.train.prepare import prepare_run
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train, Trained
+
+FSDP: dict[str, Any] = {"strategy": "fsdp"}
+PACKED: dict[str, Any] = {"data": {"packing": True}, "memory": {"gradient_checkpointing": True}}
+LORA: dict[str, Any] = {"method": {"tuner": "lora"}}
+WHOLE_MODULES = {"method": {"tuner": "lora", "lora": {"modules_to_save": ["embed_tokens", "norm"]}}}
+EXACT = ("step", "loss", "grad_norm", "learning_rate", "batch_hash", "tokens_seen")
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ({}, {}),
+        ({"offload": True}, PACKED),
+        ({"reshard": False}, WHOLE_MODULES),
+        ({"offload": True}, {**LORA, **PACKED}),
+    ],
+    ids=["full", "full-packed-recomputed-offloaded", "lora-kept", "lora-packed-recomputed-offloaded"],
+)
+def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, changes: dict[str, Any]) -> None:
+    batch = {"per_device": 1, "accumulate": 2}
+    together = train_on_ranks(2, optim=SHORT, batch=batch, parallel={**FSDP, "fsdp": section}, **changes)
+    assert together.run.read()["resolved"]["strategy"] == {"name": "fsdp", "reason": "as asked"}
+    assert_same(together, train(optim=SHORT, batch={"per_device": 4}, **changes))
+
+
+def test_a_mesh_of_one(train: Train) -> None:
+    assert_same(train(optim=SHORT, parallel=FSDP), train(optim=SHORT))
+
+
+def test_ranks_without_work_evaluate_and_train_along(train: Train, train_on_ranks: Train, other_rows: Path) -> None:
+    """78 rows in batches of 12, ten for evaluation: of three ranks some have nothing to do at the end of either."""
+    changes: dict[str, Any] = {
+        "data": {"eval": str(other_rows)},
+        "eval": {"every_steps": 4},
+        "checkpoint": {"best": True},
+        "optim": {**SHORT, "max_steps": 8},
+    }
+    together = train_on_ranks(3, parallel=FSDP, **changes)
+    alone = train(batch={"per_device": 12}, **changes)
+    assert_same(together, alone)
+    ours, theirs = ([each["loss"] for each in trained.evaluations()] for trained in (together, alone))
+    assert len(ours) == 2 and ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_bf16_with_frozen_weights_in_bf16(train: Train, train_on_ranks: Train) -> None:
+    """Adapters are fp32, the base is bf16, in one group; nothing is rounded more often than under autocast alone."""
+    changes: dict[str, Any] = {**LORA, "precision": "bf16", "optim": {**SHORT, "max_steps": 10, "learning_rate": 0.01}}
+    together = train_on_ranks(2, batch={"per_device": 2}, parallel=FSDP, **changes)
+    alone = train(**changes)
+    assert together.losses() == pytest.approx(alone.losses(), rel=1e-3)
+    assert together.curve("grad_norm") == pytest.approx(alone.curve("grad_norm"), rel=2e-2)
+    assert together.losses()[-1] < together.losses()[0] - 0.1
+
+
+def go_on(trained: Trained, start: Callable[[], Trained]) -> None:
+    """End the run anew from the checkpoint of step 2, and hold what was recorded against what it was."""
+    run = trained.run
+    shutil.rmtree(run.model)
+    shutil.rmtree(run.checkpoint(4))
+    run.update(state="running")
+    assert start().run.path == run.path
+
+
+def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train) -> None:
+    changes: dict[str, Any] = {
+        "optim": {"max_steps": 5, "learning_rate": 0.01},
+        "batch": {"per_device": 2},
+        "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
+        "parallel": FSDP,
+    }
+    trained = train_on_ranks(2, **changes)
+    shards = [file.name for file in trained.run.checkpoint(2).glob("*.distcp")]
+    assert sorted(shards) == ["__0_0.distcp", "__1_0.distcp"]
+    before, weights = list(trained.run.read_metrics()), trained.weights()
+    go_on(trained, partial(train_on_ranks, 2, **changes))
+    after = list(trained.run.read_metrics())
+    assert [[each[key] for key in EXACT] for each in after] == [[each[key] for key in EXACT] for each in before]
+    assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
+
+
+@pytest.mark.parametrize(("ranks", "then", "strategy"), [(2, 1, "fsdp"), (1, 2, "fsdp"), (2, 2, "ddp")])
+def test_a_run_goes_on_elsewhere(train_on_ranks: Train, train: Train, ranks: int, then: int, strategy: str) -> None:
+    """On another number of ranks, or with every weight on every rank: checkpoints are divided anew."""
+    changes: dict[str, Any] = {
+        "optim": {"max_steps": 5, "learning_rate": 0.01},
+        "batch": {"per_device": 4 // ranks},
+        "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
+        **LORA,
+    }
+
+    def start(count: int, name: str) -> Trained:
+        parallel = {"strategy": name}
+        return (
+            train(**changes, parallel=parallel) if count == 1 else train_on_ranks(count, **changes, parallel=parallel)
+        )
+
+    trained = start(ranks, "fsdp")
+    losses, weights = trained.losses(), trained.weights()
+    go_on(trained, partial(start, then, strategy))
+    assert trained.losses() == pytest.approx(losses, rel=1e-5)
+    for name, weight in trained.weights().items():
+        torch.testing.assert_close(weight, weights[name], rtol=1e-4, atol=1e-5)
+
+
+def test_each_rank_holds_its_part(on_ranks: Callable[..., None], recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    start = prepare_run(recipe(optim={"max_steps": 1}, parallel=FSDP, batch={"per_device": 2}), {})
+    assert start.run is not None
+    on_ranks(2, partial(_measure, start.run, start.prepared, tmp_path))
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found["parts"] and all(2 * part == whole for part, whole in found["parts"])
+        assert found["optimizer"] == found["held"] == found["whole"] / 2
+        # While a block is computed: it, what lies outside the blocks, and half of the other block.
+        assert found["peak"] == found["outside"] + 1.5 * found["block"] < found["whole"]
+
+
+def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
+    """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimiser's memory."""
+    asked = Recipe.load(run.recipe)
+    strategy = FsdpStrategy(find_device(), asked.parallel)
+    parts = build(run, asked, strategy, prepared, attempt=1, callbacks=[]).parts
+    parameters = list(parts.objective.parameters())
+    blocks = blocks_of(parts.objective)
+    outside = parts.objective.get_parameter("model.model.norm.weight").numel()
+    outside += parts.objective.get_parameter("model.lm_head.weight").numel()
+    seen: list[int] = []
+    for block in blocks:
+        block.register_forward_pre_hook(
+            lambda *_: seen.append(sum(_local(each) for each in parts.objective.parameters()))
+        )
+    found = {
+        "parts": [(_local(each), each.numel()) for each in parameters],
+        "whole": sum(each.numel() for each in parameters),
+        "held": sum(map(_local, parameters)),
+        "block": sum(each.numel() for each in blocks[0].parameters()),
+        "outside": outside,
+    }
+    Loop(parts, Counters()).run()
+    moments = [state["exp_avg"] for state in parts.optimizer.state.values()]
+    found |= {"peak": max(seen), "optimizer": sum(map(_local, moments))}
+    (directory / f"{strategy.rank}.json").write_text(json.dumps(found))
+    strategy.close()
+
+
+def _local(tensor: torch.Tensor) -> int:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel()
