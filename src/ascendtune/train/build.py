@@ -205,6 +205,8 @@ def _say(resolved: dict[str, Any], record: dict[str, Any], recipe: Recipe, strat
         f"attention {resolved['attention']['name']}; {format_count(trainable)} of {format_count(parameters)} "
         f"parameters train ({trainable / parameters:.2%})"
     )
+    if strategy.world_size > 1:
+        say(f"{strategy.name}: {strategy.reason}")
     asked = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
     if resolved["global_batch"] != asked:
         say(

@@ -65,6 +65,5 @@ class Evaluation:
                     loss = objective(to_device(batch, strategy.device))
                     total += loss if sequences else 0
         objective.train(was_training)
-        strategy.after_evaluation(objective)
         labelled = int(self._dataset.label_counts.sum())
         return strategy.sum([total])[0] / labelled, labelled

@@ -34,6 +34,11 @@ def make_optimizer(
     )
 
 
+def states_of(section: OptimSection) -> int:
+    """Tensors of a parameter's size that the optimiser keeps; Adafactor keeps rows and columns, next to nothing."""
+    return 2 if section.optimizer in ("auto", "adamw") else 0
+
+
 def decay_groups(
     named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float
 ) -> list[dict[str, list[nn.Parameter] | float]]:

@@ -11,10 +11,8 @@ from torch import nn
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
+from ascendtune.train.optimizer import states_of
 from ascendtune.train.recipe import CheckpointSection, Recipe
-
-# Tensors of a parameter's size that an optimiser keeps; Adafactor keeps rows and columns, next to nothing.
-_STATES = {"auto": 2, "adamw": 2, "adafactor": 0, "sgd": 0}
 
 
 def require_room(run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: torch.dtype, checkpoints: int) -> None:
@@ -29,7 +27,7 @@ def require_room(run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: to
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad]
     exported = trained if recipe.method.tuner == "lora" else parameters
-    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + _STATES[recipe.optim.optimizer])
+    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_of(recipe.optim))
     final = sum(each.numel() for each in exported) * export_dtype.itemsize
     at_once = _at_once(recipe.checkpoint, checkpoints)
     needed = at_once * checkpoint + final - _size(run.checkpoints)

@@ -52,9 +52,6 @@ class Strategy:
         """() on the device: the norm of all gradients as one vector, the same on every rank."""
         return torch.nn.utils.get_total_norm(gradients)
 
-    def after_evaluation(self, objective: nn.Module) -> None:
-        """Undo what forward passes without a backward pass have left."""
-
     def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
         """Bring `parameters` of `model` together on the main rank, in `dtype`; training is over after that.
 

@@ -47,18 +47,13 @@ class FsdpStrategy(GroupStrategy):
         _unite_dtypes(objective, blocks)
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         fully_shard(objective, reshard_after_forward=False, **options)
+        objective.register_forward_hook(_let_go)
         return objective, make_optimizer()
 
     def gradient_norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         norm = super().gradient_norm(gradients)
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return whole.to(self.device.torch_device)
-
-    def after_evaluation(self, objective: nn.Module) -> None:
-        """The weights that a backward pass would have let go are still gathered."""
-        for module in objective.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
 
     def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
         # One at a time, in the order that all ranks have; tied weights stay tied.
@@ -93,6 +88,14 @@ def blocks_of(objective: nn.Module) -> list[nn.Module]:
         found = max(lists, key=len, default=[])
     inside = {below for block in found for below in block.modules() if below is not block}
     return [block for block in found if block not in inside and any(True for _ in block.parameters())]
+
+
+def _let_go(objective: nn.Module, _arguments: Any, _outcome: Any) -> None:
+    """Divide again what the backward pass would have divided, where none follows."""
+    if not torch.is_grad_enabled():
+        for module in objective.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
 
 def _separate_embeddings(objective: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:

@@ -52,4 +52,9 @@ class GroupStrategy(Strategy):
 
 def started_by_torchrun() -> bool:
     """Whether torchrun's variables describe more than one rank."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return world_size() > 1
+
+
+def world_size() -> int:
+    """How many ranks torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,55 @@
+"""What `parallel.strategy: auto` comes to on devices of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.strategy.choose import resolve_auto
+
+# The tiny model has 125,504 parameters (32,832 of them outside its two blocks), 16 bytes each in fp32 with AdamW.
+FITS, DIVIDED, TOO_SMALL = 16 * 125_504 / 0.7 + 2, 16 * 125_504 / 0.7 - 2, 1_000_000
+
+
+class Accelerator(CpuDevice):
+    """A device with memory of its own."""
+
+    def __init__(self, memory_bytes: float) -> None:
+        super().__init__()
+        self._memory_bytes = memory_bytes
+
+    @property
+    def shares_host_memory(self) -> bool:
+        return False
+
+    @property
+    def memory_total_bytes(self) -> int:
+        return int(self._memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("memory", "changes", "expected"),
+    [
+        (FITS, {}, ("ddp", False)),
+        (DIVIDED, {}, ("fsdp", False)),
+        (TOO_SMALL, {}, ("fsdp", True)),
+        (TOO_SMALL, {"method": {"tuner": "lora", "lora": {"rank": 1}}}, ("ddp", False)),
+        (DIVIDED, {"optim": {"optimizer": "sgd"}}, ("ddp", False)),
+    ],
+)
+def test_the_simplest_that_fits(
+    recipe: Callable[..., Recipe], tiny_model: Path, memory: float, changes: dict[str, Any], expected: tuple[str, bool]
+) -> None:
+    section, _ = resolve_auto(recipe(**changes), Accelerator(memory), tiny_model, ranks=4)
+    assert (section.strategy, section.fsdp.offload) == expected
+
+
+def test_one_device_and_one_host_need_no_division(recipe: Callable[..., Recipe], tiny_model: Path) -> None:
+    assert resolve_auto(recipe(), Accelerator(TOO_SMALL), tiny_model, ranks=1)[0].strategy == "ddp"
+    section, reason = resolve_auto(recipe(), CpuDevice(), tiny_model, ranks=2)
+    assert section.strategy == "ddp" and "share one memory" in reason
