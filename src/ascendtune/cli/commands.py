@@ -21,6 +21,7 @@ COMMANDS = {
     "quickstart": Entry("ascendtune.cli.quickstart.command:quickstart", "Teach a small model a skill; no network."),
     "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
+    "merge": Entry("ascendtune.cli.merge:merge", "Write the model that a LoRA adapter makes of its base."),
     "chat": Entry("ascendtune.cli.chat:chat", "Talk to a run's final weights, or to any model."),
     "generate": Entry("ascendtune.cli.generate:generate", "Let a run's final weights, or any model, answer prompts."),
     "devices": Entry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),

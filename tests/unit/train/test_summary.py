@@ -65,6 +65,7 @@ def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
     commands = [value for _, value in lines[[name for name, _ in lines].index("next") :]]
     assert commands == [
         f"ascendtune chat '{run}'",
+        f"ascendtune merge '{run}' --to 'a run-merged'",
         f"ascendtune runs show '{run}'",
         f"tensorboard --logdir '{run.path / 'tensorboard'}'",
     ]

@@ -65,6 +65,8 @@ def _next(run: RunDir) -> Iterator[tuple[str, str]]:
     commands = [f"ascendtune runs show {name}"]
     if run.model.is_dir():
         commands.insert(0, f"ascendtune chat {name}")
+    if (run.model / "adapter_config.json").is_file():
+        commands.insert(1, f"ascendtune merge {name} --to {shlex.quote(run.path.name + '-merged')}")
     if (events := run.path / "tensorboard").is_dir():
         commands.append(f"tensorboard --logdir {shlex.quote(str(events))}")
     for number, command in enumerate(commands):

@@ -1,0 +1,86 @@
+"""`ascendtune merge`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ascendtune.train.merge.merge import Merged
+
+
+def merge(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN_OR_ADAPTER", help="A run, or a PEFT LoRA adapter.", show_default=False)
+    ],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the model is written; must not exist.")],
+    onto: Annotated[
+        str | None, typer.Option(metavar="BASE", help="Another base than the adapter's own: a directory or a hub id.")
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH=WEIGHT", help="Add a further adapter, weighted; repeatable."),
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not compare with base and adapter; that needs the model in memory.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write the model that a LoRA adapter makes of its base.
+
+    \b
+    ascendtune merge runs/alpaca-qwen --to merged
+    ascendtune merge runs/a=0.7 --adapter runs/b=0.3 --to merged
+
+    Types and files are the base's, tokenizer and chat template those of training. Memory for a few tensors is enough,
+    however large the model is; only the comparison at the end loads it. DIR appears when everything is written.
+    """
+    from ascendtune.cli.complain import warn
+    from ascendtune.cli.progress import Progress
+    from ascendtune.core import log
+    from ascendtune.train.merge.merge import merge as merge_adapters
+
+    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    with Progress(sys.stderr) as progress:
+        merged = merge_adapters([source, *(adapter or [])], to, onto=onto, verify=not no_verify, progress=progress.show)
+    for note in merged.notes:
+        warn(note)
+    print(json.dumps(_as_json(merged), indent=2, ensure_ascii=False) if as_json else _as_text(merged))
+
+
+def _as_text(merged: Merged) -> str:
+    from ascendtune.core.units import count_of, format_bytes, format_duration
+
+    lines = [
+        f"{merged.directory}: {count_of(merged.files, 'file')}, {format_bytes(merged.size_bytes)}, "
+        f"{merged.changed:,} of {count_of(merged.tensors, 'tensor')} changed; base {merged.base}"
+    ]
+    if (verified := merged.verification) is not None:
+        effect = "" if verified.effect is None else f", from the base alone by {verified.effect:.1e}"
+        lines.append(
+            f"verified on {verified.tokens} tokens in {format_duration(verified.seconds)}: logits differ from base and "
+            f"adapter by {verified.difference:.1e} of their size{effect}"
+        )
+    return "\n".join(lines)
+
+
+def _as_json(merged: Merged) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    verified = merged.verification
+    return {
+        "directory": str(merged.directory),
+        "base": str(merged.base),
+        "adapters": [{"directory": str(path), "weight": weight} for path, weight in merged.adapters],
+        "files": merged.files,
+        "size_bytes": merged.size_bytes,
+        "tensors": merged.tensors,
+        "changed": merged.changed,
+        "notes": merged.notes,
+        "verification": asdict(verified) if verified else None,
+    }

@@ -1,0 +1,57 @@
+"""From a run or an adapter to the directories that hold its weights."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.rundir import RunDir
+from ascendtune.hub.download import fetch_model
+
+
+def weights_of_run(run: RunDir) -> Path:
+    """The directory of the run's final weights.
+
+    Raises:
+        InputError: there are none yet.
+    """
+    if run.model.is_dir():
+        return run.model
+    record = run.read()
+    command = shlex.join(record.get("argv") or ["ascendtune", "train", str(run.recipe)])
+    again = f"`{command}` once more; it goes on from the last checkpoint, if there is one"
+    if record["state"] == "running":
+        what = "this run has no final weights: it is still training, or died"
+        remedy = f"wait for its end; if it died, give {again}"
+    else:
+        what = f"this run has no final weights: its state is {record['state']}"
+        remedy = f"give {again}"
+    raise InputError(what, remedy=remedy, where=run.path)
+
+
+def base_of_adapter(adapter: Path) -> Path:
+    """The model on which the adapter in this directory was trained, as its config says.
+
+    Raises:
+        InputError: it says nothing, or what it names is not there.
+        MachineError: a hub id that cannot be downloaded.
+    """
+    config = adapter / "adapter_config.json"
+    try:
+        base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        if not isinstance(base, str) or not base:
+            raise ValueError(base)
+    except (ValueError, KeyError, OSError) as error:
+        raise InputError(
+            "the adapter does not say its base model", remedy="export or download the adapter again", where=config
+        ) from error
+    try:
+        return fetch_model(base)
+    except AscendtuneError as error:
+        raise type(error)(
+            f"the base model of this adapter, {base}: {error.what}",
+            remedy=f"bring the base model back to that place, or correct base_model_name_or_path; {error.remedy}",
+            where=config,
+        ) from error

@@ -1,0 +1,205 @@
+"""What a PEFT LoRA adapter holds, read from its config and its file's header; whatever cannot be merged is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import InputError
+from ascendtune.train.merge.tensor_file import TensorFile, read_header
+
+_PREFIX = "base_model.model."
+_PARTS = re.compile(
+    r"(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
+    r"|lora_magnitude_vector(?:\.weight)?)"
+)
+# Keys of adapter_config.json under which the change is something else than B @ A beside a matrix.
+_OTHER_FORMS = (
+    "target_parameters",
+    "trainable_token_indices",
+    "layer_replication",
+    "use_qalora",
+    "use_bdlora",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+)
+# Starts that take their part out of the base: as long as the adapter says so, it belongs to a base changed in memory.
+_STARTS_THAT_CHANGE_THE_BASE = ("pissa", "olora", "corda", "lora_ga", "mica")
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The adapter of one module: its change is scaling · B @ A."""
+
+    module: str
+    """Name in the model, e.g. model.layers.0.self_attn.q_proj."""
+    a: str
+    """Names in the adapter's file. A: (rank, in)."""
+    b: str
+    """B: (out, rank)."""
+    scaling: float
+    shape: tuple[int, int]
+    """(out, in) of B @ A."""
+    is_embedding: bool = False
+    """Then the weight is the transpose: (in, out), a row for each token."""
+    magnitude: str | None = None
+    """DoRA: the length of each row (of each column of an embedding)."""
+    bias: str | None = None
+
+
+@dataclass(frozen=True)
+class Adapter:
+    directory: Path
+    config: dict[str, Any]
+    file: TensorFile
+    weight: float
+    """Factor of its change."""
+    low_rank: list[LowRank]
+    whole: dict[str, str]
+    """Weights that take the place of the base's: name in the model -> name in the file."""
+    whole_base: set[str] = field(default_factory=set)
+    """Those of `whole` that are the base's own, grown; not copies beside it, as modules_to_save makes them."""
+
+    @property
+    def uses_dora(self) -> bool:
+        return any(each.magnitude for each in self.low_rank)
+
+
+def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
+    """Config and header of the adapter in `directory`.
+
+    Raises:
+        InputError: not LoRA, a form of LoRA that cannot be merged, or a damaged file.
+    """
+    config = _config(directory)
+    path = directory / "adapter_model.safetensors"
+    if not path.is_file():
+        pickled = (directory / "adapter_model.bin").is_file()
+        raise InputError(
+            "the adapter's weights are a pickle, which can run code when it is loaded"
+            if pickled
+            else "the adapter has no weights: adapter_model.safetensors is missing",
+            remedy="load it with PEFT and save it with save_pretrained, if you trust it"
+            if pickled
+            else "copy or download the adapter again",
+            where=directory,
+        )
+    file = read_header(path)
+    modules, whole, whole_base = _sorted_names(file, config)
+    low_rank = [_low_rank(module, parts, config, file, weight) for module, parts in modules.items()]
+    return Adapter(directory, config, file, weight, low_rank, whole, whole_base)
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    path = directory / "adapter_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind = str(config["peft_type"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            "adapter_config.json does not say what kind of adapter this is",
+            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
+            where=path,
+        ) from error
+    if kind != "LORA":
+        raise InputError(
+            f"this is a {kind} adapter: only LoRA can be merged here",
+            remedy="load it with PEFT and use its own merge_and_unload, if it has one",
+            where=path,
+        )
+    for key in _OTHER_FORMS:
+        if config.get(key):
+            raise InputError(
+                f"the adapter uses {key}, which cannot be merged here",
+                remedy="load it with PEFT and use merge_and_unload",
+                where=path,
+            )
+    start = str(config.get("init_lora_weights")).lower()
+    if start.startswith(_STARTS_THAT_CHANGE_THE_BASE):
+        raise InputError(
+            f"the adapter was not converted: it belongs to a base that init_lora_weights: {start} changed in memory",
+            remedy="save it with PEFT's path_initial_model_for_weight_conversion",
+            where=path,
+        )
+    assert isinstance(config, dict)
+    return config
+
+
+def _sorted_names(
+    file: TensorFile, config: dict[str, Any]
+) -> tuple[dict[str, dict[str, str]], dict[str, str], set[str]]:
+    """Parts per module; whole weights; those that are the base's own."""
+    modules: dict[str, dict[str, str]] = {}
+    whole: dict[str, str] = {}
+    whole_base = set()
+    saved = tuple(config.get("modules_to_save") or ())
+    for name, tensor in file.tensors.items():
+        if tensor.dtype not in _FLOATS:
+            raise InputError(
+                f"{name} is {tensor.dtype}, no floating-point type that can be added",
+                remedy="save the adapter in fp32 or bf16",
+                where=file.path,
+            )
+        plain = name.removeprefix(_PREFIX)
+        if match := _PARTS.fullmatch(plain):
+            part = match["part"].removesuffix(".weight").replace("embedding_", "")
+            modules.setdefault(match["module"], {})[part] = name
+            if "embedding" in match["part"]:
+                modules[match["module"]]["embedding"] = name
+        elif "lora_" in plain or plain == name or not plain.endswith((".weight", ".bias")):
+            raise InputError(
+                f"the adapter holds {name}, which is no part of LoRA that is known here",
+                remedy="load it with PEFT and use merge_and_unload",
+                where=file.path,
+            )
+        else:
+            inner = plain.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
+            whole[inner] = name
+            module = inner.rpartition(".")[0]
+            if ".base_layer." in plain or not any(module == each or f".{each}" in f".{module}" for each in saved):
+                whole_base.add(inner)
+    return modules, whole, whole_base
+
+
+def _low_rank(module: str, parts: dict[str, str], config: dict[str, Any], file: TensorFile, weight: float) -> LowRank:
+    if missing := {"lora_A", "lora_B"} - parts.keys():
+        raise InputError(
+            f"{module} has no {missing.pop()}", remedy="copy or download the adapter again", where=file.path
+        )
+    a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
+    rank = int(_by_pattern(config.get("rank_pattern"), module, config.get("r", 8)))
+    if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
+        raise InputError(
+            f"{module}: A is {list(a)} and B is {list(b)}, which is no pair of matrices of rank {rank}",
+            remedy="convolutions are not merged here; otherwise the adapter's file and config do not belong together",
+            where=file.path,
+        )
+    alpha = float(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8)))
+    # PEFT's order of operations: a factor multiplies alpha before it is divided.
+    scaling = weight * alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return LowRank(
+        module,
+        parts["lora_A"],
+        parts["lora_B"],
+        scaling,
+        (b[0], a[1]),
+        is_embedding="embedding" in parts,
+        magnitude=parts.get("lora_magnitude_vector"),
+        bias=parts.get("lora_B.bias"),
+    )
+
+
+def _by_pattern(patterns: dict[str, Any] | None, module: str, default: Any) -> Any:
+    """PEFT's rule: the first pattern that matches the end of the module's name."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return default

@@ -1,0 +1,106 @@
+"""Merge adapters into their base model: checked first, streamed, verified, and named only when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascendtune.core.errors import FoundWrong
+from ascendtune.train.merge.base import read_base
+from ascendtune.train.merge.plan import Plan, plan_merge
+from ascendtune.train.merge.source import find_sources
+
+if TYPE_CHECKING:
+    from ascendtune.train.merge.verify import Verification
+    from ascendtune.train.merge.write import Progress
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A model that was written."""
+
+    directory: Path
+    base: Path
+    adapters: list[tuple[Path, float]]
+    files: int
+    size_bytes: int
+    tensors: int
+    changed: int
+    """Tensors that are not the base's own."""
+    notes: list[str]
+    """What a user should know, one sentence each."""
+    verification: Verification | None
+    """None when it was left out, or could not be made: then a note says why."""
+
+
+def merge(
+    named: Sequence[str],
+    target: Path,
+    *,
+    onto: str | None = None,
+    verify: bool = True,
+    progress: Progress = lambda what, done, total: None,
+) -> Merged:
+    """Write base + adapters to `target`, in the base's types and files; the peak of memory is a few tensors.
+
+    Args:
+        named: runs or adapter directories, with `=WEIGHT` behind them or without.
+        onto: another base than the one that the first adapter names.
+        verify: ask both for logits on a few tokens; that loads the whole model, twice in turn.
+
+    Raises:
+        InputError: it cannot be merged; nothing was written.
+        MachineError: the disk is full or may not be written; `target` is absent.
+        FoundWrong: the merged model does not say the same; `target` is absent.
+    """
+    sources = find_sources(named, onto)
+    plan = plan_merge(read_base(sources.base), sources.adapters)
+    # Imported here: whatever a user can mend has been said by now, without waiting for torch.
+    from ascendtune.train.merge.arithmetic import require_finite
+    from ascendtune.train.merge.write import appearing, require_place, write_model
+
+    require_place(target, plan.size)
+    require_finite(plan.adapters)
+    notes = [*sources.notes, *plan.notes]
+    verification = None
+    with appearing(target) as directory:
+        write_model(plan, directory, progress)
+        if verify:
+            verification = _verify(plan, directory, notes)
+    outputs = [each for shard in plan.shards.values() for each in shard]
+    return Merged(
+        directory=target,
+        base=sources.base,
+        adapters=[(each.directory, each.weight) for each in plan.adapters],
+        files=len(plan.shards),
+        size_bytes=plan.size,
+        tensors=len(outputs),
+        changed=plan.changed,
+        notes=notes,
+        verification=verification,
+    )
+
+
+def _verify(plan: Plan, directory: Path, notes: list[str]) -> Verification | None:
+    from ascendtune.train.merge.verify import CannotVerify, verify
+
+    try:
+        result = verify(plan, directory)
+    except CannotVerify as error:
+        notes.append(f"not verified: {error}")
+        return None
+    if not result.agrees:
+        raise FoundWrong(
+            f"the merged model differs from base and adapter by {result.difference:.1%} of its logits "
+            f"({result.tolerance:.1%} is what rounding may do); nothing was kept",
+            remedy="check that the adapter belongs to this base; --no-verify keeps the result all the same",
+            where=plan.base.directory,
+        )
+    if result.lost is not None and result.lost > 0.5:
+        notes.append(
+            f"rounding the merged weights loses {min(result.lost, 1):.0%} of what the adapter changed: "
+            "it is small for this type; keep it apart, or merge onto a copy of the base in fp32"
+        )
+    return result

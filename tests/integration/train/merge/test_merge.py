@@ -1,0 +1,215 @@
+"""A merged model is what PEFT would have made, bit for bit in fp32, in the base's own files."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+
+from ascendtune.core.errors import FoundWrong
+from ascendtune.train.merge import arithmetic
+from ascendtune.train.merge.merge import merge
+
+FORMS = {
+    "lora": {},
+    "rslora": {"use_rslora": True},
+    "dora": {"use_dora": True},
+    "modules_to_save": {"modules_to_save": ["lm_head", "norm"]},
+    "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.mlp.down_proj": 3}},
+    "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
+    "dora on embeddings": {"target_modules": ["embed_tokens", "lm_head"], "use_dora": True},
+    "bias": {"bias": "all"},
+    "bias of lora": {"target_modules": ["q_proj", "v_proj"], "lora_bias": True},
+}
+
+
+def _weights(directory: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for file in sorted(directory.glob("*.safetensors")):
+        found |= load_file(file)
+    return found
+
+
+def _require_equal(directory: Path, expected: dict[str, torch.Tensor]) -> None:
+    found = _weights(directory)
+    for name, tensor in found.items():
+        assert tensor.dtype == expected[name].dtype, name
+        assert torch.equal(tensor, expected[name]), name
+    assert expected.keys() - found.keys() <= {"lm_head.weight"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equals_peft_bit_for_bit(
+    form: str, make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
+) -> None:
+    base = make_base()
+    adapter = make_adapter(base, **FORMS[form])
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.files == 4
+    assert merged.verification is not None
+    assert merged.verification.difference < 1e-5 < merged.verification.effect
+    expected = peft_merged(base, (adapter, 1.0))
+    _require_equal(tmp_path / "merged", expected)
+    # The same answer, too: files, index and config belong together.
+    ids = torch.arange(3, 20)[None]
+    with torch.inference_mode():
+        ours = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto")
+        theirs = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        theirs.load_state_dict(expected)
+        assert torch.equal(ours(ids).logits, theirs(ids).logits)
+
+
+def test_several_weighted_adapters(make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path) -> None:
+    base = make_base()
+    one = make_adapter(base, "one")
+    two = make_adapter(base, "two=1", r=2, target_modules=["q_proj", "o_proj"], use_rslora=True)
+    merged = merge([f"{one}=0.7", f"{two}=-0.3"], tmp_path / "merged")
+    assert [weight for _, weight in merged.adapters] == [0.7, -0.3]
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    _require_equal(tmp_path / "merged", peft_merged(base, (one, 0.7), (two, -0.3)))
+    # A path that holds "=" and exists is a path.
+    merge([str(two)], tmp_path / "alone", verify=False)
+    _require_equal(tmp_path / "alone", peft_merged(base, (two, 1.0)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_and_rounds_once(
+    dtype: torch.dtype, make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
+) -> None:
+    base = make_base(dtype=dtype)
+    adapter = make_adapter(base, use_dora=dtype == torch.float16)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.agrees
+    _require_equal(tmp_path / "merged", peft_merged(base, (adapter, 1.0)))
+    other = make_adapter(base, "other")
+    if dtype == torch.bfloat16:
+        merge([str(adapter), str(other)], tmp_path / "both", verify=False)
+        exact = peft_merged(base, (adapter, 1.0), (other, 1.0), dtype=torch.float32)
+        _require_equal(tmp_path / "both", {name: tensor.to(dtype) for name, tensor in exact.items()})
+
+
+def test_files_are_the_bases(make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
+    base = make_base(dtype=torch.bfloat16)
+    adapter = make_adapter(base)
+    (adapter / "tokenizer_config.json").write_text(
+        json.dumps({**json.loads((base / "tokenizer_config.json").read_text()), "chat_template": None})
+    )
+    shutil.copyfile(base / "tokenizer.json", adapter / "tokenizer.json")
+    (adapter / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    merge([str(adapter)], tmp_path / "merged", verify=False)
+    names = {path.name for path in (tmp_path / "merged").iterdir()}
+    assert names == {path.name for path in base.iterdir()} | {"chat_template.jinja"}
+    for name in ("config.json", "generation_config.json"):
+        assert (tmp_path / "merged" / name).read_bytes() == (base / name).read_bytes()
+    index, same = (
+        json.loads((each / "model.safetensors.index.json").read_text()) for each in (base, tmp_path / "merged")
+    )
+    assert index == same
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged")
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
+
+
+def test_one_file_and_tied_embeddings(make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path) -> None:
+    base = make_base(tie=True, files=1)
+    adapter = make_adapter(base)
+    merge([str(adapter)], tmp_path / "merged")
+    _require_equal(tmp_path / "merged", peft_merged(base, (adapter, 1.0)))
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ["lm_head", "q_proj"]},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"modules_to_save": ["embed_tokens"]},
+        {"modules_to_save": ["lm_head", "embed_tokens"]},
+    ],
+    ids=str,
+)
+def test_tied_embeddings_part_when_the_adapter_parts_them(
+    options: dict[str, Any], make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    """PEFT's own merge would change both; the verification asks base and adapter, unmerged."""
+    adapter = make_adapter(make_base(tie=True), **options)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    assert any("lm_head.weight is added" in note for note in merged.notes)
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_embeddings_of_new_tokens(tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
+    adapter = make_adapter(make_base(tie=tie), save_embedding_layers=True)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert (config["vocab_size"], config["tie_word_embeddings"]) == (520, tie)
+
+
+def test_a_wrong_result_is_not_kept(
+    make_base: Any, make_adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = make_adapter(make_base())
+    right = arithmetic.compute
+    monkeypatch.setattr(arithmetic, "compute", lambda output: right(output) * 1.02)
+    with pytest.raises(FoundWrong, match="differs from base and adapter"):
+        merge([str(adapter)], tmp_path / "merged")
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+    merge([str(adapter)], tmp_path / "merged", verify=False)
+
+
+def test_a_change_that_rounding_takes_is_told(
+    make_base: Callable[..., Path], make_adapter: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(make_base(dtype=torch.bfloat16), lora_alpha=0.001)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert any("rounding" in note for note in merged.notes)
+    assert merged.verification is not None and math.isfinite(merged.verification.difference)
+
+
+def test_transposed_matrices(tmp_path: Path, make_adapter: Any, peft_merged: Any, tiny_model: Path) -> None:
+    """GPT-2 keeps (in, out), also in square matrices, and its files may lack the prefix of its modules."""
+    config = GPT2Config(vocab_size=512, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=2)
+    base = tmp_path / "gpt2"
+    GPT2LMHeadModel(config).transformer.save_pretrained(base)
+    (base / "config.json").write_text(json.dumps({**config.to_dict(), "architectures": ["GPT2LMHeadModel"]}))
+    shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
+    adapter = make_adapter(base, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, use_dora=True)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    expected = peft_merged(base, (adapter, 1.0))
+    _require_equal(
+        tmp_path / "merged",
+        {name.removeprefix("transformer."): tensor for name, tensor in expected.items()},
+    )
+
+
+def test_a_reward_model_gets_its_score(make_base: Any, tmp_path: Path) -> None:
+    base = make_base(dtype=torch.bfloat16)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype="auto")
+    tuned = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["q_proj"]))
+    tuned.save_pretrained(tmp_path / "adapter")
+    merged = merge([str(tmp_path / "adapter")], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.agrees
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "merged", dtype="auto", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert loaded.config.num_labels == 1
+    assert torch.equal(loaded.score.weight, tuned.base_model.model.score.modules_to_save["default"].weight)
