@@ -44,13 +44,13 @@ class Fault:
 
 
 LOOP, DDP, GROUP = "train/loop.py", "train/strategy/ddp.py", "train/strategy/group.py"
-_LABELLED = "labelled = parts.plan.labelled_tokens(sequences)"
+_LABELLED = "units = parts.units(sequences)"
 
 FAULTS = [
     # The step
     Fault(
         LOOP,
-        "scale = parts.strategy.gradient_scale() / labelled",
+        "scale = parts.strategy.gradient_scale() / units",
         "scale = parts.strategy.gradient_scale() / max(1, parts.plan.labelled_tokens("
         "sequences[parts.strategy.rank :: parts.strategy.world_size]))",
         "gradients divided by this rank's tokens, not by all",
@@ -60,19 +60,19 @@ FAULTS = [
     Fault(
         LOOP,
         _LABELLED,
-        "labelled = parts.plan.tokens(sequences)",
+        "units = parts.plan.tokens(sequences)",
         "loss divided by all tokens, labelled or not",
         _LINEAR,
     ),
     Fault(
         LOOP,
-        "scaled = summed * scale",
-        "scaled = summed / max(1, len(batch.targets)) / parts.recipe.batch.accumulate",
+        "scaled = loss * scale",
+        "scaled = loss / max(1, len(batch.targets)) / parts.recipe.batch.accumulate",
         "a mean of the micro-batches' means",
         _ACCUMULATION,
         quick=True,
     ),
-    Fault(LOOP, "loss += summed.detach()", "loss = summed.detach()", "the loss of the last micro-batch", _ACCUMULATION),
+    Fault(LOOP, "sums[name] = sums[name] + value if name in sums else value", "sums[name] = value", "the loss of the last micro-batch", _ACCUMULATION),
     Fault(GROUP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
     Fault(
         LOOP,
@@ -90,7 +90,7 @@ FAULTS = [
         _RANKS,
     ),
     Fault(
-        LOOP,
+        "train/batch.py",
         "nothing = batch.targets[:0]",
         "nothing = batch.targets[:1]",
         "a rank without work teaches a token twice",
@@ -142,8 +142,8 @@ FAULTS = [
     ),
     Fault(
         "train/window.py",
-        "self.loss, self.norm = (loss / self.labelled",
-        "self.loss, self.norm = (loss / self.counts[-1] / len(self.counts)",
+        "{name: total / self.units for",
+        "{name: total / self.counts[-1][0] / len(self.counts) for",
         "records of several steps weigh every step alike",
         f"{_EQUIVALENCE}::test_a_record_of_several_steps_is_the_mean_over_their_tokens",
     ),
@@ -262,7 +262,7 @@ FAULTS = [
     # The cache of tokens
     Fault(
         "data/fingerprint.py",
-        '"template": digest(template) if template.is_file() else None',
+        '"template": digest_of_file(template) if template.is_file() else None',
         '"template": None',
         "tokens of an old template",
         _FINGERPRINT,
@@ -383,7 +383,7 @@ FAULTS = [
     ),
     Fault(
         "train/tuner/lora.py",
-        "else 2 * lora.rank",
+        "else 2.0 * lora.rank",
         "else lora.rank",
         "another alpha than the documentation says",
         f"{_OUTCOME}::test_alpha_is_twice_the_rank",
@@ -413,8 +413,8 @@ FAULTS = [
     ),
     Fault(
         "train/evaluate.py",
-        "labelled = int(self._dataset.label_counts.sum())",
-        "labelled = int(self._dataset.lengths.sum())",
+        "self.labelled = int(dataset.label_counts.sum())",
+        "self.labelled = int(dataset.lengths.sum())",
         "evaluation loss divided by all tokens",
         f"{_OUTCOME}::test_evaluation_is_the_mean_over_labelled_tokens",
     ),

@@ -70,6 +70,10 @@ class RunDir:
         """The final weights in Hugging Face format: a whole model, or an adapter when the tuner is lora."""
         return self.path / "model"
 
+    def reference(self, data: str) -> Path:
+        """Log-probabilities under the reference model, a little-endian fp32 for every row; `data` is train or eval."""
+        return self.path / f"reference_{data}.f32"
+
     @property
     def lock(self) -> Path:
         return self.path / ".lock"

@@ -19,21 +19,25 @@ from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.train import guard
+from ascendtune.train.batch import BatchMaker
 from ascendtune.train.callback.base import Callback
 from ascendtune.train.callback.stop import StopRequest
 from ascendtune.train.checkpoint import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
 from ascendtune.train.memory import activation_store, recompute_activations
-from ascendtune.train.model import choose_attention, load_model, read_config
+from ascendtune.train.model import choose_attention, load_model, read_config, score_once
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.recipe import Recipe
+from ascendtune.train.reference import reference_log_probs
+from ascendtune.train.reference_model import reference_model
 from ascendtune.train.room import require_room
 from ascendtune.train.schedule import Schedule
-from ascendtune.train.stage.sft import SupervisedObjective
+from ascendtune.train.stage import make_objective
+from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.tuner import apply_tuner, trainable_share
 
@@ -64,13 +68,15 @@ def build(
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)
     config = read_config(recipe.model, directory)
+    if recipe.method.stage == "reward":
+        score_once(config, prepared.pad_id)
     attention, attention_reason = choose_attention(recipe.model, config, device.attention)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
 
     # The seed decides random weights and adapters, alike on every rank; dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed)
     model = load_model(
-        recipe.model, directory, config,
+        recipe.model, recipe.method.stage, directory, config,
         precision=precision, attention=attention, vocabulary=tokenizer.vocab_size, seed=recipe.seed,
     ).to(device.torch_device)  # fmt: skip
     export_dtype = _export_dtype(recipe, config)
@@ -84,7 +90,11 @@ def build(
     recompute_activations(model, recipe.memory)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     with precision.autocast():
-        plain_head = guard.head_is_plain(model, device.torch_device, vocabulary)
+        if recipe.method.stage == "reward":
+            guard.require_one_score(model, device.torch_device, vocabulary)
+            plain_head = False
+        else:
+            plain_head = guard.head_is_plain(model, device.torch_device, vocabulary)
     packed = _packs(model, recipe, strategy, vocabulary, attention=attention, precision=precision)
     torch.manual_seed(recipe.seed + strategy.rank)
 
@@ -103,7 +113,7 @@ def build(
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention, "reason": attention_reason},
         "strategy": {"name": strategy.name, "reason": strategy.reason},
-        "loss": "head fused with the loss, in chunks" if plain_head else "through the model's own logits",
+        "loss": _name_of_loss(recipe, plain_head),
         "packing": packed,
         "learning_rate": recipe.learning_rate,
         "total_steps": total_steps,
@@ -116,7 +126,7 @@ def build(
     if strategy.is_main:
         _say(resolved, record, recipe, strategy)
 
-    objective = SupervisedObjective(model, plain_head=plain_head)
+    objective = make_objective(model, recipe, plain_head=plain_head, mean_over_ranks=strategy.mean)
     flops = flops_per_token(model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters)
     every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
     require_room(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // every)
@@ -131,19 +141,42 @@ def build(
         keep=recipe.checkpoint.keep,
         on_complete=partial(_tell_checkpoint, callbacks),
     )  # fmt: skip
-    pad_id = prepared.pad_id
-    evaluation = prepared.eval and Evaluation(
-        TokenDataset.open(prepared.eval), strategy, precision,
-        capacity=capacity, per_device=recipe.batch.per_device, pad_id=pad_id,
+    make_batches = partial(
+        BatchMaker,
+        device=device, packed=packed, pad_id=prepared.pad_id,
+        mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
+    batches, evaluation = make_batches(dataset), None
+    if prepared.eval:
+        held_out = TokenDataset.open(prepared.eval)
+        evaluation = Evaluation(
+            held_out, strategy, precision,
+            batches=make_batches(held_out), capacity=capacity, per_device=recipe.batch.per_device,
+        )  # fmt: skip
+    if recipe.method.needs_reference:
+        assert isinstance(objective, PreferenceObjective)
+        compute = partial(
+            reference_log_probs,
+            per_device=recipe.batch.per_device, strategy=strategy, precision=precision,
+            reference=reference_model(
+                recipe, record["reference_directory"], objective, tuned, strategy, precision, tokenizer.vocab_size
+            ),
+        )  # fmt: skip
+        first_epoch = map(plan.batch, range(min(total_steps, plan.steps_per_epoch)))
+        batches.reference = compute(run.reference("train"), dataset, first_epoch, batches=batches)
+        if evaluation:
+            batches_of_evaluation = map(evaluation.plan.batch, range(evaluation.plan.steps_per_epoch))
+            evaluation.batches.reference = compute(
+                run.reference("eval"), evaluation.dataset, batches_of_evaluation, batches=evaluation.batches
+            )
     parts = Parts(
         recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=precision,
         objective=objective, module=module, optimizer=optimizer,
         schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
-        dataset=dataset, plan=plan, per_device=recipe.batch.per_device, packed=packed, pad_id=pad_id,
+        dataset=dataset, plan=plan, batches=batches, per_device=recipe.batch.per_device,
         total_steps=total_steps,
         flops_per_token=flops,
-        evaluation=evaluation or None,
+        evaluation=evaluation,
         checkpointer=checkpointer,
         checkpoint_every=every,
         callbacks=callbacks,
@@ -152,6 +185,17 @@ def build(
         stop=StopRequest(),
     )  # fmt: skip
     return Built(parts, tuned, tokenizer, prepared.chat_template, export_dtype, resolved)
+
+
+def _name_of_loss(recipe: Recipe, plain_head: bool) -> str:
+    how = "head fused with the loss, in chunks" if plain_head else "through the model's own logits"
+    match recipe.method.stage:
+        case "preference":
+            return f"{recipe.method.preference.loss}, {how}"
+        case "reward":
+            return "pairwise, on the score of the last token"
+        case _:
+            return how
 
 
 def _packs(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from ascendtune.data.collate import collate
 from ascendtune.data.plan import BatchPlan, share_of_rank
 from ascendtune.data.store import TokenDataset
-from ascendtune.train.batch import to_device
+from ascendtune.train.batch import BatchMaker, idle
 from ascendtune.train.precision import Precision
+from ascendtune.train.stage.base import Objective
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -17,7 +16,7 @@ class Evaluation:
     """Evaluates an objective over a whole data set, shared by the ranks.
 
     Args:
-        capacity: tokens of a packed sequence; None pads.
+        capacity: tokens of a packed sequence; None makes every row a sequence.
     """
 
     def __init__(
@@ -26,44 +25,45 @@ class Evaluation:
         strategy: Strategy,
         precision: Precision,
         *,
+        batches: BatchMaker,
         capacity: int | None,
         per_device: int,
-        pad_id: int,
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
+        self.batches = batches
         self._strategy = strategy
         self._precision = precision
         self._per_device = per_device
-        self._pad_id = pad_id
-        self._packed = capacity is not None
-        self._plan = BatchPlan(
+        self.plan = BatchPlan(
             dataset.lengths,
             dataset.label_counts,
             capacity=capacity,
             global_batch=per_device * strategy.world_size,
             seed=None,
+            group_size=dataset.group_size,
         )
+        self._groups = len(dataset.lengths) // dataset.group_size
+        self.labelled = int(dataset.label_counts.sum())
+        """Labelled tokens of the data set."""
 
-    def loss(self, objective: nn.Module) -> tuple[float, int]:
-        """Mean loss per labelled token, and how many of these there are."""
-        strategy = self._strategy
-        total = torch.zeros((), device=strategy.device.torch_device)
+    def run(self, objective: Objective) -> tuple[float, dict[str, float]]:
+        """Means over the data set: the loss, and what else the objective tells."""
+        strategy, sums = self._strategy, dict[str, torch.Tensor]()
         was_training = objective.training
         objective.eval()
         with torch.no_grad(), self._precision.autocast():
-            for step in range(self._plan.steps_per_epoch):
+            for step in range(self.plan.steps_per_epoch):
+                sequences = self.plan.batch(step)
                 shares = share_of_rank(
-                    self._plan.batch(step),
-                    rank=strategy.rank,
-                    world_size=strategy.world_size,
-                    per_device=self._per_device,
+                    sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=self._per_device
                 )
-                for sequences in shares:
-                    # A rank without work still takes part: where weights are divided, all gather them together.
-                    shown = sequences or self._plan.batch(step)[:1]
-                    batch = collate(self._dataset, shown, packed=self._packed, pad_id=self._pad_id)
-                    loss = objective(to_device(batch, strategy.device))
-                    total += loss if sequences else 0
+                for share in shares:
+                    # A rank without work must still take part in the collectives.
+                    batch = self.batches.make(share) if share else idle(self.batches.make(sequences[:1]))
+                    loss, extras = objective(batch)
+                    for name, value in (("loss", loss), *extras.items()):
+                        sums[name] = sums[name] + value if name in sums else value
         objective.train(was_training)
-        labelled = int(self._dataset.label_counts.sum())
-        return strategy.sum([total])[0] / labelled, labelled
+        units = self._groups if objective.unit == "group" else self.labelled
+        means = {name: total / units for name, total in zip(sums, strategy.sum(list(sums.values())), strict=True)}
+        return means.pop("loss"), means

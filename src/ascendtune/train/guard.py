@@ -8,7 +8,7 @@ import torch
 
 from ascendtune.core.errors import FoundWrong, RecipeError
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.stage.sft import decoder_of
+from ascendtune.train.stage.decoder import decoder_of
 
 _LENGTHS = (5, 9, 7)
 # Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
@@ -73,6 +73,27 @@ def head_is_plain(model: Any, device: torch.device, vocabulary: int) -> bool:
     if not torch.isfinite(expected).all():
         raise _not_finite(model)
     return bool(torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
+
+
+def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None:
+    """Show that the model's score is `score(hidden state of the last token)`, which is how pairs are scored.
+
+    Raises:
+        RecipeError: it is not.
+    """
+    (document,) = _documents(device, vocabulary)[:1]
+    with torch.no_grad(), _evaluating(model):
+        inputs = {"input_ids": document[None], "use_cache": False}
+        expected = model(**inputs).logits.float()
+        hidden = decoder_of(model)(**inputs).last_hidden_state
+        found = model.score(hidden[:, -1]).float() if hasattr(model, "score") else expected + torch.nan
+    if not torch.isfinite(expected).all():
+        raise _not_finite(model)
+    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+        raise RecipeError(
+            "this model does not compute its score from the last token alone",
+            remedy="choose a decoder model whose class in transformers has a `score` head",
+        )
 
 
 def _not_finite(model: Any) -> RecipeError:

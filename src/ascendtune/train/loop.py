@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import FoundWrong, Stopped
-from ascendtune.data.collate import collate, hash_of_batch
+from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import Sequence_, share_of_rank
-from ascendtune.train.batch import DeviceBatch, to_device
+from ascendtune.train.batch import DeviceBatch, idle
 from ascendtune.train.parts import Counters, Parts
 from ascendtune.train.window import Window
 
@@ -62,20 +62,27 @@ class Loop:
         parts.phases.step = counters.step + 1
         sequences = parts.plan.batch(counters.step)
         # Every rank knows the whole batch, so the divisor of the loss needs no communication.
-        labelled = parts.plan.labelled_tokens(sequences)
-        scale = parts.strategy.gradient_scale() / labelled
-        loss = torch.zeros((), device=parts.strategy.device.torch_device)
+        units = parts.units(sequences)
+        scale = parts.strategy.gradient_scale() / units
+        sums: dict[str, torch.Tensor] = {}
         for batch, is_last in self._micro_batches(sequences):
             sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)
             with sync:
                 with parts.phases.phase("forward"), parts.activations(), parts.precision.autocast():
-                    summed = parts.module(batch)
+                    loss, extras = parts.module(batch)
                 with parts.phases.phase("backward"):
-                    scaled = summed * scale
+                    scaled = loss * scale
                     (self._scaler.scale(scaled) if self._scaler else scaled).backward()
-            loss += summed.detach()
+            for name, value in (("loss", loss.detach()), *extras.items()):
+                sums[name] = sums[name] + value if name in sums else value
         with parts.phases.phase("optimizer"):
-            window.add(loss, labelled, parts.plan.tokens(sequences), sequences)
+            window.add(
+                sums,
+                units=units,
+                labelled=parts.plan.labelled_tokens(sequences) if parts.counts_groups else units,
+                tokens=parts.plan.tokens(sequences),
+                batch=sequences,
+            )
             self._update(window)
 
     def _micro_batches(self, sequences: list[Sequence_]) -> Iterator[tuple[DeviceBatch, bool]]:
@@ -87,13 +94,7 @@ class Loop:
         for number, share in enumerate(shares):
             with parts.phases.phase("data"):
                 # A rank without work must still take part in the collectives: it runs a batch that teaches nothing.
-                host = collate(parts.dataset, share or sequences[:1], packed=parts.packed, pad_id=parts.pad_id)
-                batch = to_device(host, strategy.device)
-                if not share:
-                    nothing = batch.targets[:0]
-                    batch = DeviceBatch(
-                        batch.input_ids, batch.position_ids, batch.cu_seqlens, batch.cu_seqlens_device, nothing, nothing
-                    )
+                batch = parts.batches.make(share) if share else idle(parts.batches.make(sequences[:1]))
             yield batch, number == len(shares) - 1
 
     def _update(self, window: Window) -> None:
@@ -158,6 +159,7 @@ class Loop:
                 "epoch": round(counters.step / parts.plan.steps_per_epoch, 6),
                 "loss": window.loss if math.isfinite(window.loss) else None,
                 "grad_norm": window.norm if math.isfinite(window.norm) else None,
+                **window.extras,
                 "learning_rate": window.learning_rate,
                 "tokens": window.tokens,
                 "labelled_tokens": window.labelled,
@@ -203,7 +205,7 @@ class Loop:
         assert evaluation is not None
         begun = time.perf_counter()
         with parts.phases.phase("evaluation"):
-            loss, labelled = evaluation.loss(parts.objective)
+            loss, extras = evaluation.run(parts.objective)
         early = parts.recipe.eval.early_stop
         enough = (
             math.inf if counters.best_loss is None else counters.best_loss - (early.min_improvement if early else 0)
@@ -218,7 +220,8 @@ class Loop:
             "attempt": parts.attempt,
             "step": counters.step,
             "loss": loss if math.isfinite(loss) else None,
-            "labelled_tokens": labelled,
+            **extras,
+            "labelled_tokens": evaluation.labelled,
             "seconds": seconds,
         }
         self._tell("on_evaluation", record)

@@ -31,6 +31,12 @@ def read_config(section: ModelSection, directory: Path) -> Any:
         raise RecipeError(f"the model cannot be read: {first_line}", remedy=remedy, where=directory) from error
 
 
+def score_once(config: Any, pad_id: int) -> None:
+    """Make `config` that of a reward model: one score, at the last token that is no padding."""
+    config.num_labels = 1
+    config.get_text_config().pad_token_id = pad_id
+
+
 def choose_attention(section: ModelSection, config: Any, device_default: str) -> tuple[str, str]:
     """Name of the attention and the reason for it."""
     return choose(config, section.attention, device_default)
@@ -38,6 +44,7 @@ def choose_attention(section: ModelSection, config: Any, device_default: str) ->
 
 def load_model(
     section: ModelSection,
+    stage: str,
     directory: Path,
     config: Any,
     *,
@@ -46,29 +53,30 @@ def load_model(
     vocabulary: int,
     seed: int,
 ) -> Any:
-    """A causal language model on the CPU, in training mode.
+    """A causal language model (a model with one score, for stage reward) on the CPU, in training mode.
 
     Args:
         attention: a name from the attention table.
         vocabulary: tokens of the tokenizer; the embeddings grow when they have fewer rows.
-        seed: for `init: random`, and for nothing else.
+        seed: for `init: random`, and for a score that the files do not hold.
 
     Raises:
         RecipeError: weights are missing or do not fit the architecture.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     dtype, implementation = DTYPES[precision.weights], register(attention)
+    kind = _class_of(stage)
+    # Decides random weights, and a score that the files do not hold.
+    torch.manual_seed(seed)
     try:
         if section.init == "random":
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(
+            model = kind.from_config(
                 config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
             )
         else:
-            model = _load_weights(section, directory, dtype, implementation)
+            model = _load_weights(section, kind, config, directory, dtype, implementation)
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise
@@ -82,12 +90,24 @@ def load_model(
     return model
 
 
-def _load_weights(section: ModelSection, directory: Path, dtype: torch.dtype, implementation: str) -> Any:
+def _class_of(stage: str) -> Any:
+    # Imported one by one: each costs the first step some time.
+    if stage == "reward":
+        from transformers import AutoModelForSequenceClassification
+
+        return AutoModelForSequenceClassification
     from transformers import AutoModelForCausalLM
 
+    return AutoModelForCausalLM
+
+
+def _load_weights(
+    section: ModelSection, kind: Any, config: Any, directory: Path, dtype: torch.dtype, implementation: str
+) -> Any:
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = kind.from_pretrained(
             directory,
+            config=config,
             dtype=dtype,
             attn_implementation=implementation,
             trust_remote_code=section.trust_remote_code,
@@ -103,7 +123,7 @@ def _load_weights(section: ModelSection, directory: Path, dtype: torch.dtype, im
             remedy="check that the folder holds the safetensors of this config.json, complete",
             where=directory,
         ) from error
-    missing = sorted(loading["missing_keys"])
+    missing = sorted(set(loading["missing_keys"]) - {"score.weight"})
     if missing:
         # transformers fills these with random numbers and says so in a warning that scrolls by.
         raise RecipeError(

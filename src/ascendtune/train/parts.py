@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.plan import BatchPlan
+from ascendtune.data.plan import BatchPlan, Sequence_
 from ascendtune.data.store import TokenDataset
+from ascendtune.train.batch import BatchMaker
 from ascendtune.train.callback.base import Callback
 from ascendtune.train.callback.stop import StopRequest
 from ascendtune.train.checkpoint import Checkpointer
@@ -21,6 +22,7 @@ from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.schedule import Schedule
+from ascendtune.train.stage.base import Objective
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -57,16 +59,15 @@ class Parts:
     attempt: int
     strategy: Strategy
     precision: Precision
-    objective: nn.Module
+    objective: Objective
     module: nn.Module
     """`objective` as the strategy wrapped it: what is called in training."""
     optimizer: torch.optim.Optimizer
     schedule: Schedule
     dataset: TokenDataset
     plan: BatchPlan
+    batches: BatchMaker
     per_device: int
-    packed: bool
-    pad_id: int
     total_steps: int
     flops_per_token: float
     evaluation: Evaluation | None
@@ -77,3 +78,11 @@ class Parts:
     """Context of a forward pass, for where its activations are kept."""
     phases: Phases
     stop: StopRequest
+
+    @property
+    def counts_groups(self) -> bool:
+        return self.objective.unit == "group"
+
+    def units(self, sequences: list[Sequence_]) -> int:
+        """What the summed loss of a global batch is divided by."""
+        return self.plan.groups(sequences) if self.counts_groups else self.plan.labelled_tokens(sequences)

@@ -33,6 +33,8 @@ _FIXED = (
     "model.new_tokens",
     "method.stage",
     "method.tuner",
+    "method.preference.loss",
+    "method.preference.reference",
     "method.lora.target",
     "method.lora.rank",
     "method.lora.dora",
@@ -78,6 +80,7 @@ def prepare_run(
     model_directory = fetch_model(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
+    reference = fetch_model(path).resolve() if (path := recipe.method.preference.reference) else None
     choice = None if only_data else _choose_directory(recipe, allow_change, trust_checkpoint)
     if choice is not None:
         # Asked before the data takes its time.
@@ -93,7 +96,9 @@ def prepare_run(
         choice.run.update(resume_from=str(choice.resumed), model_directory=str(model_directory), argv=_argv())
         choice.run.rewrite_recipe(recipe.to_yaml(), origins)
     else:
-        choice.run.create(recipe.to_yaml(), origins, _facts(recipe, model_directory, prepared, choice.foreign))
+        choice.run.create(
+            recipe.to_yaml(), origins, _facts(recipe, model_directory, reference, prepared, choice.foreign)
+        )
     write_json(choice.run.data_report, data_reports(prepared))
     return Start(choice.run, prepared, choice.messages)
 
@@ -298,7 +303,9 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _facts(recipe: Recipe, model_directory: Path, prepared: Prepared, foreign: Path | None) -> dict[str, Any]:
+def _facts(
+    recipe: Recipe, model_directory: Path, reference: Path | None, prepared: Prepared, foreign: Path | None
+) -> dict[str, Any]:
     """What run.json says from the beginning; the worker adds devices, versions and what it chose."""
     git = process.run(["git", "rev-parse", "HEAD"], timeout_seconds=5)
     return {
@@ -311,6 +318,7 @@ def _facts(recipe: Recipe, model_directory: Path, prepared: Prepared, foreign: P
         "data_hash": prepared.fingerprint,
         "seed": recipe.seed,
         "model_directory": str(model_directory),
+        "reference_directory": str(reference) if reference else None,
         "resume_from": str(foreign) if foreign else None,
         "exit_cause": None,
         "resolved": {},

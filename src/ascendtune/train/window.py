@@ -17,28 +17,36 @@ class Window:
     """What has happened since the last record: one step, or `track.every_steps` of them."""
 
     begun: float
-    losses: list[torch.Tensor] = field(default_factory=list)
-    """Summed loss of each step, this rank's part."""
-    counts: list[int] = field(default_factory=list)
-    """Labelled tokens of each step, all ranks."""
+    sums: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    """`loss` and extras of each step, summed over this rank's part."""
+    counts: list[tuple[int, int]] = field(default_factory=list)
+    """(units that the loss is a mean over, labelled tokens) of each step, all ranks."""
     tokens: int = 0
     last_batch: list[Sequence_] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
     learning_rate: float = 0.0
     is_read: bool = False
     loss: float = math.nan
-    """Mean over the labelled tokens of the window, all ranks; known once read."""
+    """Mean over the units of the window, all ranks; known once read."""
+    extras: dict[str, float] = field(default_factory=dict)
+    """Means over the units, like the loss, of what else the objective told."""
     norm: float = math.nan
     asked_to_stop: int = 0
     """A signal that reached any rank, agreed by all of them."""
 
     @property
-    def labelled(self) -> int:
-        return sum(self.counts)
+    def units(self) -> int:
+        return sum(units for units, _ in self.counts)
 
-    def add(self, loss: torch.Tensor, labelled: int, tokens: int, batch: list[Sequence_]) -> None:
-        self.losses.append(loss)
-        self.counts.append(labelled)
+    @property
+    def labelled(self) -> int:
+        return sum(labelled for _, labelled in self.counts)
+
+    def add(
+        self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[Sequence_]
+    ) -> None:
+        self.sums.append(sums)
+        self.counts.append((units, labelled))
         self.tokens += tokens
         self.last_batch = batch
         self.is_read = False
@@ -47,15 +55,18 @@ class Window:
         """Bring the numbers to the host: the one synchronisation of a recorded step."""
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
         by_interrupt, by_term = float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)
+        names = list(self.sums[0]) if self.sums else []
+        totals = [torch.stack([each[name] for each in self.sums]).sum() for name in names]
         # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        total = torch.stack(self.losses).sum() if self.losses else 0.0
-        loss, norm_sum, interrupts, terms = strategy.sum([total, norm / strategy.world_size, by_interrupt, by_term])
-        self.loss, self.norm = (loss / self.labelled if self.losses else math.nan), norm_sum
+        *found, norm_sum, interrupts, terms = strategy.sum([*totals, norm / strategy.world_size, by_interrupt, by_term])
+        means = {name: total / self.units for name, total in zip(names, found, strict=True)}
+        self.loss, self.norm = means.pop("loss", math.nan), norm_sum
+        self.extras = means
         self.asked_to_stop = signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
         self.is_read = True
 
     def leave_out_last(self) -> None:
         """Forget the loss of a skipped step, so that it does not spoil the mean of the others."""
-        self.losses.pop()
+        self.sums.pop()
         self.counts.pop()
         self.is_read = False

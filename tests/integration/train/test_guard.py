@@ -79,7 +79,7 @@ def test_a_model_that_cannot_keep_documents_apart_is_padded(
     with pytest.raises(RecipeError, match="does not take packed documents"):
         build_parts(**PACKED, model=model)
     built = build_parts(data={"packing": "auto"}, model=model)
-    assert not built.parts.packed
+    assert not built.resolved["packing"]
     assert built.resolved["packing"] is False
     assert built.parts.objective.plain_head
 

@@ -10,7 +10,7 @@ from ascendtune.train.loss.cross_entropy import linear_cross_entropy
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr(cross_entropy, "rows_per_chunk", lambda vocabulary: 7)
 
 
 class Wrapped(nn.Module):

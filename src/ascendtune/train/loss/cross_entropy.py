@@ -60,7 +60,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
-        rows = _rows_per_chunk(weight.shape[0])
+        rows = rows_per_chunk(weight.shape[0])
         for start in range(0, len(hidden), rows):
             chunk, target = hidden[start : start + rows], targets[start : start + rows]
             logits = nn.functional.linear(chunk, weight, bias).float()
@@ -106,7 +106,7 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> 
         nothing: torch.Tensor = head(hidden).float().sum()
         return nothing
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    rows = _rows_per_chunk(int(getattr(head, "out_features", 131072)))
+    rows = rows_per_chunk(int(getattr(head, "out_features", 131072)))
     for start in range(0, len(hidden), rows):
         part = checkpoint(score, hidden[start : start + rows], targets[start : start + rows], use_reentrant=False)
         assert isinstance(part, torch.Tensor)
@@ -114,5 +114,5 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> 
     return total
 
 
-def _rows_per_chunk(vocabulary: int) -> int:
+def rows_per_chunk(vocabulary: int) -> int:
     return max(_CHUNK_ROWS, _CHUNK_BYTES // (4 * vocabulary))

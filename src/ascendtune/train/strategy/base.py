@@ -63,6 +63,15 @@ class Strategy:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
         return stack(values, self.device).tolist()
 
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor` summed over ranks, in place."""
+        return tensor
+
+    def mean(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        """() mean over all ranks, from this rank's sum and count; stays on the device."""
+        both = self.all_reduce(torch.stack([total, count]))
+        return both[0] / both[1]
+
     def barrier(self) -> None:
         """Wait for all ranks."""
 

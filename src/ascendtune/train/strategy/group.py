@@ -37,6 +37,10 @@ class GroupStrategy(Strategy):
         dist.all_reduce(stacked)
         return stacked.tolist()
 
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(tensor)
+        return tensor
+
     def barrier(self) -> None:
         dist.barrier()
 

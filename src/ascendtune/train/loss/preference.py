@@ -1,0 +1,104 @@
+"""Losses of preference learning, as functions of log-probabilities. All inputs and results: (groups,) fp32.
+
+`chosen` and `rejected` are summed log-probabilities of an answer's tokens under the policy, `reference_*` the same
+under the reference model, `*_length` the number of these tokens. A *ratio* is policy minus reference.
+
+    sigmoid  DPO, eq. 7 of arXiv 2305.18290; with label smoothing eq. 3 of the cDPO note by E. Mitchell
+    hinge    SLiC, eq. 7 of arXiv 2305.10425, on DPO's ratios
+    ipo      eq. 17 of arXiv 2310.12036, on means over tokens, as its authors confirmed to TRL
+    kto      eq. 8 of arXiv 2402.01306
+    orpo     eq. 6 and 7 of arXiv 2403.07691, on means over tokens
+    simpo    eq. 6 of arXiv 2405.14734
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from ascendtune.train.method import PreferenceSection
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What a policy says of pairs of answers."""
+
+    chosen: Tensor
+    rejected: Tensor
+    chosen_length: Tensor
+    rejected_length: Tensor
+    reference_chosen: Tensor | None = None
+    reference_rejected: Tensor | None = None
+
+    @property
+    def chosen_ratio(self) -> Tensor:
+        assert self.reference_chosen is not None
+        return self.chosen - self.reference_chosen
+
+    @property
+    def rejected_ratio(self) -> Tensor:
+        assert self.reference_rejected is not None
+        return self.rejected - self.reference_rejected
+
+    @property
+    def chosen_mean(self) -> Tensor:
+        return self.chosen / self.chosen_length
+
+    @property
+    def rejected_mean(self) -> Tensor:
+        return self.rejected / self.rejected_length
+
+
+def sigmoid(pairs: Pairs, options: PreferenceSection) -> Tensor:
+    logits = options.beta * (pairs.chosen_ratio - pairs.rejected_ratio)
+    smoothing = options.label_smoothing
+    return -(1 - smoothing) * functional.logsigmoid(logits) - smoothing * functional.logsigmoid(-logits)
+
+
+def hinge(pairs: Pairs, options: PreferenceSection) -> Tensor:
+    return torch.relu(1 - options.beta * (pairs.chosen_ratio - pairs.rejected_ratio))
+
+
+def ipo(pairs: Pairs, options: PreferenceSection) -> Tensor:
+    difference = pairs.chosen_ratio / pairs.chosen_length - pairs.rejected_ratio / pairs.rejected_length
+    return (difference - 1 / (2 * options.beta)) ** 2
+
+
+def orpo(pairs: Pairs, options: PreferenceSection) -> Tensor:
+    """The cross-entropy of the chosen answer, plus beta times the loss of the log odds ratio."""
+    chosen, rejected = pairs.chosen_mean, pairs.rejected_mean
+    log_odds = (chosen - rejected) - (_log1mexp(chosen) - _log1mexp(rejected))
+    return -chosen - options.beta * functional.logsigmoid(log_odds)
+
+
+def simpo(pairs: Pairs, options: PreferenceSection) -> Tensor:
+    return -functional.logsigmoid(options.beta * (pairs.chosen_mean - pairs.rejected_mean) - options.simpo_gamma)
+
+
+def kto(ratio: Tensor, is_desirable: Tensor, divergence: Tensor, options: PreferenceSection) -> Tensor:
+    """(groups,): single answers.
+
+    Args:
+        ratio: (groups,) of each answer.
+        is_desirable: (groups,) 1 for a good answer, 0 for a bad one.
+        divergence: () estimate of the KL divergence from the reference; no gradient flows through it.
+    """
+    sign = 2 * is_desirable - 1
+    weight = options.desirable_weight * is_desirable + options.undesirable_weight * (1 - is_desirable)
+    return weight * (1 - torch.sigmoid(options.beta * sign * (ratio - divergence)))
+
+
+PAIRED = {"sigmoid": sigmoid, "hinge": hinge, "ipo": ipo, "orpo": orpo, "simpo": simpo}
+
+
+def _log1mexp(value: Tensor) -> Tensor:
+    """log(1 - exp(value)) for value < 0, without losing digits at either end (Maechler 2012)."""
+    nearly_zero = value > -0.6931472
+    # Each branch is given only what it can take: the gradient of the one that is not taken must not be NaN.
+    near = torch.log(-torch.expm1(torch.where(nearly_zero, value.clamp(max=-1e-7), -1.0)))
+    far = torch.log1p(-torch.exp(torch.where(nearly_zero, -1.0, value)))
+    return torch.where(nearly_zero, near, far)

@@ -1,0 +1,33 @@
+"""What the loop asks of an objective."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from ascendtune.train.batch import DeviceBatch
+
+
+class Outcome(NamedTuple):
+    """What a micro-batch came to: sums, which the loop divides by the global number of units."""
+
+    loss: torch.Tensor
+    """() fp32, with a gradient."""
+    extras: dict[str, torch.Tensor]
+    """Name -> () sum over units of something worth recording, without a gradient; the same names every time."""
+
+
+class Objective(nn.Module):
+    """A model with its loss; the module that strategies wrap."""
+
+    unit: ClassVar[Literal["token", "group"]] = "token"
+    """What the loss is a mean over: labelled tokens, or rows of the data (a pair is one)."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: DeviceBatch) -> Outcome:
+        raise NotImplementedError
