@@ -80,7 +80,7 @@ def look_at_data(path: str) -> DataFacts:
     Raises:
         DataError: no such data, unreadable, or columns that fit no format.
     """
-    from ascendtune.data.conversation import BadRow
+    from ascendtune.data.conversation import Conversation
     from ascendtune.data.format.choose import choose_format
     from ascendtune.data.read import read_rows
     from ascendtune.data.spec import DatasetSpec
@@ -91,7 +91,7 @@ def look_at_data(path: str) -> DataFacts:
     columns = _guessed_columns(found)
     name, convert = choose_format(DatasetSpec(path=path, columns=columns), rows)
     made = [convert(row.values) for row in rows]
-    return DataFacts(path, name, columns, found, [each for each in made if not isinstance(each, BadRow)])
+    return DataFacts(path, name, columns, found, [each for each in made if isinstance(each, Conversation)])
 
 
 def longest_row(model: ModelFacts, data: Sequence[DataFacts], template: str) -> int:

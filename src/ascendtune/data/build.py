@@ -6,6 +6,8 @@ import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +15,80 @@ import numpy as np
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.load import Loaded, Places, load_conversations
+from ascendtune.data.groups import groups_of
+from ascendtune.data.load import Loaded, Places, load_rows
+from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
-from ascendtune.data.spec import DataSection, DatasetSpec
+from ascendtune.data.spec import DataSection, DatasetSpec, Task
+from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome, tokenize
+from ascendtune.data.tokenize import tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
 _HISTOGRAM_BINS = 16
 
+Progress = Callable[[str, int, int], None]
 
-def build(
-    directory: Path,
-    section: DataSection,
-    model_directory: Path,
-    resolve: Callable[[DatasetSpec], Path],
-    new_tokens: Sequence[str],
-    seed: int,
-    progress: Callable[[str, int, int], None] | None,
-) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class Source:
+    """What tokens are made from: the arguments of `prepare`."""
+
+    section: DataSection
+    task: Task
+    model_directory: Path
+    resolve: Callable[[DatasetSpec], Path]
+    new_tokens: Sequence[str]
+    seed: int
+
+
+def build(directory: Path, source: Source, progress: Progress | None) -> dict[str, Any]:
     """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
-    tokenizer = Tokenizer.load(model_directory, new_tokens)
-    template = ChatTemplate.load(section.template, tokenizer, loss_on=section.loss_on)
+    section, task, seed = source.section, source.task, source.seed
+    tokenizer = Tokenizer.load(source.model_directory, source.new_tokens)
+    # Where answers are compared, only answers count.
+    loss_on = section.loss_on if task == "conversations" else "assistant"
+    template = None if task == "text" else ChatTemplate.load(section.template, tokenizer, loss_on=loss_on)
+    load = partial(load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=source.resolve)
     with _rows_out_of_the_garbage_collectors_sight() as rows_are_loaded:
-        loaded = load_conversations(section.train, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
+        loaded = load(section.train)
         report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
         if section.eval:
-            held_out = load_conversations(section.eval, seed=seed, on_bad_row=section.on_bad_row, resolve=resolve)
+            held_out = load(section.eval)
             eval_report = DataReport.of(held_out.datasets)
         elif section.eval_fraction:
-            distinct = len(loaded.conversations) - report.rows_by_weight
+            distinct = len(loaded.rows) - report.rows_by_weight
             loaded, held_out = _hold_out(loaded, section.eval_fraction, seed)
-            report.rows_held_out = len(held_out.conversations)
+            report.rows_held_out = len(held_out.rows)
             # Copies of a row that is held out leave with it.
-            report.rows_by_weight = len(loaded.conversations) + report.rows_held_out - distinct
+            report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
         rows_are_loaded()
-        _tokenize(directory / "train", "training", loaded, report, template, section, progress)
+        write = partial(_write, source=source, tokenizer=tokenizer, template=template, progress=progress)
+        write(directory / "train", "training", loaded, report)
         if held_out is not None and eval_report is not None:
-            _tokenize(directory / "eval", "evaluation", held_out, eval_report, template, section, progress)
+            write(directory / "eval", "evaluation", held_out, eval_report)
     return {
         "report": report.to_json(),
         "eval_report": eval_report.to_json() if eval_report else None,
         "vocab_size": tokenizer.vocab_size,
         "eos_id": tokenizer.eos_id,
         "pad_id": tokenizer.pad_id,
-        "stop_ids": template.stop_ids,
-        "chat_template": template.source,
-        "warnings": template.warnings,
+        **(_facts_without_template(tokenizer) if template is None else _facts_of(template)),
+    }
+
+
+def _facts_of(template: ChatTemplate) -> dict[str, Any]:
+    return {"stop_ids": template.stop_ids, "chat_template": template.source, "warnings": template.warnings}
+
+
+def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
+    warning = "the tokenizer names no EOS: texts go on into nothing, and the model cannot learn to end one"
+    return {
+        "stop_ids": tokenizer.eos_ids,
+        "chat_template": tokenizer.chat_templates.get("default", ""),
+        "warnings": [warning] if tokenizer.eos_id is None else [],
     }
 
 
@@ -89,8 +116,8 @@ def _rows_out_of_the_garbage_collectors_sight() -> Iterator[Callable[[], None]]:
 def _hold_out(loaded: Loaded, fraction: float, seed: int) -> tuple[Loaded, Loaded]:
     """(training, evaluation). A row that its weight repeats goes to one side with all its copies."""
     first_of: dict[int, int] = {}
-    for index, conversation in enumerate(loaded.conversations):
-        first_of.setdefault(id(conversation), index)
+    for index, row in enumerate(loaded.rows):
+        first_of.setdefault(id(row), index)
     if len(first_of) < 2:
         raise DataError(
             "a single row cannot be divided into training and evaluation",
@@ -98,34 +125,38 @@ def _hold_out(loaded: Loaded, fraction: float, seed: int) -> tuple[Loaded, Loade
         )
     count = min(max(round(fraction * len(first_of)), 1), len(first_of) - 1)
     held = sorted(random.Random(f"{seed}/eval").sample(sorted(first_of.values()), count))
-    held_ids = {id(loaded.conversations[index]) for index in held}
-    kept = [index for index, conversation in enumerate(loaded.conversations) if id(conversation) not in held_ids]
+    held_ids = {id(loaded.rows[index]) for index in held}
+    kept = [index for index, row in enumerate(loaded.rows) if id(row) not in held_ids]
     return _taken(loaded, kept), _taken(loaded, held)
 
 
 def _taken(loaded: Loaded, order: list[int]) -> Loaded:
-    return Loaded([loaded.conversations[index] for index in order], loaded.places.taken(order), loaded.datasets)
+    return Loaded([loaded.rows[index] for index in order], loaded.places.taken(order), loaded.datasets)
 
 
-def _tokenize(
+def _write(
     directory: Path,
     what: str,
     loaded: Loaded,
     report: DataReport,
-    template: ChatTemplate,
-    section: DataSection,
-    progress: Callable[[str, int, int], None] | None,
+    *,
+    source: Source,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    progress: Progress | None,
 ) -> None:
     directory.mkdir()
-    outcome = tokenize(
-        loaded.conversations,
-        template,
-        directory,
-        max_length=section.max_length,
-        on_long_row=section.on_long_row,
-        processes=section.processes,
-        progress=(lambda done, count: progress(f"tokenising {what} data", done, count)) if progress else None,
-    )
+    section = source.section
+    options: dict[str, Any] = {
+        "max_length": section.max_length,
+        "on_long_row": section.on_long_row,
+        "processes": section.processes,
+        "progress": partial(progress, f"tokenising {what} data") if progress else None,
+    }
+    if template is None:
+        outcome = tokenize_texts(loaded.rows, tokenizer, directory, **options)
+    else:
+        outcome = tokenize(groups_of(loaded.rows, source.task), template, directory, **options)
     _refuse(outcome, loaded.places, section)
     for number, reason, detail in outcome.dropped:
         dropped = report.dropped.get(reason)
@@ -135,6 +166,8 @@ def _tokenize(
     report.rows_kept = outcome.rows
     report.truncated_rows = outcome.truncated_rows
     report.truncated_tokens = outcome.truncated_tokens
+    report.split_rows = outcome.split_rows
+    report.pieces = outcome.pieces
     report.unlabelled_rows = sum(reason in (NO_ANSWER_LEFT, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped)
     report.tokens = outcome.tokens
     report.labelled_tokens = outcome.labelled_tokens

@@ -1,4 +1,4 @@
-"""One training row in the one form that every format is turned into."""
+"""Training rows in the forms that every format is turned into."""
 
 from __future__ import annotations
 
@@ -30,6 +30,34 @@ class Conversation:
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text that is learnt whole, without roles."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to the same messages; only the last turn of each is learnt."""
+
+    chosen: Conversation
+    rejected: Conversation
+    margin: float = 0.0
+    """By how much the chosen answer is better, where the data say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One answer that is good or bad; only the last turn is learnt."""
+
+    conversation: Conversation
+    desirable: bool
+
+
+Row = Conversation | Text | Pair | Single
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""All data sets of a recipe as conversations, with an account of every row."""
+"""All data sets of a recipe as rows in our forms, with an account of every row."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.conversation import BadRow, Conversation, RawRow, Source
+from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Row, Single, Source
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DatasetReport
-from ascendtune.data.spec import DatasetSpec
+from ascendtune.data.spec import DatasetSpec, Task
 
 _ROWS_THAT_TELL_THE_FORMAT = 100
 
@@ -55,14 +55,15 @@ class Places:
 class Loaded:
     """The rows of one epoch. A row that its weight repeats is the same object each time."""
 
-    conversations: list[Conversation]
+    rows: list[Any]
+    """All of one kind: conversations, texts, pairs or singles (`Row`)."""
     places: Places
-    """`places[i]` is `file:line` of `conversations[i]`."""
+    """`places[i]` is `file:line` of `rows[i]`."""
     datasets: list[DatasetReport]
 
 
-def load_conversations(
-    specs: Sequence[DatasetSpec], *, seed: int, on_bad_row: Literal["fail", "skip"], resolve: Resolve
+def load_rows(
+    specs: Sequence[DatasetSpec], task: Task, *, seed: int, on_bad_row: Literal["fail", "skip"], resolve: Resolve
 ) -> Loaded:
     """Read, convert and weigh all data sets, in the order given.
 
@@ -76,33 +77,48 @@ def load_conversations(
     """
     loaded, first_bad = Loaded([], Places(), []), list[str]()
     for spec in specs:
-        _convert_all(spec, resolve(spec), loaded, first_bad)
+        _convert_all(spec, resolve(spec), task, loaded, first_bad)
     _refuse_bad_rows(loaded.datasets, first_bad, on_bad_row)
     order = _weighted(loaded.datasets, seed)
-    if order != range(len(loaded.conversations)):
-        loaded.conversations = [loaded.conversations[index] for index in order]
+    if order != range(len(loaded.rows)):
+        loaded.rows = [loaded.rows[index] for index in order]
         loaded.places = loaded.places.taken(order)
     return loaded
 
 
-def _convert_all(spec: DatasetSpec, path: Path, loaded: Loaded, first_bad: list[str]) -> None:
+def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, first_bad: list[str]) -> None:
     rows = read_rows(spec, path)
     first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
-    name, convert = choose_format(spec, first_rows)
+    name, convert = choose_format(spec, first_rows, task)
     report = DatasetReport(path=spec.path, format=name, weight=spec.weight)
     loaded.datasets.append(report)
-    conversations, places, before = loaded.conversations, loaded.places, len(loaded.conversations)
+    kept, places, before = loaded.rows, loaded.places, len(loaded.rows)
     for row in chain(first_rows, rows):
         report.rows_read += 1
         made = convert(row.values)
         if isinstance(made, BadRow):
             _count(row, made, report, first_bad)
             continue
-        if spec.system and made.messages[0]["role"] != "system":
-            made.messages.insert(0, {"role": "system", "content": spec.system})
-        conversations.append(made)
+        if spec.system:
+            _add_system_message(made, spec.system)
+        kept.append(made)
         places.append(row.source, row.number)
-    report.rows_kept = len(conversations) - before
+    report.rows_kept = len(kept) - before
+
+
+def _add_system_message(row: Row, text: str) -> None:
+    match row:
+        case Pair():
+            conversations: tuple[Conversation, ...] = (row.chosen, row.rejected)
+        case Single():
+            conversations = (row.conversation,)
+        case Conversation():
+            conversations = (row,)
+        case _:
+            return
+    for conversation in conversations:
+        if conversation.messages[0]["role"] != "system":
+            conversation.messages.insert(0, {"role": "system", "content": text})
 
 
 def _count(row: RawRow, bad: BadRow, report: DatasetReport, first_bad: list[str]) -> None:

@@ -48,7 +48,7 @@ class Prepared:
     stop_ids: tuple[int, ...]
     """Token ids that end an answer in this template."""
     chat_template: str
-    """Jinja text of the template that was used."""
+    """Jinja text of the template that was used; the model's own, or empty, where none is (task text)."""
     warnings: tuple[str, ...]
     cached: bool
     """Whether it was found rather than made."""
@@ -98,12 +98,12 @@ def prepare(
             _remove_leftovers(cache, name)
             shutil.rmtree(entry, ignore_errors=True)
             # It needs tokenizers, jinja2 and pyarrow; a cached run does without.
-            from ascendtune.data.build import build
+            from ascendtune.data.build import Source, build
 
             building = cache / f"{_BUILDING}{name}"
             building.mkdir()
             try:
-                facts = build(building, section, model_directory, known, new_tokens, seed, progress)
+                facts = build(building, Source(section, task, model_directory, known, new_tokens, seed), progress)
                 _write_record(building, facts)
                 sync_tree(building)
                 building.rename(entry)

@@ -31,14 +31,14 @@ class Dropped:
 
 @dataclass
 class DatasetReport:
-    """One data set, up to the point where its rows are conversations."""
+    """One data set, up to the point where its rows are in our form."""
 
     path: str
     format: str
     weight: float = 1.0
     rows_read: int = 0
     rows_kept: int = 0
-    """Rows that are a conversation."""
+    """Rows that can be trained on."""
     rows_used: int = 0
     """Rows of one epoch: those kept, thinned or repeated by the weight."""
     dropped: dict[str, Dropped] = field(default_factory=dict)
@@ -50,7 +50,8 @@ class DatasetReport:
 
 @dataclass
 class DataReport:
-    """All data sets together, and what tokenisation made of them. Token figures count the rows of one epoch."""
+    """All data sets together, and what tokenisation made of them. Token figures count the rows of one epoch; a pair of
+    answers is one row."""
 
     datasets: list[DatasetReport] = field(default_factory=list)
     rows_read: int = 0
@@ -65,12 +66,16 @@ class DataReport:
     truncated_rows: int = 0
     truncated_tokens: int = 0
     """Tokens cut off at the end of truncated rows."""
+    split_rows: int = 0
+    """Texts longer than max_length, which became several rows of tokens."""
+    pieces: int = 0
+    """Rows of tokens that they became."""
     unlabelled_rows: int = 0
     """Rows without a labelled token after truncation; they teach nothing."""
     tokens: int = 0
     labelled_tokens: int = 0
     length_histogram: list[tuple[int, int]] = field(default_factory=list)
-    """(longest length in tokens of this bin, rows), ascending."""
+    """(longest length in tokens of this bin, rows of tokens), ascending; a pair is two, a split text several."""
     longest: int = 0
     """Tokens of the longest row, before truncation."""
     padding_ratio: float | None = None
@@ -126,6 +131,8 @@ def lines(report: DataReport, width: int = 60) -> list[str]:
     if report.truncated_rows:
         rows = count_of(report.truncated_rows, "row")
         printed.append(f"truncated: {rows}, {count_of(report.truncated_tokens, 'token')} lost")
+    if report.split_rows:
+        printed.append(f"split: {count_of(report.split_rows, 'text')} into {count_of(report.pieces, 'row')}")
     if report.unlabelled_rows:
         printed.append(f"without a label: {count_of(report.unlabelled_rows, 'row')}")
     if report.length_histogram:

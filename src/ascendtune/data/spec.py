@@ -28,8 +28,10 @@ class DatasetSpec(Section):
 
     path: str
     """File, directory or hub id. Paths are relative to the working directory."""
-    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text"] = "auto"
-    """How a row says its conversation; `auto` looks at the columns of the first row."""
+    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text", "preference", "unpaired"] = (
+        "auto"
+    )
+    """How a row says what is learnt; `auto` looks at the columns of the first rows."""
     split: str | None = None
     """For a hub data set: the split whose files are read (default `train`)."""
     subset: str | None = None
@@ -67,9 +69,9 @@ class DataSection(Section):
     on_bad_row: Literal["fail", "skip"] = "fail"
     """A row that cannot be trained on: stop and show the first five, or skip and count."""
     on_long_row: Literal["truncate", "drop", "fail"] = "truncate"
-    """A row longer than `max_length`: cut its end (without EOS), drop it, or stop."""
+    """A row longer than `max_length`: cut its end (no EOS), drop it, or stop. Stage pretrain splits and never cuts."""
     loss_on: Literal["assistant", "all"] = "assistant"
-    """Which tokens are learnt: what the assistant says, in every turn, or everything."""
+    """Stage sft: which tokens are learnt: what the assistant says, in every turn, or everything."""
     processes: int | None = Field(default=None, ge=1)
     """Processes that tokenise (default: the CPU count, at most 16; few rows use one)."""
 

@@ -1,17 +1,11 @@
-"""From conversations to shards of tokens with labels; in one process, or in several that each take shards in turn.
-
-Rows are cut into shards by their number alone, so the result is the same, byte for byte, for any number of processes.
-Workers are forked: the rows are there already, nothing is sent to them but shard numbers.
-"""
+"""From conversations to shards of tokens with labels."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,62 +13,27 @@ import numpy as np
 from tokenizers import Encoding
 
 from ascendtune.data.conversation import Conversation
+from ascendtune.data.groups import Groups
 from ascendtune.data.labels import learnt_tokens
+from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.shards import MOST_SHARDS, Progress, processes_for, write_shards
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
 from ascendtune.data.spans import Refused, Rendered
 from ascendtune.data.store import IGNORED, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.workers import run_in_workers
-
-NO_ANSWER_LEFT = "no answer left within max_length"
-NOTHING_TO_LEARN = "nothing to learn in it"
-TOO_LONG = "longer than max_length"
-REFUSED = "the chat template refuses it"
 
 _ROWS_PER_BATCH = 512
 _SMALLEST_SHARD = 4096
-_MOST_SHARDS = 256
+# A fork is paid back only by thousands of rows.
 _ROWS_PER_EXTRA_PROCESS = 4000
 _CHECKED_OF_EACH_SHAPE = 64
 _CHECKED_AFTERWARDS = 1000
 
-Progress = Callable[[int, int], None]
-"""Called with (rows done, rows in all)."""
-
-
-@dataclass
-class Outcome:
-    """What became of rows; `add` joins the outcomes of shards. Rows are named by their number."""
-
-    rows: int = 0
-    tokens: int = 0
-    labelled_tokens: int = 0
-    """Labels that are predicted: all but a label on a row's first token."""
-    truncated_rows: int = 0
-    truncated_tokens: int = 0
-    longest: int = 0
-    """Tokens of the longest row, before truncation."""
-    shortest: int | None = None
-    dropped: list[tuple[int, str, str]] = field(default_factory=list)
-    """(row, reason, detail): rows that were not written."""
-    disagrees: bool = False
-    """The fast path of rendering went wrong: nothing of this can be used."""
-
-    def add(self, other: Outcome) -> None:
-        self.rows += other.rows
-        self.tokens += other.tokens
-        self.labelled_tokens += other.labelled_tokens
-        self.truncated_rows += other.truncated_rows
-        self.truncated_tokens += other.truncated_tokens
-        self.longest = max(self.longest, other.longest)
-        shortest = [each for each in (self.shortest, other.shortest) if each is not None]
-        self.shortest = min(shortest, default=None)
-        self.dropped += other.dropped
-        self.disagrees |= other.disagrees
+Ranges = list[tuple[int, int]]
 
 
 def tokenize(
-    conversations: Sequence[Conversation],
+    groups: Groups,
     template: ChatTemplate,
     directory: Path,
     *,
@@ -83,45 +42,51 @@ def tokenize(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Write `conversations` as a `TokenDataset` into `directory`, an empty one.
+    """Write `groups` as a `TokenDataset` into `directory`, an empty one.
 
-    Truncation cuts the end of a row, and with it its EOS. Rows that are dropped are listed in the outcome; what `fail`
-    means is left to the caller, who knows where rows stand.
+    Truncation cuts the end of a conversation, and with it its EOS. A group is written whole or not at all. Groups that
+    are dropped are listed in the outcome; what `fail` means is left to the caller, who knows where rows stand.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
     """
-    job = _Job(conversations, template, directory, max_length, truncate=on_long_row == "truncate")
-    with _one_thread_a_process():
-        job.take_fast_path()
-        outcome = job.run(_processes(processes, len(conversations)), progress)
-        if outcome.disagrees:
-            job.shapes = None
-            outcome = job.run(_processes(processes, len(conversations)), progress)
+    job = _Job(groups, template, max_length, truncate=on_long_row == "truncate")
+    job.take_fast_path()
+    count = len(groups.conversations)
+    # Whole groups in every shard.
+    size = max(_SMALLEST_SHARD, -(-count // MOST_SHARDS)) * groups.size
+    shards = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+    run = partial(
+        write_shards, directory, shards, job.write,
+        processes=processes_for(processes, count // _ROWS_PER_EXTRA_PROCESS), group_size=groups.size, progress=progress,
+    )  # fmt: skip
+    outcome = run()
+    if outcome.disagrees:
+        job.shapes = None
+        outcome = run()
     return outcome
 
 
 @dataclass
 class _Job:
-    conversations: Sequence[Conversation]
+    groups: Groups
     template: ChatTemplate
-    directory: Path
     max_length: int
     truncate: bool
     shapes: list[Shape | None] | None = None
-    """Of every row, None for one that is rendered the slow way; None when all are."""
+    """Of every conversation, None for one that is rendered the slow way; None when all are."""
 
     def __post_init__(self) -> None:
         self._renderer = SkeletonRenderer(self.template)
 
     def take_fast_path(self) -> None:
-        """Look at the rows' shapes; both ways of rendering must give the same for the first rows of each."""
+        """Look at the conversations' shapes; both ways of rendering must give the same for the first of each."""
         if not self._renderer.usable:
             return
         shapes: list[Shape | None] = []
         one_of_each: dict[Shape, Shape] = {}
         seen: Counter[Shape] = Counter()
-        for conversation in self.conversations:
+        for conversation in self.groups.conversations:
             shape = self._renderer.shape_of(conversation)
             if shape is None:
                 shapes.append(None)
@@ -139,92 +104,81 @@ class _Job:
         except Refused:
             return False
 
-    def run(self, processes: int, progress: Progress | None) -> Outcome:
-        count = len(self.conversations)
-        size = max(_SMALLEST_SHARD, -(-count // _MOST_SHARDS))
-        shards = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-        made: dict[int, Outcome] = {}
-        done = 0
-        with closing(
-            run_in_workers(lambda number: self._write(number, shards[number]), len(shards), processes)
-        ) as results:
-            for number, outcome in results:
-                made[number] = outcome
-                done += len(shards[number])
-                if progress:
-                    progress(done, count)
-                if outcome.disagrees:
-                    return outcome
+    def write(self, conversations: range, writer: ShardWriter) -> Outcome:
         total = Outcome()
-        for number in range(len(shards)):
-            total.add(made[number])
+        for begin in range(conversations.start, conversations.stop, _ROWS_PER_BATCH):
+            self._write_batch(range(begin, min(begin + _ROWS_PER_BATCH, conversations.stop)), writer, total)
+            if total.disagrees:
+                break
         return total
 
-    def _write(self, number: int, rows: range) -> Outcome:
-        total, remaining = Outcome(), iter(rows)
-        with ShardWriter(self.directory / f"{number:05d}.arrow") as writer:
-            while (batch := list(islice(remaining, _ROWS_PER_BATCH))) and not total.disagrees:
-                self._write_batch(batch, writer, total)
-        return total
-
-    def _write_batch(self, numbers: list[int], writer: ShardWriter, total: Outcome) -> None:
-        rows = list(self._rendered(numbers, total))
-        texts = [rendered.text for _, rendered in rows]
-        encodings = self.template.tokenizer.backend.encode_batch(texts, add_special_tokens=False)
+    def _write_batch(self, conversations: range, writer: ShardWriter, total: Outcome) -> None:
+        groups = list(self._rendered(conversations, total))
+        texts = [rendered.text for _, group in groups for rendered in group]
+        encodings = iter(self.template.tokenizer.backend.encode_batch(texts, add_special_tokens=False))
         tokens: list[int] = []
-        learnt: list[tuple[int, int]] = []
-        offsets = [0]
-        for (number, rendered), encoding in zip(rows, encodings, strict=True):
-            ranges = self._learnt_part(number, rendered, encoding, total)
-            if not ranges:
+        learnt: Ranges = []
+        offsets, written = [0], list[int]()
+        for number, group in groups:
+            encoded = [next(encodings) for _ in group]
+            ranges_of_all = self._learnt_parts(number, group, encoded, total)
+            if not ranges_of_all:
                 continue
-            begin = len(tokens)
-            tokens += encoding.ids[: self.max_length]
-            learnt += [(begin + first, begin + last) for first, last in ranges]
-            offsets.append(len(tokens))
+            written.append(number)
+            for encoding, ranges in zip(encoded, ranges_of_all, strict=True):
+                begin = len(tokens)
+                tokens += encoding.ids[: self.max_length]
+                learnt += [(begin + first, begin + last) for first, last in ranges]
+                offsets.append(len(tokens))
         input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
         labels = np.full(len(tokens), IGNORED, np.int32)
         for first, last in learnt:
             labels[first:last] = input_ids[first:last]
-        writer.write(input_ids, labels, where)
-        total.rows += len(offsets) - 1
+        values = None if self.groups.values is None else np.repeat(self.groups.values[written], self.groups.size)
+        writer.write(input_ids, labels, where, values)
+        total.rows += len(written)
         total.tokens += len(tokens)
         total.labelled_tokens += int(count_labels(labels, where).sum())
 
-    def _rendered(self, numbers: list[int], total: Outcome) -> Iterator[tuple[int, Rendered]]:
-        for number in numbers:
+    def _rendered(self, conversations: range, total: Outcome) -> Iterator[tuple[int, list[Rendered]]]:
+        """(number of the group, its conversations as text), without the groups that the template refuses."""
+        size = self.groups.size
+        for first in conversations[::size]:
             try:
-                yield number, self._render(number)
+                yield first // size, [self._render(number) for number in range(first, first + size)]
             except Refused as refusal:
-                total.dropped.append((number, REFUSED, refusal.reason))
+                total.dropped.append((first // size, REFUSED, refusal.reason))
             except _Disagreement:
                 total.disagrees = True
                 return
 
-    def _learnt_part(
-        self, number: int, rendered: Rendered, encoding: Encoding, total: Outcome
-    ) -> list[tuple[int, int]]:
-        """Token ranges that are learnt after truncation; none for a row that is dropped."""
-        length, most = len(encoding), self.max_length
-        total.longest = max(total.longest, length)
-        total.shortest = length if total.shortest is None else min(total.shortest, length)
-        if length > most and not self.truncate:
-            total.dropped.append((number, TOO_LONG, f"{length:,} tokens"))
-            return []
-        whole = learnt_tokens(encoding, rendered.spans, len(rendered.text))
-        ranges = [(first, min(last, most)) for first, last in whole if first < most]
-        # A label on the first token is predicted by nothing.
-        if not any(last > max(first, 1) for first, last in ranges):
-            reason = NO_ANSWER_LEFT if length > most else NOTHING_TO_LEARN
-            total.dropped.append((number, reason, f"{length:,} tokens"))
-            return []
-        if length > most:
-            total.truncated_rows += 1
-            total.truncated_tokens += length - most
-        return ranges
+    def _learnt_parts(
+        self, number: int, group: Sequence[Rendered], encoded: Sequence[Encoding], total: Outcome
+    ) -> list[Ranges]:
+        """Token ranges that are learnt of each conversation after truncation; none for a group that is dropped."""
+        most, excess, parts = self.max_length, list[int](), list[Ranges]()
+        for at, (rendered, encoding) in enumerate(zip(group, encoded, strict=True)):
+            length, borrowed = len(encoding), at > 0 and self.groups.borrows
+            if not borrowed:
+                total.saw(length)
+                excess.append(max(0, length - most))
+                if length > most and not self.truncate:
+                    total.dropped.append((number, TOO_LONG, f"{length:,} tokens"))
+                    return []
+            whole = learnt_tokens(encoding, rendered.spans, len(rendered.text))
+            ranges = [(first, min(last, most)) for first, last in whole if first < most]
+            # A label on the first token is predicted by nothing.
+            if not any(last > max(first, 1) for first, last in ranges):
+                reason = NO_ANSWER_LEFT if length > most else NOTHING_TO_LEARN
+                total.dropped.append((number, reason, f"{length:,} tokens"))
+                return []
+            parts.append(ranges)
+        total.truncated_rows += any(excess)
+        total.truncated_tokens += sum(excess)
+        return parts
 
     def _render(self, number: int) -> Rendered:
-        conversation = self.conversations[number]
+        conversation = self.groups.conversations[number]
         shape = self.shapes[number] if self.shapes else None
         fast = self._renderer.render_as(shape, conversation) if shape else None
         if fast is None or shape is None:
@@ -236,24 +190,3 @@ class _Job:
 
 class _Disagreement(Exception):
     pass
-
-
-def _processes(wanted: int | None, rows: int) -> int:
-    if wanted is not None:
-        return wanted
-    # A fork is paid back only by thousands of rows.
-    return max(1, min(len(os.sched_getaffinity(0)), 16, rows // _ROWS_PER_EXTRA_PROCESS))
-
-
-@contextmanager
-def _one_thread_a_process() -> Iterator[None]:
-    """We share the work out ourselves; threads of the tokenizer on top would only wait for each other."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before

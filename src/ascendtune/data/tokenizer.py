@@ -121,6 +121,18 @@ class Tokenizer:
         ids = [self.eos_id, *(listed if isinstance(listed, list) else [listed])]
         return tuple(dict.fromkeys(each for each in ids if isinstance(each, int)))
 
+    @property
+    def text_prefix(self) -> list[int]:
+        """Ids that stand before a text without a chat template, as transformers puts them there: BOS or nothing.
+
+        `add_bos_token` of tokenizer_config.json decides; where it is not given, what tokenizer.json adds to a text.
+        """
+        if "add_bos_token" in self.config or "add_eos_token" in self.config:
+            return [self.bos_id] if self.config.get("add_bos_token") and self.bos_id is not None else []
+        plain, whole = self.encode("a"), list[int](self.backend.encode("a").ids)
+        places = range(len(whole) - len(plain) + 1)
+        return whole[: next((at for at in places if whole[at : at + len(plain)] == plain), 0)]
+
     def id_of(self, text: str | None) -> int | None:
         """The id of a text that is one token as it stands, or None."""
         number: int | None = None if text is None else self.backend.token_to_id(text)

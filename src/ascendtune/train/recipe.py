@@ -271,6 +271,14 @@ class Recipe(Section):
             ("method.freeze.", self.method.tuner != "freeze", f"tuner is {self.method.tuner}"),
             ("method.reward.", self.method.stage != "reward", f"stage is {self.method.stage}"),
             ("method.preference.", self.method.stage != "preference", f"stage is {self.method.stage}"),
+            ("data.template", self.method.stage == "pretrain", "texts of stage pretrain have no turns"),
+            ("data.loss_on", self.method.stage == "pretrain", "stage pretrain learns everything"),
+            ("data.loss_on", self.method.stage in ("reward", "preference"), "only the last answer counts here"),
+            (
+                "data.on_long_row",
+                self.method.stage == "pretrain" and self.data.on_long_row == "truncate",
+                "stage pretrain splits long texts",
+            ),
             ("parallel.fsdp.", strategy not in ("fsdp", "auto"), f"strategy is {strategy}"),
             ("parallel.deepspeed.", strategy not in ("deepspeed", "auto"), f"strategy is {strategy}"),
             (

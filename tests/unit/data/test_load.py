@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.load import Loaded, load_conversations
+from ascendtune.data.load import Loaded, load_rows
 from ascendtune.data.spec import DatasetSpec
 
 Rows = list[dict[str, Any]]
@@ -24,11 +24,11 @@ def _numbered(count: int, start: int = 0) -> Rows:
 
 def _load(*specs: DatasetSpec | Path, seed: int = 1, on_bad_row: Literal["fail", "skip"] = "fail") -> Loaded:
     full = [each if isinstance(each, DatasetSpec) else DatasetSpec(path=str(each)) for each in specs]
-    return load_conversations(full, seed=seed, on_bad_row=on_bad_row, resolve=lambda spec: Path(spec.path))
+    return load_rows(full, "conversations", seed=seed, on_bad_row=on_bad_row, resolve=lambda spec: Path(spec.path))
 
 
 def _answers(loaded: Loaded) -> list[int]:
-    return [int(each.messages[-1]["content"]) for each in loaded.conversations]
+    return [int(each.messages[-1]["content"]) for each in loaded.rows]
 
 
 def test_rows_keep_their_order_and_their_places(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_the_same_file_twice_is_thinned_differently(tmp_path: Path) -> None:
 
 def test_a_tiny_weight_leaves_a_row(tmp_path: Path) -> None:
     spec = DatasetSpec(path=str(_write(tmp_path / "x.jsonl", _numbered(10))), weight=0.001)
-    assert len(_load(spec).conversations) == 1
+    assert len(_load(spec).rows) == 1
 
 
 def test_the_recipes_system_message_is_for_rows_without_one(tmp_path: Path) -> None:
     rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": "a", "system": "own"}]
     spec = DatasetSpec(path=str(_write(tmp_path / "x.jsonl", rows)), system="ours")
-    assert [each.messages[0]["content"] for each in _load(spec).conversations] == ["ours", "own"]
+    assert [each.messages[0]["content"] for each in _load(spec).rows] == ["ours", "own"]
 
 
 def _with_bad_rows(folder: Path, count: int = 20) -> Path:
@@ -157,14 +157,14 @@ def test_real_data(shared: Path, name: str, keys: dict[str, Any], count: int, na
     (report,) = loaded.datasets
     assert (report.rows_read, report.rows_used, report.format) == (count, count, name_of_format)
     assert not report.dropped
-    assert len(loaded.conversations) == len(loaded.places) == count
+    assert len(loaded.rows) == len(loaded.places) == count
 
 
 def test_real_tool_calls_are_objects(shared: Path) -> None:
     loaded = _load(shared / "data" / "glaive_toolcall_en_demo.json")
     calls = [
         call
-        for conversation in loaded.conversations
+        for conversation in loaded.rows
         for message in conversation.messages
         for call in message.get("tool_calls", [])
     ]

@@ -13,10 +13,12 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.data import skeleton
 from ascendtune.data.conversation import Conversation
+from ascendtune.data.groups import Groups
+from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.spans import Rendered
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome, tokenize
+from ascendtune.data.tokenize import tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
 
@@ -42,7 +44,7 @@ def run(
 ) -> tuple[Outcome, TokenDataset]:
     directory.mkdir(exist_ok=True)
     settings = {"max_length": 2048, "on_long_row": "truncate", "processes": 1, **options}
-    outcome = tokenize(rows, template, directory, **settings)
+    outcome = tokenize(Groups(rows), template, directory, **settings)
     return outcome, TokenDataset.open(directory)
 
 

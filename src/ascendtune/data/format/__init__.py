@@ -1,1 +1,1 @@
-"""How does a row say its conversation? One file per format; which exist stands in `choose`."""
+"""How does a row say what is learnt from it? One file per format; which exist stands in `choose`."""

@@ -4,76 +4,142 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import BadRow, Conversation, RawRow
-from ascendtune.data.spec import DatasetSpec
+from ascendtune.data.conversation import RawRow
+from ascendtune.data.format import text, unpaired
+from ascendtune.data.spec import DatasetSpec, Task
 
-Convert = Callable[[Mapping[str, Any]], Conversation | BadRow]
+Convert = Callable[[Mapping[str, Any]], Any]
+"""From a row to what the task asks for (a `Conversation`, `Text`, `Pair` or `Single`), or to a `BadRow`."""
 
-# Each module has WORDS (our names of its columns), matches(columns) and convert(row).
+# Each module has GIVES (the tasks that it is for), WORDS (our names of its columns), matches(columns) and convert(row).
 FORMATS = {
     "alpaca": "ascendtune.data.format.alpaca",
     "sharegpt": "ascendtune.data.format.sharegpt",
     "messages": "ascendtune.data.format.messages",
     "prompt_completion": "ascendtune.data.format.prompt_completion",
     "text": "ascendtune.data.format.text",
+    "preference": "ascendtune.data.format.preference",
+    "unpaired": "ascendtune.data.format.unpaired",
 }
 
 
-def choose_format(spec: DatasetSpec, rows: Sequence[RawRow]) -> tuple[str, Convert]:
+@dataclass(frozen=True)
+class _Need:
+    """What a task asks of the data, in the words of a recipe."""
+
+    stage: str
+    rows: str
+    format: str
+    """An example, with the words of it that are needed."""
+    words: tuple[str, ...]
+
+
+_NEEDS: dict[Task, _Need] = {
+    "conversations": _Need("method.stage: sft", "conversations", "prompt_completion", ("prompt", "completion")),
+    "text": _Need("method.stage: pretrain", "text", "text", ("text",)),
+    "pairs": _Need(
+        "method.stage: preference (or reward)", "pairs of answers", "preference", ("prompt", "chosen", "rejected")
+    ),
+    "singles": _Need(
+        "method.preference.loss: kto", "answers with a label", "unpaired", ("prompt", "completion", "label")
+    ),
+}
+
+
+def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conversations") -> tuple[str, Convert]:
     """The name of the format and the function that reads its rows, `spec.columns` applied.
 
     Args:
         rows: the first rows, at least one; their columns together stand for the whole data set.
+        task: what the rows are needed for.
 
     Raises:
-        DataError: no format or several fit the columns, or `spec.columns` names something that is not there.
+        DataError: no format or several fit the columns, they are for another task, or `spec.columns` names something
+            that is not there.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row.values))
-    complaint = _wrong_mapping(spec, columns)
+    complaint = _format_of_another_task(spec.format, task) or _wrong_mapping(spec, columns, task)
     if not complaint:
-        available = {column for column in columns if column not in spec.columns.values()} | set(spec.columns)
-        fitting = [name for name in FORMATS if _module(name).matches(available)]
-        name = spec.format if spec.format != "auto" else fitting[0] if len(fitting) == 1 else None
+        fitting = _fitting(spec, rows, columns, task)
+        of_task = _of_task(fitting, task)
+        name = spec.format if spec.format != "auto" else of_task[0] if len(of_task) == 1 else None
         if name and name in fitting:
-            convert: Convert = _module(name).convert
+            convert: Convert = text.convert_to_text if task == "text" else _module(name).convert
             return name, _renaming(convert, spec.columns) if spec.columns else convert
-        complaint = _unfit(name, columns, fitting)
+        elsewhere = fitting and not of_task and not name
+        complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
+        complaint = complaint or _unfit(name, columns, of_task, task)
     what, remedy = complaint
     raise DataError(what, remedy=remedy, where=rows[0].place)
+
+
+def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], task: Task) -> list[str]:
+    """The formats that the columns fit, those for preferences last."""
+    words = {column for column in columns if column not in spec.columns.values()} | set(spec.columns)
+    fitting = [name for name in FORMATS if _module(name).matches(words)]
+    if task != "singles" and "unpaired" in fitting and not any(unpaired.is_marked(row.values) for row in rows):
+        # Conversations may have labels of all kinds.
+        fitting.remove("unpaired")
+    if "text" in (spec.format, task) and "text" in words and "text" not in fitting:
+        fitting.append("text")
+    return fitting
+
+
+def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
+    """Those for `task`. Columns of preferences are no conversations: half of what they hold is not to be learnt."""
+    if task == "conversations" and not {"preference", "unpaired"}.isdisjoint(fitting):
+        return []
+    return [name for name in fitting if task in _module(name).GIVES]
 
 
 def _renaming(convert: Convert, columns: Mapping[str, str]) -> Convert:
     taken = set(columns.values())
 
-    def renamed(row: Mapping[str, Any]) -> Conversation | BadRow:
+    def renamed(row: Mapping[str, Any]) -> Any:
         kept = {column: value for column, value in row.items() if column not in taken}
         return convert(kept | {word: row.get(column) for word, column in columns.items()})
 
     return renamed
 
 
-def _unfit(name: str | None, columns: Sequence[str], fitting: Sequence[str]) -> tuple[str, str]:
+def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
+    if name == "auto" or task in (given := _module(name).GIVES):
+        return None
+    need, found = _NEEDS[task], _NEEDS[given[0]]
+    what = f"{need.stage} needs {need.rows}; the format {name} is for {found.rows}"
+    return what, f"use {found.stage}, or format: {need.format}"
+
+
+def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tuple[str, str]:
+    need, found = _NEEDS[task], _NEEDS[_module(name).GIVES[0]]
+    what = f"{need.stage} needs {need.rows}; this file has {found.rows} (columns {', '.join(columns)})"
+    return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, columns)}"
+
+
+def _unfit(name: str | None, columns: Sequence[str], fitting: Sequence[str], task: Task) -> tuple[str, str]:
     """What is wrong and what to do, when the columns do not tell one format or lack some of format `name`."""
     found = ", ".join(columns) or "(none)"
+    need = _NEEDS[task]
     if name:
-        needed = _required(_module(name))
+        needed = _required(_module(name)) or list(need.words)
         what = (
             f"the format {name} needs the column{'s' if len(needed) > 1 else ''} {_and(needed)}; this file has: {found}"
         )
         return what, _mapping_remedy(name, needed, columns)
     if fitting:
         return f"the columns {found} fit several formats: {_and(fitting)}", f"say which: format: {fitting[0]}"
-    remedy = _mapping_remedy("prompt_completion", ["prompt", "completion"], columns)
-    return f"no format fits the columns {found}", remedy
+    return f"no format fits the columns {found}", _mapping_remedy(need.format, need.words, columns)
 
 
-def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str]) -> tuple[str, str] | None:
-    names = FORMATS if spec.format == "auto" else [spec.format]
+def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tuple[str, str] | None:
+    of_task = [name for name in FORMATS if task in _module(name).GIVES]
+    names = of_task if spec.format == "auto" else [spec.format]
     words = list(dict.fromkeys(word for name in names for word in _module(name).WORDS))
     for word, column in spec.columns.items():
         if word not in words:

@@ -9,6 +9,7 @@ from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
 from ascendtune.data.json_rows import kind_of
 
+GIVES = ("conversations",)
 WORDS = ("messages", "tools", "system")
 
 _ROLES = {

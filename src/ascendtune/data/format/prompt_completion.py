@@ -9,6 +9,7 @@ from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.format.messages import messages_of
 from ascendtune.data.format.turns import checked, is_text, not_text, system_message, tools
 
+GIVES = ("conversations",)
 WORDS = ("prompt", "completion", "system", "tools")
 
 

@@ -10,6 +10,7 @@ from ascendtune.data.format import messages
 from ascendtune.data.format.turns import listed
 from ascendtune.data.json_rows import kind_of
 
+GIVES = ("conversations",)
 WORDS = ("conversations", "tools", "system")
 
 _ROLES = {

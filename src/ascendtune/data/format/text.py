@@ -1,13 +1,14 @@
-"""Plain text in a column `text`: TXT files line by line, web text. A row is what the model says, with no question."""
+"""Plain text in a column `text`: TXT files line by line, web text."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Conversation
+from ascendtune.data.conversation import BadRow, Conversation, Text
 from ascendtune.data.format.turns import is_text, not_text
 
+GIVES = ("conversations", "text")
 WORDS = ("text",)
 
 _OTHERS = ("prompt", "completion", "instruction", "output", "messages", "conversations")
@@ -18,12 +19,16 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
-    """With `data.template: plain` nothing but the text and its end is written around it."""
+    """The text as what the model says, without a question: `data.template` writes around it what it writes."""
+    made = convert_to_text(row)
+    return made if isinstance(made, BadRow) else Conversation([{"role": "assistant", "content": made.text}])
+
+
+def convert_to_text(row: Mapping[str, Any]) -> Text | BadRow:
+    """The text as it is, for pretraining."""
     text = row.get("text")
     if text is None:
-        return BadRow("no answer", "text is missing or null")
+        return BadRow("no text", "text is missing or null")
     if not is_text(text):
         return not_text("text", text)
-    if not text.strip():
-        return BadRow("no answer", "the text is empty")
-    return Conversation([{"role": "assistant", "content": text}])
+    return Text(text) if text.strip() else BadRow("no text", "the text is empty")

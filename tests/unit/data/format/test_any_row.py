@@ -1,4 +1,4 @@
-"""Whatever a file holds, a row becomes a conversation that can be tokenised, or a bad row; never an exception."""
+"""Whatever a file holds, a row becomes something that can be tokenised, or a bad row; never an exception."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from ascendtune.core.table import load
 from ascendtune.data.conversation import BadRow
 from ascendtune.data.format.choose import FORMATS
+from ascendtune.data.groups import groups_of
+from ascendtune.data.spec import Task
 
 _CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1]}}}
 _TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -37,7 +39,10 @@ _GOOD_ROWS: dict[str, dict[str, Any]] = {
     "messages": {"messages": _TURNS, "tools": _TOOLS},
     "prompt_completion": {"prompt": _TURNS[:4], "completion": _TURNS[4:], "tools": _TOOLS},
     "text": {"text": "a"},
+    "preference": {"prompt": _TURNS[:4], "chosen": _TURNS[4:], "rejected": "b", "tools": _TOOLS, "margin": 1.5},
+    "unpaired": {"conversations": _SPOKEN, "tools": _TOOLS, "system": "s", "label": True},
 }
+TASKS: dict[str, Task] = {"preference": "pairs", "unpaired": "singles"}
 # JSON can escape half a surrogate pair; Parquet can hold bytes.
 _values = st.recursive(
     st.none()
@@ -76,8 +81,9 @@ def test_a_good_row_with_anything_in_any_place(name: str) -> None:
         if isinstance(made, BadRow):
             assert made.reason
             return
-        assert made.messages[-1]["role"] == "assistant"
-        json.dumps([made.messages, made.tools], ensure_ascii=False).encode()
+        for conversation in groups_of([made, made], TASKS.get(name, "conversations")).conversations:
+            assert conversation.messages[-1]["role"] == "assistant"
+            json.dumps([conversation.messages, conversation.tools], ensure_ascii=False).encode()
 
     check()
     assert len(outcomes) == 2, "the values reach both outcomes"

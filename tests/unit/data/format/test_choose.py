@@ -8,12 +8,12 @@ import pytest
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, RawRow, Source
 from ascendtune.data.format.choose import FORMATS, choose_format
-from ascendtune.data.spec import DatasetSpec
+from ascendtune.data.spec import DatasetSpec, Task
 
 
-def _choose(found: list[str], **keys: Any) -> tuple[str, Any]:
-    row = RawRow(dict.fromkeys(found, "text"), Source(Path("rows.jsonl")), 1)
-    return choose_format(DatasetSpec(path="rows.jsonl", **keys), [row])
+def _choose(found: list[str], task: Task = "conversations", label: object = True, **keys: Any) -> tuple[str, Any]:
+    row = RawRow({column: label if column == "label" else "text" for column in found}, Source(Path("rows.jsonl")), 1)
+    return choose_format(DatasetSpec(path="rows.jsonl", **keys), [row], task)
 
 
 def test_the_recipe_and_the_table_name_the_same_formats() -> None:
@@ -31,6 +31,82 @@ def test_the_recipe_and_the_table_name_the_same_formats() -> None:
 )
 def test_auto_looks_at_the_columns(columns: list[str], name: str) -> None:
     assert _choose(columns)[0] == name
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "name"),
+    [
+        ("text", ["text", "url"], "text"),
+        ("text", ["text", "prompt"], "text"),
+        ("conversations", ["text"], "text"),
+        ("pairs", ["conversations", "chosen", "rejected"], "preference"),
+        ("pairs", ["chosen", "rejected"], "preference"),
+        ("pairs", ["prompt", "completion", "label", "chosen", "rejected"], "preference"),
+        ("singles", ["messages", "label"], "unpaired"),
+        ("singles", ["instruction", "output", "kto_tag"], "unpaired"),
+    ],
+)
+def test_the_task_decides_what_is_looked_for(task: Task, columns: list[str], name: str) -> None:
+    assert _choose(columns, task)[0] == name
+
+
+def test_conversations_may_have_labels_of_their_own() -> None:
+    assert _choose(["messages", "label"], label="greeting")[0] == "messages"
+
+
+def test_a_format_that_is_named_is_taken() -> None:
+    assert _choose(["messages", "chosen", "rejected"], format="messages")[0] == "messages"
+    assert _choose(["text", "prompt"], format="text")[0] == "text"
+
+
+@pytest.mark.parametrize(
+    ("task", "found", "keys", "what", "remedy"),
+    [
+        (
+            "pairs", ["messages", "tools"], {},
+            "method.stage: preference (or reward) needs pairs of answers; this file has conversations "
+            "(columns messages, tools)",
+            "use method.stage: sft, or say which column is which, e.g. {format: preference, columns: {prompt: messages",
+        ),
+        (
+            "pairs", ["messages", "label"], {},
+            "needs pairs of answers; this file has answers with a label (columns messages, label)",
+            "use method.preference.loss: kto",
+        ),
+        (
+            "conversations", ["conversations", "chosen", "rejected"], {},
+            "method.stage: sft needs conversations; this file has pairs of answers",
+            "use method.stage: preference",
+        ),
+        (
+            "conversations", ["prompt", "completion", "label"], {},
+            "method.stage: sft needs conversations; this file has answers with a label",
+            "or say which column is which, e.g. {format: prompt_completion",
+        ),
+        (
+            "singles", ["prompt", "chosen", "rejected"], {},
+            "method.preference.loss: kto needs answers with a label; this file has pairs of answers",
+            "use method.stage: preference",
+        ),
+        ("text", ["messages"], {}, "method.stage: pretrain needs text; this file has conv", "use method.stage: sft"),
+        ("text", ["content"], {}, "no format fits the columns content", "{format: text, columns: {text: content}}"),
+        (
+            "text", ["text"], {"format": "alpaca"},
+            "method.stage: pretrain needs text; the format alpaca is for conversations",
+            "use method.stage: sft, or format: text",
+        ),
+        (
+            "singles", ["prompt", "completion"], {"format": "unpaired"},
+            "the format unpaired needs the columns prompt, completion and label; this file has: prompt, completion",
+            "{format: unpaired",
+        ),
+    ],
+)  # fmt: skip
+def test_data_of_another_kind(task: Task, found: list[str], keys: dict[str, Any], what: str, remedy: str) -> None:
+    with pytest.raises(DataError) as raised:
+        _choose(found, task, **keys)
+    assert what in raised.value.what
+    assert remedy in raised.value.remedy
 
 
 def test_an_optional_column_may_be_missing_from_the_first_row() -> None:

@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.data.conversation import BadRow, Conversation
-from ascendtune.data.format.text import convert, matches
+from ascendtune.data.conversation import BadRow, Conversation, Text
+from ascendtune.data.format.text import convert, convert_to_text, matches
 
 
 def test_the_row_is_what_the_model_says() -> None:
     assert convert({"text": "Once."}) == Conversation([{"role": "assistant", "content": "Once."}])
 
 
+def test_or_a_text_as_it_is() -> None:
+    assert convert_to_text({"text": " Once.\n"}) == Text(" Once.\n")
+
+
 @pytest.mark.parametrize("value", ["", "  \n", None, 3])
 def test_a_row_without_text_is_bad(value: object) -> None:
     assert isinstance(convert({"text": value}), BadRow)
+    assert isinstance(convert_to_text({"text": value}), BadRow)
 
 
 def test_other_formats_go_first() -> None:

@@ -1,0 +1,90 @@
+"""What preference and unpaired rows share: a prompt in any form, and an answer to it that alone is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Conversation
+from ascendtune.data.format import alpaca, sharegpt
+from ascendtune.data.format.turns import is_text, listed, not_text
+
+PROMPT_WORDS = ("prompt", "instruction", "input", "history", "conversations", "messages", "system", "tools")
+_FORMS = ("prompt", "conversations", "messages")
+
+
+def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
+    """The row's prompt, answered by its column `name`.
+
+    The prompt is a text or a list of turns (`prompt`, `conversations`, `messages`), or an instruction with its input.
+    The answer is a text, a turn, or a list of turns; a list that does not begin with the assistant is a whole
+    conversation and repeats the prompt, if there is one.
+    """
+    answer = row.get(name)
+    if answer is None or answer == []:
+        return BadRow("no answer", f"{name} is missing or empty")
+    prompt = next((row[form] for form in _FORMS if row.get(form) is not None), None)
+    if prompt is None and row.get("instruction") is not None:
+        return only_the_last_turn(alpaca.convert({**row, "output": answer}))
+    if prompt is None:
+        turns = listed(answer)
+        if not isinstance(turns, list):
+            return BadRow("no question", f"{name} is not a list of turns, and there is no prompt")
+        return conversation(row, turns)
+    # A prompt that is a text stays one, even where it looks like JSON.
+    question = _turns(prompt if row.get("prompt") is not None else listed(prompt), "human", "prompt")
+    if isinstance(question, BadRow):
+        return question
+    if isinstance(answer, list) and _is_whole(answer):
+        if not _repeats(answer, question):
+            return BadRow("prompts that differ", f"{name} is a whole conversation, but not about this prompt")
+        return conversation(row, answer)
+    reply = _turns(answer, "gpt", name)
+    return reply if isinstance(reply, BadRow) else conversation(row, [*question, *reply])
+
+
+def conversation(row: Mapping[str, Any], turns: Any) -> Conversation | BadRow:
+    """Turns in ShareGPT's or OpenAI's words, with the row's system message and tools."""
+    values = {"conversations": turns, "tools": row.get("tools"), "system": row.get("system")}
+    return only_the_last_turn(sharegpt.convert(values))
+
+
+def only_the_last_turn(made: Conversation | BadRow) -> Conversation | BadRow:
+    """The conversation with all but the last turn as context."""
+    if isinstance(made, BadRow):
+        return made
+    *earlier, last = made.messages
+    if not last.get("train", True):
+        return BadRow("no label", "the last turn has weight 0")
+    for message in earlier:
+        if message["role"] == "assistant":
+            message["train"] = False
+    return made
+
+
+def _turns(value: Any, speaker: str, name: str) -> list[Any] | BadRow:
+    """A text or a turn as a list of turns; a list stays."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        return [value]
+    return [{"from": speaker, "value": value}] if is_text(value) else not_text(name, value)
+
+
+def _is_whole(turns: list[Any]) -> bool:
+    """Whether a list of turns is a conversation rather than an answer."""
+    return _speaker(turns[0]) not in (None, "assistant", "gpt", "function_call")
+
+
+def _repeats(turns: list[Any], question: list[Any]) -> bool:
+    """Whether a conversation holds the question. It may be in other words, and with a system message before it."""
+    said = [_content(turn) for turn in turns]
+    return all(_content(turn) in said for turn in question)
+
+
+def _speaker(turn: Any) -> Any:
+    return turn.get("role", turn.get("from")) if isinstance(turn, dict) else None
+
+
+def _content(turn: Any) -> Any:
+    return turn.get("content", turn.get("value")) if isinstance(turn, dict) else None

@@ -1,0 +1,48 @@
+"""Preference: two answers to one prompt, of which one was chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Pair
+from ascendtune.data.format.answer import PROMPT_WORDS, answered
+from ascendtune.data.json_rows import kind_of
+
+GIVES = ("pairs",)
+WORDS = ("chosen", "rejected", "margin", *PROMPT_WORDS)
+
+
+def matches(columns: Collection[str]) -> bool:
+    return "chosen" in columns and "rejected" in columns
+
+
+def convert(row: Mapping[str, Any]) -> Pair | BadRow:
+    """The conversations must be the same up to the last turn. `margin` says by how much the chosen answer is better."""
+    chosen = answered(row, "chosen")
+    if isinstance(chosen, BadRow):
+        return chosen
+    rejected = answered(row, "rejected")
+    if isinstance(rejected, BadRow):
+        return rejected
+    if chosen.messages[:-1] != rejected.messages[:-1]:
+        return BadRow("prompts that differ", "chosen and rejected differ before the last turn")
+    if chosen.messages[-1] == rejected.messages[-1]:
+        return BadRow("chosen and rejected are the same")
+    margin = _number(row.get("margin"))
+    return margin if isinstance(margin, BadRow) else Pair(chosen, rejected, margin)
+
+
+def _number(value: Any) -> float | BadRow:
+    if value is None or value == "":
+        return 0.0
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    return number if math.isfinite(number) else BadRow("margin is not a number", f"margin is {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float) else kind_of(value)

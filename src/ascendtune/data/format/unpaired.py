@@ -1,0 +1,54 @@
+"""Unpaired preference: one answer to a prompt, and whether it is a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Single
+from ascendtune.data.format import alpaca
+from ascendtune.data.format.answer import PROMPT_WORDS, answered, conversation, only_the_last_turn
+from ascendtune.data.format.turns import listed
+from ascendtune.data.json_rows import kind_of
+
+GIVES = ("singles",)
+WORDS = ("completion", "label", "output", "kto_tag", *PROMPT_WORDS)
+
+_BODIES = ({"prompt", "completion"}, {"messages"}, {"conversations"}, {"instruction", "output"})
+_TRUTHS = {"true": True, "false": False}
+
+
+def matches(columns: Collection[str]) -> bool:
+    return ("label" in columns or "kto_tag" in columns) and any(body.issubset(columns) for body in _BODIES)
+
+
+def is_marked(row: Mapping[str, Any]) -> bool:
+    """Whether the label says good or bad, as data for this format do, and not something else."""
+    return isinstance(_label_of(row), bool)
+
+
+def convert(row: Mapping[str, Any]) -> Single | BadRow:
+    """`label` (or `kto_tag`) is true for a good answer."""
+    if row.get("completion") is not None:
+        made = answered(row, "completion")
+    elif row.get("instruction") is not None:
+        made = only_the_last_turn(alpaca.convert(row))
+    elif (turns := row.get("messages") or row.get("conversations")) is not None:
+        made = conversation(row, listed(turns))
+    else:
+        return BadRow("no answer", "there is neither a completion nor a conversation")
+    if isinstance(made, BadRow):
+        return made
+    label = _label_of(row)
+    if isinstance(label, str) and label.strip().lower() in _TRUTHS:
+        # CSV holds only text.
+        label = _TRUTHS[label.strip().lower()]
+    if not isinstance(label, bool):
+        shown = repr(label) if isinstance(label, str | int | float) else kind_of(label)
+        return BadRow("label is not true or false", f"it is {shown}")
+    return Single(made, label)
+
+
+def _label_of(row: Mapping[str, Any]) -> Any:
+    label = row.get("label")
+    return row.get("kto_tag") if label is None else label

@@ -1,0 +1,130 @@
+"""From texts to shards of tokens, all of them learnt; a long text becomes several rows, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ascendtune.data.conversation import Text
+from ascendtune.data.outcome import NOTHING_TO_LEARN, TOO_LONG, Outcome
+from ascendtune.data.shards import MOST_SHARDS, Progress, processes_for, write_shards
+from ascendtune.data.store import Int32, ShardWriter, count_labels
+from ascendtune.data.tokenizer import Tokenizer
+
+_CHARACTERS_PER_BATCH = 1_000_000
+_CHARACTERS_PER_SHARD = 1_000_000
+_CHARACTERS_PER_EXTRA_PROCESS = 2_000_000
+
+
+def tokenize_texts(
+    texts: Sequence[Text],
+    tokenizer: Tokenizer,
+    directory: Path,
+    *,
+    max_length: int,
+    on_long_row: Literal["truncate", "drop", "fail"],
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Write `texts` as a `TokenDataset` into `directory`, an empty one.
+
+    A text begins with what the tokenizer itself puts before a text (BOS, or nothing) and ends with EOS. One that is
+    longer than `max_length` is split into rows of that length one after the other, of which the last one ends with EOS;
+    `drop` and `fail` leave it out and list it in the outcome.
+
+    Raises:
+        MachineError: the disk is full or read-only, or a process was killed.
+    """
+    job = _Job(texts, tokenizer, max_length, split=on_long_row == "truncate")
+    characters = np.array([len(each.text) for each in texts], np.int64)
+    in_all = int(characters.sum())
+    return write_shards(
+        directory,
+        _cut(characters, max(_CHARACTERS_PER_SHARD, in_all // MOST_SHARDS)),
+        job.write,
+        processes=processes_for(processes, in_all // _CHARACTERS_PER_EXTRA_PROCESS),
+        progress=progress,
+    )
+
+
+def _cut(characters: np.ndarray[tuple[int], np.dtype[np.int64]], size: int) -> list[range]:
+    """Ranges of rows of about `size` characters, at least one row each."""
+    number_of = (np.cumsum(characters) - characters) // size
+    begins = [0, *(np.flatnonzero(np.diff(number_of)) + 1).tolist(), len(characters)]
+    return [range(begin, end) for begin, end in pairwise(begins)]
+
+
+@dataclass
+class _Job:
+    texts: Sequence[Text]
+    tokenizer: Tokenizer
+    max_length: int
+    split: bool
+
+    def __post_init__(self) -> None:
+        eos = self.tokenizer.eos_id
+        self._prefix = self.tokenizer.text_prefix
+        self._suffix = [] if eos is None else [eos]
+
+    def write(self, rows: range, writer: ShardWriter) -> Outcome:
+        total = Outcome()
+        for batch in self._batches(rows):
+            self._write_batch(batch, writer, total)
+        return total
+
+    def _batches(self, rows: range) -> Iterator[range]:
+        """So many rows at once that their encodings, a hundred bytes a token, fit into memory."""
+        begin, characters = rows.start, 0
+        for number in rows:
+            characters += len(self.texts[number].text)
+            if characters >= _CHARACTERS_PER_BATCH:
+                yield range(begin, number + 1)
+                begin, characters = number + 1, 0
+        if begin < rows.stop:
+            yield range(begin, rows.stop)
+
+    def _write_batch(self, rows: range, writer: ShardWriter, total: Outcome) -> None:
+        texts = [self.texts[number].text for number in rows]
+        # Nobody asks where a token stands in the text, and not noting it saves a fifth of the time.
+        encodings = self.tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+        tokens: list[int] = []
+        offsets = [0]
+        for number, encoding in zip(rows, encodings, strict=True):
+            ids = [*self._prefix, *encoding.ids, *self._suffix]
+            pieces = self._pieces(number, len(ids), total)
+            if pieces:
+                offsets += [len(tokens) + end for end in pieces]
+                tokens += ids
+        input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
+        labels: Int32 = input_ids
+        writer.write(input_ids, labels, where)
+        total.tokens += len(tokens)
+        total.labelled_tokens += int(count_labels(labels, where).sum())
+
+    def _pieces(self, number: int, length: int, total: Outcome) -> list[int]:
+        """Where each row of tokens ends that a text of `length` tokens becomes; none for a text that is dropped."""
+        most = self.max_length
+        total.saw(length)
+        if length > most and not self.split:
+            total.dropped.append((number, TOO_LONG, f"{length:,} tokens"))
+            return []
+        if length < 2:
+            total.dropped.append((number, NOTHING_TO_LEARN, f"{length:,} tokens"))
+            return []
+        ends = [*range(most, length, most), length]
+        if length % most == 1 and most > 2:
+            # A row of one token would teach nothing: it gets the last one of the row before.
+            ends[-2] -= 1
+        total.rows += 1
+        if len(ends) > 1:
+            total.split_rows += 1
+            total.pieces += len(ends)
+        return ends
+
+
+__all__ = ["tokenize_texts"]

@@ -1,0 +1,53 @@
+"""Columns and turns of other names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Single, Source
+from ascendtune.data.format.choose import choose_format
+from ascendtune.data.spec import DatasetSpec, Task
+
+TAGS = {"from": "speaker", "value": "text", "human": "Q", "gpt": "A", "system": "S"}
+TURNS = [{"speaker": "Q", "text": "2+3?"}, {"speaker": "A", "text": "5"}]
+
+
+def _made(row: dict[str, Any], task: Task = "conversations", **spec: Any) -> Any:
+    _, convert = choose_format(DatasetSpec(path="x", **spec), [RawRow(row, 1, _Nowhere())], task)
+    return convert(row)
+
+
+class _Nowhere(Source):
+    def place(self, number: int) -> str:
+        return f"x:{number}"
+
+
+def test_null_leaves_a_column_unread() -> None:
+    row = {"instruction": "Add.", "input": "2 and 3", "output": "5", "system": "Be brief."}
+    made = _made(row, columns={"input": None, "system": None})
+    assert made == Conversation([{"role": "user", "content": "Add."}, {"role": "assistant", "content": "5"}])
+    with pytest.raises(Exception, match="needs the columns? "):
+        _made(row, format="alpaca", columns={"output": None})
+
+
+def test_turns_in_other_words() -> None:
+    made = _made(
+        {"talk": [{"speaker": "S", "text": "Be brief."}, *TURNS]}, columns={"conversations": "talk"}, tags=TAGS
+    )
+    assert [message["role"] for message in made.messages] == ["system", "user", "assistant"]
+    assert made.messages[2]["content"] == "5"
+
+
+def test_a_speaker_without_a_tag_is_nobody() -> None:
+    made = _made({"conversations": [{"speaker": "gpt", "text": "x"}, *TURNS]}, tags=TAGS)
+    assert isinstance(made, BadRow) and made.reason == "unknown role"
+
+
+def test_answers_in_other_words() -> None:
+    row = {"conversations": TURNS[:1], "chosen": TURNS[1], "rejected": {"speaker": "A", "text": "6"}}
+    pair = _made(row, "pairs", tags=TAGS)
+    assert isinstance(pair, Pair) and pair.rejected.messages[-1]["content"] == "6"
+    single = _made({"conversations": TURNS, "label": False}, "singles", tags=TAGS)
+    assert isinstance(single, Single) and not single.desirable

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.conversation import BadRow, Conversation, Pair
+from ascendtune.data.format.preference import convert, matches
+
+SYSTEM = {"role": "system", "content": "s"}
+USER = {"role": "user", "content": "q"}
+EARLIER = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "then", "train": False}]
+GOOD, POOR = {"role": "assistant", "content": "good"}, {"role": "assistant", "content": "poor"}
+SPOKEN = [{"from": "human", "value": "before"}, {"from": "gpt", "value": "then"}, {"from": "human", "value": "q"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+def turns(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """As a file has them: without our own key."""
+    return [{key: value for key, value in message.items() if key != "train"} for message in messages]
+
+
+ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "alpaca": ({"instruction": "q", "chosen": "good", "rejected": "poor"}, [USER]),
+    "alpaca with all columns": (
+        {"instruction": "q", "input": "i", "system": "s", "history": [["before", "then"]],
+         "chosen": "good", "rejected": "poor"},
+        [SYSTEM, *EARLIER, {"role": "user", "content": "q\ni"}],
+    ),
+    "sharegpt": (
+        {"conversations": SPOKEN, "chosen": {"from": "gpt", "value": "good"},
+         "rejected": {"from": "gpt", "value": "poor"}, "system": "s"},
+        [SYSTEM, *EARLIER, USER],
+    ),
+    "sharegpt, answers as text": (
+        {"conversations": SPOKEN, "chosen": "good", "rejected": "poor"}, [*EARLIER, USER],
+    ),
+    "messages before two turns": (
+        {"messages": turns(SYSTEM, *EARLIER, USER), "chosen": GOOD, "rejected": POOR}, [SYSTEM, *EARLIER, USER],
+    ),
+    "texts": ({"prompt": "q", "chosen": "good", "rejected": "poor", "system": "s"}, [SYSTEM, USER]),
+    "texts that look like JSON": (
+        {"prompt": "[1]", "chosen": "good", "rejected": "poor"}, [{"role": "user", "content": "[1]"}],
+    ),
+    "messages": ({"prompt": turns(*EARLIER, USER), "chosen": [GOOD], "rejected": [POOR]}, [*EARLIER, USER]),
+    "a text and two messages": ({"prompt": "q", "chosen": [GOOD], "rejected": [POOR]}, [USER]),
+    "implicit prompt": (
+        {"chosen": turns(*EARLIER, USER, GOOD), "rejected": turns(*EARLIER, USER, POOR)}, [*EARLIER, USER],
+    ),
+    "implicit prompt, as JSON in a table": (
+        {"chosen": '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "good"}]',
+         "rejected": '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "poor"}]'},
+        [USER],
+    ),
+    "implicit prompt, spoken": (
+        {"chosen": [*SPOKEN, {"from": "gpt", "value": "good"}],
+         "rejected": [*SPOKEN, {"from": "gpt", "value": "poor"}]},
+        [*EARLIER, USER],
+    ),
+    "whole conversations that repeat the prompt": (
+        {"prompt": "q", "chosen": [USER, GOOD], "rejected": [USER, POOR], "messages": [USER, GOOD]}, [USER],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_form_is_the_same_pair(name: str) -> None:
+    row, prompt = ROWS[name]
+    assert matches(row)
+    assert convert(row) == Pair(Conversation([*prompt, GOOD]), Conversation([*prompt, POOR]))
+
+
+def test_tools_and_margin() -> None:
+    made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", "tools": [TOOL], "margin": 1.5})
+    assert isinstance(made, Pair)
+    assert (made.chosen.tools, made.rejected.tools, made.margin) == ([TOOL], [TOOL], 1.5)
+
+
+@pytest.mark.parametrize(("value", "margin"), [(None, 0), ("", 0), (2, 2), ("0.25", 0.25)])
+def test_margins(value: object, margin: float) -> None:
+    made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", "margin": value})
+    assert isinstance(made, Pair) and made.margin == margin
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"chosen": None}, "no answer"),
+        ({"rejected": ""}, "no answer"),
+        ({"rejected": []}, "no answer"),
+        ({"prompt": ""}, "no question"),
+        ({"prompt": None}, "no question"),
+        ({"chosen": 3}, "not text"),
+        ({"prompt": 3}, "not text"),
+        ({"rejected": "good"}, "chosen and rejected are the same"),
+        ({"rejected": [{"role": "user", "content": "other"}, POOR]}, "prompts that differ"),
+        ({"prompt": None, "chosen": [USER, GOOD], "rejected": [SYSTEM, USER, POOR]}, "prompts that differ"),
+        ({"chosen": [{**GOOD, "weight": 0}]}, "no label"),
+        ({"chosen": [GOOD, USER]}, "ends without an assistant turn"),
+        ({"margin": "much"}, "margin is not a number"),
+        ({"margin": True}, "margin is not a number"),
+        ({"margin": float("nan")}, "margin is not a number"),
+    ],
+)
+def test_bad_rows(changes: dict[str, Any], reason: str) -> None:
+    made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", **changes})
+    assert isinstance(made, BadRow) and made.reason == reason

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.conversation import BadRow, Conversation, Single
+from ascendtune.data.format.unpaired import convert, matches
+
+USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+EARLIER = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "then", "train": False}]
+SAID = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "then"}]
+SPOKEN = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+
+ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "prompt and completion": ({"prompt": "q", "completion": "a", "label": True}, [USER]),
+    "as messages": ({"prompt": [*SAID, USER], "completion": [ANSWER], "label": True}, [*EARLIER, USER]),
+    "messages": ({"messages": [*SAID, USER, ANSWER], "label": True}, [*EARLIER, USER]),
+    "messages of LLaMA-Factory": ({"messages": [USER, ANSWER], "kto_tag": True}, [USER]),
+    "sharegpt": ({"conversations": SPOKEN, "kto_tag": True}, [USER]),
+    "alpaca": (
+        {"instruction": "q", "input": "i", "output": "a", "kto_tag": True}, [{"role": "user", "content": "q\ni"}],
+    ),
+    "from CSV": ({"prompt": "q", "completion": "a", "label": "True"}, [USER]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_form_is_the_same_answer(name: str) -> None:
+    row, prompt = ROWS[name]
+    assert matches(row)
+    assert convert(row) == Single(Conversation([*prompt, ANSWER]), desirable=True)
+
+
+def test_an_undesirable_answer() -> None:
+    assert convert({"prompt": "q", "completion": "a", "label": False}) == Single(
+        Conversation([USER, ANSWER]), desirable=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"label": None}, "label is not true or false"),
+        ({"label": 1}, "label is not true or false"),
+        ({"label": "good"}, "label is not true or false"),
+        ({"completion": None}, "no answer"),
+        ({"completion": " "}, "no answer"),
+        ({"prompt": None}, "no question"),
+        ({"completion": [{**ANSWER, "weight": 0}]}, "no label"),
+    ],
+)
+def test_bad_rows(changes: dict[str, Any], reason: str) -> None:
+    made = convert({"prompt": "q", "completion": "a", "label": True, **changes})
+    assert isinstance(made, BadRow) and made.reason == reason
