@@ -13,7 +13,7 @@ class Entry(NamedTuple):
 
 
 GROUPS = {
-    "recipe": "Check a recipe, or print the schema of all recipes.",
+    "recipe": "Check or convert a recipe, or print the schema of all recipes.",
     "runs": "Look at run directories.",
 }
 
@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Say what keeps this machine from training, and what to do."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "recipe check": Entry("ascendtune.cli.recipe_check:check", "Check a recipe without starting anything."),
+    "recipe convert": Entry("ascendtune.cli.recipe_convert:convert", "Print a LLaMA-Factory recipe as one of ours."),
     "recipe schema": Entry("ascendtune.cli.recipe_schema:schema", "Print the JSON schema that editors complete from."),
     "runs list": Entry("ascendtune.cli.runs_list:list_runs", "List runs: state, step, loss, speed, age."),
     "runs show": Entry("ascendtune.cli.runs_show:show", "Show one run: data, versions, choices, checkpoints."),

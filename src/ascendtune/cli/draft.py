@@ -89,7 +89,7 @@ def look_at_data(path: str) -> DataFacts:
     rows = list(islice(read_rows(DatasetSpec(path=path), fetch_dataset(path)), _ROWS_LOOKED_AT))
     found = list(dict.fromkeys(column for row in rows for column in row.values))
     columns = _guessed_columns(found)
-    name, convert = choose_format(DatasetSpec(path=path, columns=columns), rows)
+    name, convert = choose_format(DatasetSpec(path=path, columns={**columns}), rows)
     made = [convert(row.values) for row in rows]
     return DataFacts(path, name, columns, found, [each for each in made if isinstance(each, Conversation)])
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="The recipe, ours or LLaMA-Factory's.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
@@ -35,7 +35,7 @@ def check(
     longest = max(map(len, facts))
     for name, value in facts.items():
         print(f"  {name.ljust(longest)}  {value}")
-    for sentence in checked.without_effect(origins):
+    for sentence in (*checked.notes, *checked.without_effect(origins)):
         warn(sentence)
 
 

@@ -15,7 +15,7 @@ from ascendtune.cli.terminal import width
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="The recipe, ours or LLaMA-Factory's.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. optim.learning_rate=1e-4."),
@@ -57,7 +57,7 @@ def train(
     loaded, origins = Recipe.load_with_origins(recipe, overrides or [])
     visible = visible_devices()
     chosen = choose(visible, count=devices, ids=device_ids, cores=cpu_count())
-    for message in (*loaded.without_effect(origins), visible.note, chosen.warning):
+    for message in (*loaded.notes, *loaded.without_effect(origins), visible.note, chosen.warning):
         if message:
             warn(message)
     with Progress(sys.stderr) as progress:

@@ -45,6 +45,8 @@ class Document:
     values: dict[str, Any]
     source: str
     places: dict[Path_, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the user, where the values were translated from somebody else's words."""
 
     def place(self, path: Path_) -> str:
         """Where `path` stands, or the nearest thing around it."""
@@ -89,7 +91,8 @@ def read_document(path: Path) -> Document:
         raise RecipeError(
             f"cannot be read: {error.strerror}", remedy="check the path and its permissions", where=path
         ) from error
-    return parse_document(text, str(path))
+    # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
+    return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path))
 
 
 def parse_document(text: str, source: str) -> Document:

@@ -42,8 +42,10 @@ class DatasetSpec(Section):
     """How often each row is seen per epoch: 0.5 takes every second row (seeded), 2 takes each twice."""
     limit: int | None = Field(default=None, ge=1)
     """Read at most this many rows."""
-    columns: dict[str, str] = {}
-    """Our word -> the file's column, e.g. `{prompt: question, completion: answer}`."""
+    columns: dict[str, str | None] = {}
+    """Our word -> the file's column, e.g. `{prompt: question, completion: answer}`; null leaves a column unread."""
+    tags: dict[Literal["from", "value", "human", "gpt", "observation", "function_call", "system"], str] = {}
+    """ShareGPT's word -> the file's, in turns: `{from: role, value: content, human: user, gpt: assistant}`."""
     system: str | None = None
     """A system message for rows that have none."""
 
@@ -61,7 +63,7 @@ class DataSection(Section):
     eval_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Hold out this share of the training rows (seeded) for the evaluation loss, when `eval` is not given."""
     template: str = "auto"
-    """`auto` (the model's own chat template), chatml, llama3, qwen, alpaca, plain, or a path to a Jinja file."""
+    """`auto` (the model's own chat template), a name (chatml, llama3, qwen, …), or a path to a Jinja file."""
     max_length: int = Field(default=2048, ge=2, le=1_048_576)
     """Tokens a row may have, and tokens a packed sequence holds."""
     packing: Literal["auto"] | bool = "auto"

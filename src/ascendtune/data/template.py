@@ -17,7 +17,11 @@ from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
 from ascendtune.data.spans import Refused, Rendered, find_spans
 from ascendtune.data.tokenizer import Tokenizer
 
-NAMED = ("chatml", "llama3", "qwen", "alpaca", "plain")
+NAMED = (
+    "chatml", "llama3", "qwen", "qwen3", "qwen3_nothink", "mistral", "glm4", "intern2", "deepseek3", "baichuan2",
+    "gemma", "phi", "alpaca", "human_assistant", "plain",
+)  # fmt: skip
+"""Names that `data.template` knows; each is a file in `templates/`."""
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from ascendtune.core.config import (
     Contradiction,
@@ -21,6 +22,8 @@ from ascendtune.core.config import (
 )
 from ascendtune.data.spec import DataSection
 from ascendtune.train.combination import first_refusal
+from ascendtune.train.llamafactory.recognise import is_theirs
+from ascendtune.train.llamafactory.translate import translate
 from ascendtune.train.method import MethodSection
 from ascendtune.train.parallel import ParallelSection
 
@@ -205,6 +208,8 @@ class Recipe(Section):
     deterministic: bool = False
     """Only operations that give the same bits every time; slower on accelerators."""
 
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Recipe:
         has_data = bool(self.data.eval or self.data.eval_fraction)
@@ -237,16 +242,34 @@ class Recipe(Section):
     @classmethod
     def load_with_origins(cls, path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[str, str]]:
         """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
+        document = cls.read(path, overrides)
+        recipe = validate(cls, document)
+        recipe._notes = tuple(document.notes)
+        return recipe, origins_of(recipe, document)
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Document:
+        """The values of a recipe file, ours or LLaMA-Factory's, as a document of ours; not checked against the types.
+
+        Raises:
+            RecipeError: unreadable, or a recipe of LLaMA-Factory's that cannot be translated.
+        """
         document = read_document(Path(path))
+        if is_theirs(document, cls.model_fields):
+            document = translate(document, os.environ)
         apply_overrides(document, overrides)
         _let_overrides_win(document, overrides)
-        recipe = validate(cls, document)
-        return recipe, origins_of(recipe, document)
+        return document
 
     @classmethod
     def check(cls, values: dict[str, Any], source: str = "recipe") -> Recipe:
         """A recipe from plain values, with the same messages as a file."""
         return validate(cls, Document(values, source))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user of LLaMA-Factory wants to know of a recipe of theirs; empty for ours."""
+        return self._notes
 
     def to_yaml(self) -> str:
         return to_yaml(self)

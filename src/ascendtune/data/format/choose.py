@@ -12,6 +12,7 @@ from typing import Any
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import RawRow
 from ascendtune.data.format import text, unpaired
+from ascendtune.data.format.mapping import available, translated
 from ascendtune.data.spec import DatasetSpec, Task
 
 Convert = Callable[[Mapping[str, Any]], Any]
@@ -71,7 +72,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
         name = spec.format if spec.format != "auto" else of_task[0] if len(of_task) == 1 else None
         if name and name in fitting:
             convert: Convert = text.convert_to_text if task == "text" else _module(name).convert
-            return name, _renaming(convert, spec.columns) if spec.columns else convert
+            return name, translated(convert, spec)
         elsewhere = fitting and not of_task and not name
         complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
         complaint = complaint or _unfit(name, columns, of_task, task)
@@ -81,7 +82,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
 
 def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], task: Task) -> list[str]:
     """The formats that the columns fit, those for preferences last."""
-    words = {column for column in columns if column not in spec.columns.values()} | set(spec.columns)
+    words = available(spec, columns)
     fitting = [name for name in FORMATS if _module(name).matches(words)]
     if task != "singles" and "unpaired" in fitting and not any(unpaired.is_marked(row.values) for row in rows):
         # Conversations may have labels of all kinds.
@@ -96,16 +97,6 @@ def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
     if task == "conversations" and not {"preference", "unpaired"}.isdisjoint(fitting):
         return []
     return [name for name in fitting if task in _module(name).GIVES]
-
-
-def _renaming(convert: Convert, columns: Mapping[str, str]) -> Convert:
-    taken = set(columns.values())
-
-    def renamed(row: Mapping[str, Any]) -> Any:
-        kept = {column: value for column, value in row.items() if column not in taken}
-        return convert(kept | {word: row.get(column) for word, column in columns.items()})
-
-    return renamed
 
 
 def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
@@ -144,7 +135,7 @@ def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tup
     for word, column in spec.columns.items():
         if word not in words:
             return f"columns: '{word}' is no word of the format {spec.format}", _nearest(word, words, "words")
-        if column not in columns:
+        if column is not None and column not in columns:
             return f"columns: there is no column '{column}'", _nearest(column, columns, "columns")
     return None
 

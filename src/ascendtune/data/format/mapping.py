@@ -1,0 +1,58 @@
+"""What a data set's own columns and turns are called, in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from ascendtune.data.format.turns import listed
+from ascendtune.data.spec import DatasetSpec
+
+Made = TypeVar("Made")
+
+
+def available(spec: DatasetSpec, columns: Collection[str]) -> set[str]:
+    """The words that a row has: those that `spec.columns` maps to a column, and columns that it does not mention."""
+    mapped = {word for word, column in spec.columns.items() if column is not None}
+    return mapped | {column for column in columns if column not in {*spec.columns, *spec.columns.values()}}
+
+
+def translated(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) -> Callable[[Mapping[str, Any]], Made]:
+    """`convert`, for rows in the words of the file."""
+    columns, taken = spec.columns, {*spec.columns, *spec.columns.values()}
+
+    def in_our_words(row: Mapping[str, Any]) -> Made:
+        kept = {column: value for column, value in row.items() if column not in taken}
+        ours = {word: row.get(column) for word, column in columns.items() if column is not None}
+        return convert(kept | ours)
+
+    renamed = in_our_words if columns else convert
+    return _with_tags(renamed, spec) if spec.tags else renamed
+
+
+def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) -> Callable[[Mapping[str, Any]], Made]:
+    """Turns, wherever they stand in a row, in ShareGPT's words. A speaker that no tag names is nobody's."""
+    speaker, value = spec.tags.get("from", "from"), spec.tags.get("value", "value")
+    ours = {theirs: word for word, theirs in spec.tags.items() if word not in ("from", "value")}
+
+    def turn(given: Any) -> Any:
+        if not isinstance(given, dict) or speaker not in given:
+            return given
+        kept = {key: rest for key, rest in given.items() if key not in (speaker, value)}
+        said = given[speaker]
+        named = ours.get(said, f"{said} (no tag names it)") if isinstance(said, str) else said
+        return kept | {"from": named, "value": given.get(value)}
+
+    def in_our_words(row: Mapping[str, Any]) -> Made:
+        values = {column: listed(content) if column in _OF_TURNS else content for column, content in row.items()}
+        return convert(
+            {
+                column: [turn(each) for each in content] if isinstance(content, list) else turn(content)
+                for column, content in values.items()
+            }
+        )
+
+    return in_our_words
+
+
+_OF_TURNS = ("conversations", "messages", "prompt", "completion", "chosen", "rejected")

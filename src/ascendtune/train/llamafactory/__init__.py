@@ -1,0 +1,1 @@
+"""How does a LLaMA-Factory recipe become one of ours?"""

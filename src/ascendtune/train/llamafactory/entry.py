@@ -1,0 +1,202 @@
+"""One data set of a dataset_info.json: read, and checked for what is unknown, of the wrong type, or not here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import Any
+
+from ascendtune.core.config import Document, Path_
+from ascendtune.core.errors import RecipeError
+
+KEYS = (
+    "file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name",
+    "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns", "tags",
+)  # fmt: skip
+_MEDIA = ("images", "videos", "audios")
+COLUMNS = {
+    "prompt": "instruction", "query": "input", "response": "output", "history": None,
+    "messages": "conversations", "system": None, "tools": None,
+    "chosen": None, "rejected": None, "kto_tag": None, **dict.fromkeys(_MEDIA),
+}  # fmt: skip
+"""Their column -> its name where an entry has no `columns`. With `columns`, one that it leaves out does not exist."""
+TAGS = {
+    "role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt",
+    "observation_tag": "observation", "function_tag": "function_call", "system_tag": "system",
+}  # fmt: skip
+"""Their tag -> our word for it. The same holds: with `tags`, one that is left out does not exist."""
+_FORMATTING = ("alpaca", "sharegpt", "openai")
+_HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
+
+
+class Entry:
+    """What the list says of one data set.
+
+    Args:
+        stage: their stage, which decides what a row must hold.
+
+    Attributes:
+        columns: their column -> its name in the file, or None.
+        complaints: what is wrong.
+    """
+
+    def __init__(self, info: Document, name: str, stage: str) -> None:
+        self._info, self.name, self.stage = info, name, stage
+        found = info.values.get(name)
+        self.values: dict[str, Any] = found if isinstance(found, dict) else {}
+        given = self.values.get("columns")
+        self.columns = {key: given.get(key) for key in COLUMNS} if isinstance(given, dict) else dict(COLUMNS)
+        self.formatting = self.values.get("formatting") or "alpaca"
+        self.complaints: list[RecipeError] = []
+
+    def place(self, *path: str) -> str:
+        return self._info.place((self.name, *path))
+
+    @property
+    def is_on_hub(self) -> bool:
+        return any(self.values.get(key) for key in _HUBS)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether a row is a list of turns, not an instruction."""
+        return self.formatting != "alpaca"
+
+    def check(self, place: str, *, modelscope: bool) -> bool:
+        """Whether all that it says is right.
+
+        Args:
+            place: of the list of names in the recipe.
+            modelscope: whether what lies on a hub should come from ModelScope.
+        """
+        if self.name not in self._info.values:
+            remedy = nearest(self.name, self._info.values)
+            self.complaints.append(
+                RecipeError(f"dataset_info.json has no data set '{self.name}'", remedy=remedy, where=place)
+            )
+            return False
+        if not isinstance(self._info.values[self.name], dict):
+            self._complain((), f"'{self.name}' is not a mapping", "write what the data set is: file_name, columns, …")
+            return False
+        self._require_known()
+        self._require_types()
+        if not self.complaints:
+            self._require_a_source(modelscope)
+            self._require_what_is_here()
+            self._require_columns()
+        return not self.complaints
+
+    def _complain(self, path: Path_, what: str, remedy: str) -> None:
+        self.complaints.append(RecipeError(what, remedy=remedy, where=self._info.place((self.name, *path))))
+
+    def _require_known(self) -> None:
+        for part, valid in (("columns", COLUMNS), ("tags", TAGS)):
+            inner = self.values.get(part)
+            for key in inner if isinstance(inner, dict) else ():
+                if key not in valid:
+                    self._complain((part, key), f"unknown key '{self.name}.{part}.{key}'", nearest(key, valid))
+        for key in self.values:
+            if key not in KEYS:
+                self._complain((key,), f"unknown key '{self.name}.{key}'", nearest(key, KEYS))
+
+    def _require_types(self) -> None:
+        for key in (key for key in self.values if key in KEYS):
+            value = self.values[key]
+            if value is not None and (expected := _mismatch(key, value)):
+                self._complain((key,), f"'{self.name}.{key}: {value}' is not possible", f"it should be {expected}")
+        if self.formatting not in _FORMATTING:
+            what = f"'{self.name}.formatting: {self.formatting}' is not possible"
+            self._complain(("formatting",), what, nearest(str(self.formatting), _FORMATTING))
+
+    def _require_a_source(self, modelscope: bool) -> None:
+        values, name = self.values, self.name
+        instead = "download it and give file_name"
+        if self.is_on_hub:
+            if modelscope and values.get("ms_hub_url"):
+                what = f"{name}: USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version"
+                remedy = f"{instead}; or unset the variable, and set HF_ENDPOINT to a mirror"
+                self._complain(("ms_hub_url",), what, remedy)
+            elif not values.get("hf_hub_url"):
+                key = "ms_hub_url" if values.get("ms_hub_url") else "om_hub_url"
+                what = f"{name}: downloads from this hub are not in this version"
+                self._complain((key,), what, f"{instead}, or give hf_hub_url")
+            return
+        for key in ("script_url", "cloud_file_name"):
+            if values.get(key):
+                self._complain((key,), f"{name}: {key} is not in this version", f"{instead}, or give hf_hub_url")
+                return
+        if not values.get("file_name"):
+            self._complain((), f"{name}: neither file_name nor hf_hub_url is given", "add one of them")
+
+    def _require_what_is_here(self) -> None:
+        values, name = self.values, self.name
+        for word in _MEDIA:
+            if self.columns[word]:
+                what = f"{name}: images, video and sound are not in this version"
+                self._complain(("columns", word), what, "use text alone")
+        if "[" in str(values.get("split") or ""):
+            self._complain(("split",), f"{name}: a split cannot be cut here", "use max_samples, or cut the file")
+        if values.get("subset") and values.get("folder"):
+            what = f"{name}: subset and folder together are not in this version"
+            self._complain(("folder",), what, "keep one of them")
+        if not self.has_turns and self.columns["tools"]:
+            what = f"{name}: tools in rows of instructions are not in this version"
+            self._complain(("columns", "tools"), what, "use formatting: sharegpt")
+        if self.has_turns and (tags := values.get("tags")):
+            for tag in ("role_tag", "content_tag"):
+                if not tags.get(tag):
+                    what = f"{name}: tags has no {tag}: with `tags`, what is not listed does not exist"
+                    self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"')
+
+    def _require_columns(self) -> None:
+        """That the stage finds what it needs: where it does not, theirs drops every row or stops in the middle."""
+        name, stage, columns = self.name, self.stage, self.columns
+        at = ("columns",) if "columns" in self.values else ()
+        wants_pairs = stage in ("rm", "dpo")
+        if wants_pairs and not self.values.get("ranking"):
+            remedy = (
+                'name another data set; or, if it has pairs, add "ranking": true, and to columns chosen and rejected'
+            )
+            self._complain(at, f"{name} holds no pairs, which stage: {stage} needs", remedy)
+            return
+        if self.values.get("ranking") and not wants_pairs:
+            what = f"{name} holds pairs, which stage: {stage} cannot use"
+            self._complain(("ranking",), what, "use stage dpo or rm, or another data set")
+            return
+        if stage == "pt" and (self.has_turns or columns["query"] or columns["history"]):
+            what = f"{name}: stage pt takes one column of text"
+            self._complain(at, what, 'say which: "columns": {"prompt": "text"}')
+            return
+        for word in self._needed():
+            if not columns[word]:
+                what = f"{name}: columns has no '{word}': LLaMA-Factory would drop every row, or stop"
+                self._complain(at, what, f'add "{word}": the name of the column')
+
+    def _needed(self) -> list[str]:
+        if self.stage == "pt":
+            return ["prompt"]
+        question = ["messages"] if self.has_turns else [] if self.columns["query"] else ["prompt"]
+        if self.stage in ("rm", "dpo"):
+            return [*question, "chosen", "rejected"]
+        answer = [] if self.has_turns else ["response"]
+        return [*question, *answer, *(["kto_tag"] if self.stage == "kto" else [])]
+
+
+def nearest(word: str, valid: Collection[str]) -> str:
+    """A remedy for a word that is none of `valid`."""
+    close = difflib.get_close_matches(word, valid, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(list(valid)[:20])}"
+
+
+def _mismatch(key: str, value: Any) -> str | None:
+    """What the value should have been, or None when it is that."""
+    match key:
+        case "columns" | "tags":
+            right = isinstance(value, dict) and all(isinstance(each, str | None) for each in value.values())
+            return None if right else "a mapping of names to names"
+        case "ranking":
+            return None if isinstance(value, bool) else "true or false"
+        case "num_samples":
+            right = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            return None if right else "a whole number above 0"
+        case _:
+            return None if isinstance(value, str) else "text"

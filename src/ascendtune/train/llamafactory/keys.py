@@ -1,0 +1,117 @@
+"""LLaMA-Factory's keys that become keys of ours: their types, their defaults, and what they turn into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["text", "whole number", "number", "truth", "names", "text or truth", "text or mapping"] | tuple[str, ...]
+"""`names` is a list, or text with commas; a tuple holds the values that are possible."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One of their keys."""
+
+    kind: Kind
+    default: Any
+    becomes: str
+    """What it turns into: a key of ours, or several, or words."""
+    copied: bool = False
+    """The value goes to `becomes` as it is."""
+    filled: bool = False
+    """Where the recipe does not set it, its default is written all the same: ours is another one."""
+
+
+_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd")
+_PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo")
+
+TRANSLATED: dict[str, Key] = {
+    # What is trained.
+    "model_name_or_path": Key("text", None, "model.path"),
+    "model_revision": Key("text", "main", "model.revision"),
+    "trust_remote_code": Key("truth", False, "model.trust_remote_code", copied=True),
+    "flash_attn": Key(("auto", "disabled", "sdpa", "fa2", "fa3"), "auto", "model.attention"),
+    "train_from_scratch": Key("truth", False, "model.init"),
+    "add_tokens": Key("names", None, "model.new_tokens"),
+    "add_special_tokens": Key("names", None, "model.new_tokens"),
+    "disable_gradient_checkpointing": Key("truth", False, "memory.gradient_checkpointing"),
+    # On what.
+    "dataset": Key("names", None, "data.train"),
+    "eval_dataset": Key("names", None, "data.eval"),
+    "dataset_dir": Key("text", "data", "data.train, data.eval: path"),
+    "max_samples": Key("whole number", None, "data.train, data.eval: limit"),
+    "default_system": Key("text", None, "data.train, data.eval: system"),
+    "val_size": Key("number", 0.0, "data.eval_fraction"),
+    "template": Key("text", None, "data.template"),
+    "cutoff_len": Key("whole number", 2048, "data.max_length"),
+    "packing": Key("truth", None, "data.packing"),
+    "neat_packing": Key("truth", False, "data.packing"),
+    "train_on_prompt": Key("truth", False, "data.loss_on"),
+    "enable_thinking": Key("truth", True, "data.template"),
+    "preprocessing_num_workers": Key("whole number", None, "data.processes", copied=True),
+    # By which method.
+    "stage": Key(("pt", "sft", "rm", "ppo", "dpo", "kto"), "sft", "method.stage"),
+    "finetuning_type": Key(("lora", "oft", "freeze", "full"), "lora", "method.tuner"),
+    "lora_rank": Key("whole number", 8, "method.lora.rank", copied=True),
+    "lora_alpha": Key("number", None, "method.lora.alpha", copied=True),
+    "lora_dropout": Key("number", 0.0, "method.lora.dropout", copied=True),
+    "lora_target": Key("names", "all", "method.lora.target"),
+    "additional_target": Key("names", None, "method.lora.modules_to_save", copied=True),
+    "adapter_name_or_path": Key("names", None, "method.lora.start_from"),
+    "use_rslora": Key("truth", False, "method.lora.rslora", copied=True),
+    "use_dora": Key("truth", False, "method.lora.dora", copied=True),
+    "pissa_init": Key("truth", False, "method.lora.init"),
+    "loraplus_lr_ratio": Key("number", None, "method.lora.plus_ratio", copied=True),
+    "freeze_trainable_layers": Key("whole number", 2, "method.freeze.last_layers, method.freeze.first_layers"),
+    "freeze_trainable_modules": Key("names", "all", "method.freeze.modules"),
+    "freeze_extra_modules": Key("names", None, "method.freeze.extra", copied=True),
+    "pref_loss": Key(_PREF_LOSSES, "sigmoid", "method.preference.loss"),
+    "pref_beta": Key("number", 0.1, "method.preference.beta", copied=True),
+    "pref_ftx": Key("number", 0.0, "method.preference.sft_weight", copied=True),
+    "dpo_label_smoothing": Key("number", 0.0, "method.preference.label_smoothing", copied=True),
+    "simpo_gamma": Key("number", 0.5, "method.preference.simpo_gamma", copied=True),
+    "kto_chosen_weight": Key("number", 1.0, "method.preference.desirable_weight", copied=True),
+    "kto_rejected_weight": Key("number", 1.0, "method.preference.undesirable_weight", copied=True),
+    "ref_model": Key("text", None, "method.preference.reference", copied=True),
+    # How far and how long.
+    "learning_rate": Key("number", 5e-5, "optim.learning_rate", copied=True, filled=True),
+    "lr_scheduler_type": Key("text", "linear", "optim.scheduler"),
+    "warmup_ratio": Key("number", None, "optim.warmup_ratio"),
+    "warmup_steps": Key("number", 0, "optim.warmup_steps"),
+    "num_train_epochs": Key("number", 3.0, "optim.epochs"),
+    "max_steps": Key("whole number", -1, "optim.max_steps"),
+    "optim": Key(_OPTIMIZERS, "adamw_torch_fused", "optim.optimizer"),
+    "weight_decay": Key("number", 0.0, "optim.weight_decay", copied=True),
+    "adam_beta1": Key("number", 0.9, "optim.beta1", copied=True),
+    "adam_beta2": Key("number", 0.999, "optim.beta2", copied=True),
+    "adam_epsilon": Key("number", 1e-8, "optim.epsilon", copied=True),
+    "max_grad_norm": Key("number", 1.0, "optim.max_grad_norm"),
+    "per_device_train_batch_size": Key("whole number", 8, "batch.per_device", copied=True, filled=True),
+    "gradient_accumulation_steps": Key("whole number", 1, "batch.accumulate", copied=True, filled=True),
+    "seed": Key("whole number", 42, "seed", copied=True),
+    "full_determinism": Key("truth", False, "deterministic", copied=True),
+    # On what machine.
+    "bf16": Key("truth", False, "precision"),
+    "fp16": Key("truth", False, "precision"),
+    "pure_bf16": Key("truth", False, "precision, model.dtype"),
+    "deepspeed": Key("text or mapping", None, "parallel.strategy, parallel.deepspeed"),
+    "fsdp": Key("names", None, "parallel.strategy, parallel.fsdp"),
+    "fsdp_config": Key("text or mapping", None, "parallel.strategy, parallel.fsdp"),
+    # What is kept and shown.
+    "do_train": Key("truth", False, "needed: without it LLaMA-Factory trains nothing"),
+    "output_dir": Key("text", "trainer_output", "run_dir, name"),
+    "logging_steps": Key("number", 500, "track.every_steps", copied=True, filled=True),
+    "save_steps": Key("number", 500, "checkpoint.every_steps"),
+    "save_strategy": Key(("steps", "epoch", "no", "best"), "steps", "checkpoint.every_steps"),
+    "save_total_limit": Key("whole number", None, "checkpoint.keep"),
+    "resume_from_checkpoint": Key("text or truth", None, "checkpoint.resume"),
+    "eval_strategy": Key(("no", "steps", "epoch"), "no", "eval.every_steps"),
+    "eval_steps": Key("number", None, "eval.every_steps"),
+    "load_best_model_at_end": Key("truth", False, "checkpoint.best", copied=True),
+    "early_stopping_steps": Key("whole number", None, "eval.early_stop.patience", copied=True),
+    "report_to": Key("names", "none", "track.tensorboard"),
+}
+
+ALIASES = {"evaluation_strategy": "eval_strategy"}
+"""Older names that their users still write."""

@@ -1,0 +1,184 @@
+"""LLaMA-Factory's keys that ask for something that is not here: each is an error that names an alternative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class Refused(NamedTuple):
+    """One of their keys. With its default, null or false it asks for nothing and is accepted."""
+
+    default: Any
+    what: str
+    remedy: str
+
+
+def _refused() -> Iterator[tuple[str, Refused]]:
+    for what, remedy, keys in _GROUPS:
+        for key, default in keys.items():
+            yield key, Refused(default, what, remedy)
+
+
+_GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        "quantised training is not in this version",
+        "remove it: lora beside a frozen bf16 base (bf16: true) needs no quantisation library",
+        {"quantization_bit": None, "ref_model_quantization_bit": None, "export_quantization_bit": None},
+    ),
+    (
+        "this optimiser is not in this version",
+        "remove it: AdamW is used; lora, or deepspeed with offloading, needs less memory too",
+        {
+            "use_galore": False, "use_apollo": False, "use_badam": False, "use_adam_mini": False, "use_muon": False,
+            "optim_args": None, "optim_target_modules": None,
+        },
+    ),
+    (
+        "this loss is not in this version",
+        "remove it: the loss is cross-entropy",
+        {
+            "use_dft_loss": False, "use_asft_loss": False, "use_eaft_loss": False, "label_smoothing_factor": 0.0,
+            "neftune_noise_alpha": None, "moe_aux_loss_coef": None,
+        },
+    ),
+    (
+        "this term of a preference loss is not in this version",
+        "remove it",
+        {"pref_bco_weight": 0.0, "ld_alpha": None},
+    ),
+    (
+        "FP8 training is not in this version",
+        "remove it and keep bf16: true",
+        {"fp8": False, "fp8_enable_fsdp_float8_all_gather": False},
+    ),
+    (
+        "KTransformers is not in this version",
+        "remove it: parallel.strategy fsdp or deepspeed divides a model that is too large for one device",
+        {"use_kt": False},
+    ),
+    (
+        "tensor, pipeline, context and expert parallelism (Megatron) are not in this version",
+        "remove it: deepspeed: ZERO3.json or fsdp: full_shard divides the weights",
+        {
+            "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "expert_model_parallel_size": 1,
+            "context_parallel_size": 1, "sequence_parallel": False, "use_mca": False, "use_hyper_parallel": False,
+            "parallelism_config": None,
+        },
+    ),
+    (
+        "images, video and sound are not in this version",
+        "remove it and train a text model on text",
+        {
+            "image_max_pixels": 589_824, "image_min_pixels": 1024, "image_do_pan_and_scan": False,
+            "crop_to_patches": False, "video_max_pixels": 65_536, "video_min_pixels": 256, "video_fps": 2.0,
+            "video_maxlen": 128, "use_audio_in_video": False, "audio_sampling_rate": 16_000, "media_dir": None,
+            "freeze_language_model": False,
+        },
+    ),
+    (
+        "this form of fine-tuning is not in this version",
+        "remove it: finetuning_type lora, freeze or full",
+        {"use_llama_pro": False, "mixture_of_depths": None, "shift_attn": False, "create_new_adapter": False},
+    ),
+    (
+        "this way of changing a model at load is not in this version",
+        "save the changed model once and give its directory as model_name_or_path",
+        {
+            "rope_scaling": None, "new_special_tokens_config": None, "init_special_tokens": "noise_init",
+            "split_special_tokens": False, "use_fast_tokenizer": True, "adapter_folder": None,
+            "upcast_layernorm": False,
+        },
+    ),
+    (
+        "this way of reading data is not in this version",
+        "remove it: all data sets are read whole, shuffled together, and tokenised once into a cache on disk",
+        {
+            "streaming": False, "mix_strategy": "concat", "interleave_probs": None, "disable_shuffling": False,
+            "train_sampling_strategy": "random", "group_by_length": False, "sortish_sampler": False,
+            "dataloader_drop_last": False, "eval_on_each_dataset": False,
+        },
+    ),
+    (
+        "learning the last answer alone is not in this version",
+        "mark earlier turns in the data instead: messages with \"loss_weight\": 0",
+        {"mask_history": False},
+    ),
+    (
+        "another way of writing tools is not in this version",
+        "remove it: tools are written as the template writes them",
+        {"tool_format": None},
+    ),
+    (
+        "this adapter of a second model is not in this version",
+        "merge it once with `ascendtune merge` and give the result as ref_model",
+        {"ref_model_adapters": None},
+    ),
+    (
+        "PPO is not in this version",
+        "use stage: dpo, the nearest",
+        {"reward_model": None, "reward_model_adapters": None, "reward_model_quantization_bit": None},
+    ),
+    (
+        "this learning rate is not in this version",
+        "remove it",
+        {"loraplus_lr_embedding": 1e-6, "lr_scheduler_kwargs": None},
+    ),
+    (
+        "a batch size that is looked for is not in this version",
+        "set per_device_train_batch_size",
+        {"auto_find_batch_size": False},
+    ),
+    (
+        "the loss is always divided by the labelled tokens of all devices",
+        "remove it",
+        {"average_tokens_across_devices": True},
+    ),
+    (
+        "generating answers is not a part of training here",
+        "train first, then: ascendtune generate RUN --file QUESTIONS",
+        {"do_predict": False, "predict_with_generate": False},
+    ),
+    (
+        "only the evaluation loss is compared",
+        "remove it, or write eval_loss",
+        {"metric_for_best_model": None, "greater_is_better": None},
+    ),
+    (
+        "a token does not belong into a recipe, which is copied into the run directory",
+        "remove it and set the environment variable HF_TOKEN",
+        {"hf_hub_token": None, "ms_hub_token": None, "om_hub_token": None, "hub_token": None, "swanlab_api_key": None},
+    ),
+    (
+        "the cache of downloads is chosen by the environment",
+        "remove it and set HF_HOME",
+        {"cache_dir": None},
+    ),
+    (
+        "uploading is not a part of training here",
+        "remove it; `hf upload REPOSITORY RUN/model` does it afterwards",
+        {"push_to_hub": False, "export_hub_model_id": None},
+    ),
+    (
+        "this tracker is not in this version",
+        "remove it: report_to: tensorboard; every number is in metrics.jsonl too",
+        {"use_swanlab": False},
+    ),
+    (
+        "several nodes are not in this version",
+        "remove it and start on one node; parallel.strategy fsdp or deepspeed fits larger models",
+        {"master_addr": None, "master_port": None},
+    ),
+    (
+        "this device is chosen at the start",
+        "remove it; --devices and --device-ids choose, ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hide devices",
+        {"use_cpu": False},
+    ),
+    (
+        "profiling is not in this version",
+        "remove it; metrics.jsonl has the seconds of every phase of a step",
+        {"enable_torch_profiler": False, "profile_modules": None},
+    ),
+)  # fmt: skip
+
+REFUSED: dict[str, Refused] = dict(_refused())

@@ -1,0 +1,72 @@
+"""LLaMA-Factory's templates by name: those whose text is written here too, and those that are not.
+
+`make compat` renders conversations with theirs, read from their source distribution, and with ours, and compares.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+SAME = {
+    "alpaca": "alpaca",
+    "baichuan2": "baichuan2",
+    "chatml": "chatml",
+    "deepseek3": "deepseek3",
+    "default": "human_assistant",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3": "gemma",
+    "glm4": "glm4",
+    "intern2": "intern2",
+    "llama3": "llama3",
+    "mistral": "mistral",
+    "phi": "phi",
+    "qwen": "qwen",
+    "qwen3": "qwen3",
+    "qwen3_nothink": "qwen3_nothink",
+    "qwen3_5_nothink": "chatml",
+    "smollm": "chatml",
+    "yi": "chatml",
+}
+"""Their name -> the value of data.template that writes the same text."""
+
+WITHOUT_THOUGHT = {"qwen3": "qwen3_nothink"}
+"""Their template -> the one to use with enable_thinking: false."""
+
+_MULTIMODAL = (
+    "dots_ocr", "ernie_vl", "gemma3n", "gemma4", "gemma4n", "glm4v", "glm4_5v", "glm_ocr", "granite3_vision",
+    "intern_vl", "intern_s1", "keye_vl", "kimi_vl", "lfm2_vl", "llama4", "mllama", "llava", "llava_next",
+    "llava_next_llama3", "llava_next_mistral", "llava_next_qwen", "llava_next_yi", "llava_next_video",
+    "llava_next_video_mistral", "llava_next_video_yi", "mimo_vl", "minicpm_v", "minicpm_v_4_6", "minicpm_o",
+    "mistral_small", "ministral3", "paligemma", "paligemma_chat", "pixtral", "qwen2_audio", "qwen2_omni",
+    "qwen3_omni", "qwen3_omni_nothink", "qwen2_vl", "qwen3_vl", "qwen3_vl_nothink", "video_llava", "yi_vl",
+    "youtu_vl",
+)  # fmt: skip
+_OTHERS = (
+    "aeva", "bailing", "bailing_v2", "breeze", "chatglm3", "chatml_de", "cohere", "cpm4", "dbrx", "deepseek",
+    "deepseekcoder", "deepseekr1", "empty", "ernie", "ernie_nothink", "exaone", "falcon", "falcon_h1", "fewshot",
+    "glm4_7", "glm4_moe", "glmz1", "gpt_oss", "granite3", "granite4", "hunyuan", "hunyuan_small", "hy3", "index",
+    "lfm2", "llama2", "llama2_zh", "mimo", "mimo_v2", "minimax1", "minimax2", "ministral", "moonlight", "olmo",
+    "openchat", "openchat-3.6", "opencoder", "phi4", "phi4_mini", "phi_small", "qwen3_5", "qwen3_6", "sailor",
+    "seed_coder", "seed_oss", "smollm2", "solar", "starchat", "telechat2", "vicuna", "xuanyuan", "youtu", "yuan",
+    "zephyr",
+)  # fmt: skip
+NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
+"""Every template of theirs that is known here."""
+
+_INSTEAD = "remove `template`: the model's own chat template is used; or write data.template=FILE.jinja at the start"
+
+
+def template_of(name: str) -> str | tuple[str, str]:
+    """The value of data.template, or what is wrong and what to do."""
+    if name in SAME:
+        return SAME[name]
+    if name in _MULTIMODAL:
+        return f"template: {name} is of a multimodal model, and these are not in this version", (
+            "train a text model on text"
+        )
+    if name in _OTHERS:
+        return f"template: {name} is not written here", _INSTEAD
+    close = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.6)
+    suggestion = f"did you mean '{close[0]}'? " if close else ""
+    return f"LLaMA-Factory has no template '{name}'", f"{suggestion}Or {_INSTEAD}"
