@@ -123,12 +123,10 @@ class Tokenizer:
 
     @property
     def text_prefix(self) -> list[int]:
-        """Ids that stand before a text without a chat template, as transformers puts them there: BOS or nothing.
+        """Ids that stand before a text without a chat template: BOS, or nothing.
 
-        `add_bos_token` of tokenizer_config.json decides; where it is not given, what tokenizer.json adds to a text.
+        As in transformers 5, tokenizer.json decides (its post-processor), not `add_bos_token` in tokenizer_config.json.
         """
-        if "add_bos_token" in self.config or "add_eos_token" in self.config:
-            return [self.bos_id] if self.config.get("add_bos_token") and self.bos_id is not None else []
         plain, whole = self.encode("a"), list[int](self.backend.encode("a").ids)
         places = range(len(whole) - len(plain) + 1)
         return whole[: next((at for at in places if whole[at : at + len(plain)] == plain), 0)]

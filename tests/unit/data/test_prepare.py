@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.data import fingerprint as fingerprints
 from ascendtune.data.prepare import Prepared, open_prepared, prepare
+from ascendtune.data.report import lines as lines_of
 from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
 
@@ -91,6 +93,47 @@ def test_keys_that_change_tokens_change_the_fingerprint(change: str, data: Path,
     one = fingerprint_of(section(data), model)
     assert fingerprint_of(section(data, **CHANGES[change]), model) != one
     assert fingerprint_of(section(data, packing=False, processes=2), model) == one
+
+
+def test_the_task_changes_the_fingerprint(data: Path, model: Path) -> None:
+    assert len({fingerprint_of(section(data), model, task=task) for task in get_args(Task)}) == len(get_args(Task))
+
+
+def test_pairs_are_rows_from_file_to_report(model: Path, tmp_path: Path) -> None:
+    lines = [
+        {"prompt": f"Question {n}?", "chosen": f"Yes {n}", "rejected": "No" if n else f"Yes {n}", "margin": n}
+        for n in range(20)
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DataError, match="1 of 20 rows cannot be trained on") as raised:
+        prepare(section(file), model, task="pairs", seed=1, cache=tmp_path)
+    assert f"{file}:1: chosen and rejected are the same" in raised.value.what
+    # What all learns, a comparison of answers must not see.
+    recipe = section(file, on_bad_row="skip", eval_fraction=0.2, loss_on="all")
+    prepared = prepare(recipe, model, task="pairs", seed=1, cache=tmp_path)
+    train, held_out = TokenDataset.open(prepared.train), TokenDataset.open(prepared.eval or tmp_path)
+    report = prepared.report
+    assert (report.rows_read, report.rows_dropped, report.rows_held_out, report.rows_kept) == (20, 1, 4, 15)
+    assert (len(train), len(held_out), train.group_size) == (30, 8, 2)
+    assert sorted([*train.values.tolist(), *held_out.values.tolist()]) == list(range(1, 20))
+    assert sum(count for _, count in report.length_histogram) == 30
+    assert train.row(0)[1][0] == -100
+
+
+def test_texts_need_no_chat_template(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    base = make_model(eos_token="<|endoftext|>")
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"Once upon a time there were {n} cats, and all were happy.\n" for n in range(30)))
+    recipe = section(file, template="auto", max_length=8)
+    prepared = prepare(recipe, base, task="text", seed=1, cache=tmp_path)
+    dataset, report = TokenDataset.open(prepared.train), prepared.report
+    assert (report.rows_read, report.rows_kept, report.split_rows, report.pieces) == (30, 30, 30, len(dataset))
+    assert f"split: 30 texts into {len(dataset)} rows" in lines_of(report)
+    assert (prepared.chat_template, prepared.stop_ids) == ("", (prepared.eos_id,))
+    assert open_prepared(prepared.directory) == replace(prepared, cached=True)
+    with pytest.raises(RecipeError, match="no chat template"):
+        prepare(recipe, base, seed=1, cache=tmp_path)
 
 
 @pytest.mark.parametrize(
