@@ -32,12 +32,6 @@ REFUSALS = (
     ),
     # Not built yet.
     Refusal(
-        lambda recipe: recipe.method.stage != "sft",
-        "this stage is not in this version",
-        "use method.stage: sft",
-        ("method", "stage"),
-    ),
-    Refusal(
         lambda recipe: recipe.method.tuner == "freeze",
         "freezing layers is not in this version",
         "use method.tuner: lora",

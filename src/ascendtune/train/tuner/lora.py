@@ -25,7 +25,7 @@ def add_adapter(model: Any, section: MethodSection) -> Any:
         if isinstance(names, list):
             _require_modules(model, f"method.lora.{key}", names)
     config = LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM",
         target_modules=lora.target,
         r=lora.rank,
         lora_alpha=scale_of(lora),

@@ -1,0 +1,155 @@
+"""Reward and preference runs: what the first loss must be, and that no way of sharing the work changes the curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.rundir import RunDir
+from ascendtune.train import attempt
+from ascendtune.train.prepare import prepare_run
+from ascendtune.train.recipe import Recipe
+from tests.integration.train.pairs import write_pairs, write_singles
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train, Trained
+
+ROWS = 22
+"""Five steps of four rows; the sixth has two."""
+BETA = 0.1
+AT_FIRST = {"sigmoid": math.log(2), "hinge": 1.0, "ipo": 1 / (4 * BETA**2), "kto": 0.5}
+
+Asking = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("preferences")
+    return {
+        "pairs": write_pairs(directory / "pairs.jsonl", ROWS, margins=True),
+        "singles": write_singles(directory / "singles.jsonl", ROWS),
+    }
+
+
+@pytest.fixture
+def asking(files: dict[str, Path]) -> Asking:
+    """Changes to the recipe for a loss (or `reward`), on its data."""
+
+    def make(loss: str, **changes: Any) -> dict[str, Any]:
+        stage = {"stage": "reward"} if loss == "reward" else {"stage": "preference", "preference": {"loss": loss}}
+        method = {**stage, **changes.pop("method", {})}
+        data = {"train": str(files["singles" if loss == "kto" else "pairs"]), **changes.pop("data", {})}
+        return {"method": method, "data": data, "optim": {"learning_rate": 1e-3, "epochs": 1}, **changes}
+
+    return make
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+@pytest.mark.parametrize("loss", AT_FIRST)
+def test_the_first_loss_is_the_closed_form(train: Train, asking: Asking, loss: str, tuner: str) -> None:
+    for packing in (True, False):
+        run = train(**asking(loss, method={"tuner": tuner}, data={"packing": packing}, name=f"{loss}-{packing}"))
+        assert run.losses()[0] == pytest.approx(AT_FIRST[loss], rel=1e-6)
+        assert len(run.losses()) == 6 and min(run.losses()) < AT_FIRST[loss]
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "orpo", "simpo", "reward"])
+def test_learning_tells_the_answers_apart(train: Train, asking: Asking, loss: str) -> None:
+    changes = asking(loss)
+    run = train(**(changes | {"optim": {"learning_rate": 3e-3, "epochs": 8}}))
+    accuracy, margin = run.curve("accuracy"), run.curve("margin")
+    assert sum(accuracy[-6:]) / 6 > 0.9 and margin[-1] > margin[0]
+    assert run.losses()[-1] < run.losses()[0]
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo", "orpo", "simpo", "reward"])
+def test_packing_accumulation_and_ranks_do_not_change_the_curve(
+    train: Train, train_on_ranks: Any, asking: Asking, loss: str
+) -> None:
+    whole = train(**asking(loss))
+    others = [
+        train(**asking(loss, data={"packing": True}, name="packed")),
+        train(**asking(loss, batch={"per_device": 1, "accumulate": 4}, name="accumulated")),
+        train_on_ranks(2, **asking(loss, batch={"per_device": 2}, name="ranks")),
+    ]
+    for each in others:
+        _same(each, whole)
+
+
+def test_kto_on_two_ranks_is_kto_on_one(train: Train, train_on_ranks: Any, asking: Asking) -> None:
+    """The divergence is a mean over a micro-batch of all ranks, so accumulation may change it and ranks may not."""
+    whole = train(**asking("kto"))
+    _same(train_on_ranks(2, **asking("kto", batch={"per_device": 2}, name="ranks")), whole)
+    _same(train(**asking("kto", data={"packing": True}, name="packed")), whole)
+
+
+def _same(found: Trained, expected: Trained) -> None:
+    for key in ("loss", "grad_norm", *(name for name in ("margin", "kl") if name in next(expected.run.read_metrics()))):
+        assert found.curve(key) == pytest.approx(expected.curve(key), rel=1e-5, abs=1e-6), key
+
+
+def test_another_model_as_the_reference(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
+    from transformers import AutoConfig
+
+    other = variant(AutoConfig.from_pretrained(tiny_model), lambda model: model.lm_head.weight.mul_(1.5))
+    itself = train(**asking("sigmoid"))
+    compared = train(**asking("sigmoid", method={"preference": {"reference": str(other)}}, name="other"))
+    assert compared.losses()[0] != pytest.approx(itself.losses()[0], rel=1e-3)
+    same = train(**asking("sigmoid", method={"preference": {"reference": str(tiny_model)}}, name="same"))
+    assert same.losses() == pytest.approx(itself.losses(), rel=1e-5)
+
+
+def test_a_resumed_run_keeps_its_reference(recipe: Callable[..., Recipe], train: Train, asking: Asking) -> None:
+    """The weights of a resumed run are no reference any more: what was computed at first is kept."""
+    whole = train(**asking("sigmoid", checkpoint={"every_steps": 2}))
+    changes = asking("sigmoid", checkpoint={"every_steps": 2, "resume": "auto"}, name="again")
+    short = {"learning_rate": 1e-3, "epochs": None, "max_steps": 6}
+    run = prepare_run(recipe(**(changes | {"optim": short})), {}).run
+    assert run is not None
+    attempt.train(run)
+    before = run.reference("train").read_bytes()
+    run.update(state="stopped", resume_from=str(run.checkpoint(4)))
+    attempt.train(run)
+    assert run.reference("train").read_bytes() == before
+    assert [each["loss"] for each in RunDir(run.path).read_metrics()] == whole.losses()
+
+
+def test_evaluation_tells_accuracy(train: Train, asking: Asking, files: dict[str, Path]) -> None:
+    run = train(**asking("sigmoid", data={"eval": str(files["pairs"])}, eval={"every_steps": 3}))
+    evaluations = run.evaluations()
+    assert [each["step"] for each in evaluations] == [3, 6]
+    assert all(0 <= each["accuracy"] <= 1 and math.isfinite(each["loss"]) for each in evaluations)
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_a_reward_model_is_loaded_by_its_class(train: Train, asking: Asking, tuner: str, tiny_model: Path) -> None:
+    from peft import AutoPeftModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    run = train(**asking("reward", method={"tuner": tuner})).run
+    if tuner == "full":
+        model = AutoModelForSequenceClassification.from_pretrained(run.model)
+    else:
+        model = AutoPeftModelForSequenceClassification.from_pretrained(run.model, num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
+    batch = tokenizer(["good diet", "sleep tips atom clips"], return_tensors="pt", padding=True)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    with torch.no_grad():
+        scores = model.eval()(**batch).logits
+    assert scores.shape == (2, 1) and torch.isfinite(scores).all()
+
+
+def test_a_reference_that_knows_fewer_tokens(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(tiny_model)
+    config.vocab_size = 100
+    small = variant(config)
+    with pytest.raises(RecipeError, match="the reference model knows 100 tokens"):
+        train(**asking("sigmoid", method={"preference": {"reference": str(small)}}))
