@@ -18,6 +18,7 @@ _GOES_ON = f"{_CHECKPOINT}::test_a_run_goes_on_bit_by_bit"
 _COLLATE, _PLAN = "tests/unit/data/test_collate.py", "tests/unit/data/test_plan.py"
 _PREPARE, _TOKENIZE = "tests/unit/data/test_prepare.py", "tests/unit/data/test_tokenize.py"
 _SPANS = "tests/unit/data/test_spans.py"
+_GROUPS, _SPLIT = "tests/unit/data/test_groups.py", "tests/unit/data/test_split.py"
 _ATTENTION, _CROSS_ENTROPY = "tests/unit/train/test_attention.py", "tests/unit/train/test_cross_entropy.py"
 _FINGERPRINT = f"{_PREPARE}::test_contents_change_the_fingerprint"
 
@@ -217,6 +218,55 @@ FAULTS = [
         _PLAN,
     ),
     Fault(
+        "data/collate.py",
+        "[group * size + within for",
+        "[group + within for",
+        "chosen answers are compared with those of other pairs",
+        _COLLATE,
+    ),
+    Fault(
+        "data/collate.py",
+        'np.searchsorted(ends, batch.target_index, side="right")',
+        "np.searchsorted(ends, batch.target_index)",
+        "the first token of an answer counts for another document",
+        _COLLATE,
+    ),
+    Fault(
+        "data/groups.py",
+        "others = [*rows[1:], rows[0]]",
+        "others = rows",
+        "KTO compares with the row's own answer",
+        _GROUPS,
+    ),
+    Fault(
+        "data/format/answer.py",
+        'message["train"] = False',
+        'message["train"] = True',
+        "answers before the last one count in preferences",
+        "tests/unit/data/format/test_preference.py",
+    ),
+    Fault(
+        "data/tokenize.py",
+        "self.groups.values[written]",
+        "self.groups.values[: len(written)]",
+        "labels and margins of other rows after one is dropped",
+        _GROUPS,
+    ),
+    Fault(
+        "data/split.py",
+        "ids = [*self._prefix, *encoding.ids, *self._suffix]",
+        "ids = [*self._prefix, *encoding.ids]",
+        "no EOS after texts: the model never stops",
+        _SPLIT,
+    ),
+    Fault(
+        "data/split.py",
+        "ends = [*range(most, length, most), length]",
+        "ends = [min(most, length)]",
+        "the rest of a long text is lost",
+        _SPLIT,
+    ),
+    Fault(
         "data/store.py",
         "learnt[starts] = False",
         "pass",
@@ -270,6 +320,13 @@ FAULTS = [
     Fault(
         "data/fingerprint.py", '"tokenizer": tokenizer', '"tokenizer": len(tokenizer)', "tokens of another tokenizer",
         _FINGERPRINT, quick=True,
+    ),
+    Fault(
+        "data/fingerprint.py",
+        '"task": task',
+        '"task": ""',
+        "tokens of another stage",
+        f"{_PREPARE}::test_the_task_changes_the_fingerprint",
     ),
     Fault("data/fingerprint.py", '"code": _code_version()', '"code": ""', "tokens of old code", _FINGERPRINT),
     Fault(

@@ -110,7 +110,7 @@ def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
 def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tuple[str, str]:
     need, found = _NEEDS[task], _NEEDS[_module(name).GIVES[0]]
     what = f"{need.stage} needs {need.rows}; this file has {found.rows} (columns {', '.join(columns)})"
-    return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, columns)}"
+    return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, [])}"
 
 
 def _unfit(name: str | None, columns: Sequence[str], fitting: Sequence[str], task: Task) -> tuple[str, str]:

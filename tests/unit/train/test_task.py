@@ -1,0 +1,28 @@
+"""What the data of a stage has to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.spec import Task
+from ascendtune.train.method import MethodSection
+from ascendtune.train.prepare import _task_of
+
+
+@pytest.mark.parametrize(
+    ("method", "task"),
+    [
+        ({}, "conversations"),
+        ({"stage": "pretrain"}, "text"),
+        ({"stage": "reward"}, "pairs"),
+        ({"stage": "preference"}, "pairs"),
+        ({"stage": "preference", "preference": {"loss": "orpo"}}, "pairs"),
+        ({"stage": "preference", "preference": {"loss": "kto"}}, "singles"),
+        # A loss of another stage says nothing.
+        ({"stage": "reward", "preference": {"loss": "kto"}}, "pairs"),
+    ],
+)
+def test_every_stage_has_its_kind_of_rows(method: dict[str, Any], task: Task) -> None:
+    assert _task_of(MethodSection.model_validate(method)) == task
