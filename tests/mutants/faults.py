@@ -8,6 +8,7 @@ _ALONE = "tests/integration/train/test_{}.py"
 _REFERENCE = _ALONE.format("reference")
 _EQUIVALENCE = _ALONE.format("equivalence")
 _OUTCOME = _ALONE.format("outcome")
+_TUNERS = _ALONE.format("tuners")
 _CHECKPOINT = _ALONE.format("checkpoint")
 _ARCHITECTURES = _ALONE.format("architectures") + "::test_packed_is_padded_is_transformers"
 _GUARD = _ALONE.format("guard")
@@ -136,8 +137,8 @@ FAULTS = [
     ),
     Fault(
         "train/optimizer.py",
-        '"params": [each for each in trainable if each.ndim < 2], "weight_decay": 0.0',
-        '"params": [each for each in trainable if each.ndim < 2], "weight_decay": weight_decay',
+        '"params": others, "weight_decay": 0.0',
+        '"params": others, "weight_decay": weight_decay',
         "weight decay on norms and biases",
         _LINEAR,
     ),
@@ -444,6 +445,49 @@ FAULTS = [
         "else lora.rank",
         "another alpha than the documentation says",
         f"{_OUTCOME}::test_alpha_is_twice_the_rank",
+    ),
+    Fault(
+        "train/tuner/lora.py",
+        "tuned.base_model.set_adapter([TRAINED, *frozen])",
+        "tuned.base_model.set_adapter([TRAINED])",
+        "frozen adapters beside the trained one are left out",
+        f"{_TUNERS}::test_several_adapters_leave_as_one",
+    ),
+    Fault(
+        "train/tuner/fold.py",
+        "terms = [_pairs(tuned, trained, TRAINED), *tuned.companions]",
+        "terms = [_pairs(tuned, trained, TRAINED)]",
+        "what leaves of a PiSSA run holds the weights' principal part once more",
+        f"{_TUNERS}::test_lora_changes_the_adapter_alone",
+        quick=True,
+    ),
+    Fault(
+        "train/tuner/fold.py",
+        " * tuned.get_submodule(layer).scaling[adapter]",
+        "",
+        "adapters of other scales are added as they are",
+        f"{_TUNERS}::test_several_adapters_leave_as_one",
+    ),
+    Fault(
+        "train/tuner/pissa.py",
+        "replace(config, lora_dropout=0.0, modules_to_save=None)",
+        "replace(config, modules_to_save=None)",
+        "dropout on what takes a PiSSA start back",
+        f"{_TUNERS}::test_what_takes_a_pissa_start_back_has_no_dropout",
+    ),
+    Fault(
+        "train/loop.py",
+        'rate * group["learning_rate_factor"]',
+        "rate",
+        "the ratio of LoRA+ has no effect",
+        f"{_TUNERS}::test_the_ratio_of_lora_plus",
+    ),
+    Fault(
+        "train/tuner/freeze.py",
+        "numbered[len(blocks) - last :]",
+        "numbered[-last:]",
+        "no last layers means all of them",
+        f"{_TUNERS}::test_freeze_changes_exactly_what_it_names",
     ),
     Fault(
         "train/model.py",

@@ -46,6 +46,16 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
     return path
 
 
+def fetch_adapter(path_or_id: str) -> Path:
+    """The directory of an adapter; downloaded when it is a hub id. What is in it is the caller's to check.
+
+    Raises:
+        RecipeError: no such path, no such adapter, no access.
+        MachineError: the hub cannot be reached, or the disk is full.
+    """
+    return find_local(path_or_id, "model") or _download(path_or_id, "model", None, _MODEL_FILES, _MODEL_COPIES)
+
+
 def fetch_dataset(
     path_or_id: str, revision: str | None = None, *, split: str | None = None, subset: str | None = None
 ) -> Path:

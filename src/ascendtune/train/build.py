@@ -19,6 +19,7 @@ from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.train import guard
+from ascendtune.train.adapters import Adapter
 from ascendtune.train.batch import BatchMaker
 from ascendtune.train.callback.base import Callback
 from ascendtune.train.callback.stop import StopRequest
@@ -50,7 +51,7 @@ class Built:
     tokenizer: Tokenizer
     chat_template: str
     export_dtype: torch.dtype
-    """The type that the base weights came in; trained weights leave in it."""
+    """In which type weights leave: as the base came in, adapters as they were trained."""
     resolved: dict[str, Any]
     """What every `auto` became, and why: for run.json."""
 
@@ -81,7 +82,7 @@ def build(
     ).to(device.torch_device)  # fmt: skip
     export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method)
+    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
     if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
         warn(
             "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
@@ -132,8 +133,10 @@ def build(
     require_room(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // every)
 
     def optimizer_over_what_is_there() -> torch.optim.Optimizer:
-        fused = device.fuses_optimizer(precision.compute)
-        return make_optimizer(recipe.optim, model.named_parameters(), recipe.learning_rate, fused=fused)
+        return make_optimizer(
+            recipe.optim, model.named_parameters(), recipe.learning_rate,
+            fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+        )  # fmt: skip
 
     module, optimizer = strategy.prepare(objective, precision, optimizer_over_what_is_there)
     checkpointer = Checkpointer(
@@ -233,6 +236,9 @@ def _tell_checkpoint(callbacks: list[Callback], step: int) -> None:
 
 
 def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
+    if recipe.method.tuner == "lora":
+        # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
+        return torch.float32
     if recipe.model.dtype != "auto":
         return DTYPES[recipe.model.dtype]
     source = getattr(config, "dtype", None)

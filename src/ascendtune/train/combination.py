@@ -30,28 +30,26 @@ REFUSALS = (
         "use method.tuner: full, or save the random model first and give its path",
         ("model", "init"),
     ),
-    # Not built yet.
     Refusal(
-        lambda recipe: recipe.method.tuner == "freeze",
-        "freezing layers is not in this version",
-        "use method.tuner: lora",
-        ("method", "tuner"),
+        lambda recipe: recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and recipe.method.lora.dora,
+        "method.lora.init: pissa with dora: DoRA scales the sum of the base and one adapter, PiSSA starts as two",
+        "keep one of them",
+        ("method", "lora", "dora"),
     ),
+    Refusal(
+        lambda recipe: (
+            recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and bool(recipe.method.lora.start_from)
+        ),
+        "method.lora.init: pissa with start_from: an adapter that goes on has its beginning already",
+        "keep one of them",
+        ("method", "lora", "init"),
+    ),
+    # Not built yet.
     Refusal(
         lambda recipe: recipe.parallel.strategy == "deepspeed",
         "DeepSpeed is not in this version",
         "use parallel.strategy: fsdp, which divides the same and offloads to the host too",
         ("parallel", "strategy"),
-    ),
-    Refusal(
-        lambda recipe: (
-            bool(recipe.method.lora.start_from)
-            or recipe.method.lora.init != "zero"
-            or recipe.method.lora.plus_ratio is not None
-        ),
-        "this form of LoRA is not in this version",
-        "use init: zero without start_from and plus_ratio",
-        ("method", "lora"),
     ),
     Refusal(
         lambda recipe: recipe.kernel != "auto",

@@ -11,13 +11,14 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.train.tuner.fold import TRAINED, fold
 
 
 def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_template: str, *, new_tokens: bool) -> None:
     """Write weights (safetensors), config, tokenizer and chat template to `directory`.
 
     Args:
-        tuned: a transformers model, or a PeftModel, of which the adapter alone is written.
+        tuned: a transformers model, or a PeftModel, of which the adapter alone is written (one, where it is a sum).
         chat_template: Jinja text of the template of training: whoever uses the model must speak the same way.
         new_tokens: the embeddings have grown, so an adapter must bring them along.
 
@@ -29,7 +30,8 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         shutil.rmtree(temporary, ignore_errors=True)
         _require_space(exported_parameters(tuned, new_tokens), directory.parent)
         # PEFT would find out by asking the hub for the base model's vocabulary.
-        options = {"save_embedding_layers": new_tokens} if hasattr(tuned, "peft_config") else {}
+        adapted = hasattr(tuned, "peft_config")
+        options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
         try:
             tuned.save_pretrained(temporary, **options)
         except Exception as error:
@@ -37,6 +39,8 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
             if "os error 28" in str(error) or "No space left" in str(error):
                 raise OSError(28, os.strerror(28)) from error
             raise
+        if adapted:
+            fold(tuned, temporary)
         tokenizer.save(temporary, chat_template=chat_template)
         sync_tree(temporary)
         if directory.exists():

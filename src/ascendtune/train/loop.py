@@ -102,7 +102,7 @@ class Loop:
         parts, optimizer = self.parts, self.parts.optimizer
         rate = parts.schedule.learning_rate(self.counters.step)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["learning_rate_factor"]
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
         gradients = [each.grad for each in self._trainable if each.grad is not None]

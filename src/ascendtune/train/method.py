@@ -43,11 +43,12 @@ class LoraSection(Section):
     dora: bool = False
     """Learn magnitude and direction apart (weight-decomposed LoRA)."""
     init: Literal["zero", "pissa"] = "zero"
-    """`zero`: the adapter changes nothing at first; `pissa`: it starts as the principal part of the weights."""
+    """`zero`: the adapter changes nothing at first; `pissa`: what is trained are the weights' principal parts."""
     modules_to_save: list[str] = []
     """Modules that are trained whole and saved with the adapter, e.g. [embed_tokens, lm_head]."""
     start_from: list[str] = []
-    """Adapters to go on from: the last one is trained further, those before it are merged into the base."""
+    """Adapters (directories, runs, hub ids) to go on from: the last is trained further, those before it stay as they
+    are. What is exported holds them all. Rank, alpha, target and form come from the files."""
     plus_ratio: float | None = Field(default=None, ge=1)
     """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
 
@@ -63,6 +64,30 @@ class FreezeSection(Section):
     """Within those layers only modules of these names, e.g. [mlp]; empty: whole layers."""
     extra: list[str] = []
     """Modules outside the layers that train too, e.g. [embed_tokens, lm_head]."""
+
+    @model_validator(mode="after")
+    def _something_trains(self) -> FreezeSection:
+        layers = self.first_layers + self.layers_at_the_end
+        if layers == 0 and self.modules:
+            raise Contradiction(
+                "method.freeze.modules are parts of layers, and no layer is chosen",
+                remedy="set method.freeze.last_layers or first_layers; modules outside the layers go under extra",
+                path=("method", "freeze", "modules"),
+            )
+        if layers == 0 and not self.extra:
+            raise Contradiction(
+                "method.freeze leaves nothing to train",
+                remedy="set method.freeze.last_layers, first_layers or extra",
+                path=("method", "freeze"),
+            )
+        return self
+
+    @property
+    def layers_at_the_end(self) -> int:
+        """`last_layers` with its default filled in."""
+        if self.last_layers is not None:
+            return self.last_layers
+        return 0 if self.first_layers or self.extra else 2
 
 
 class RewardSection(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,14 +12,24 @@ from ascendtune.train.recipe import OptimSection
 
 
 def make_optimizer(
-    section: OptimSection, named_parameters: Iterable[tuple[str, nn.Parameter]], learning_rate: float, *, fused: bool
+    section: OptimSection,
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    learning_rate: float,
+    *,
+    fused: bool,
+    plus_ratio: float | None = None,
 ) -> torch.optim.Optimizer:
     """An optimiser over the trainable parameters; matrices decay, biases and norms do not.
 
+    Every group says as `learning_rate_factor` by what the learning rate of a step is multiplied for it.
+
     Args:
         fused: whether AdamW does all of its step in one kernel.
+        plus_ratio: LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the factor of adapters' B matrices.
     """
-    groups = decay_groups(named_parameters, section.weight_decay)
+    groups = parameter_groups(named_parameters, section.weight_decay, plus_ratio or 1.0)
+    for group in groups:
+        group["lr"] = learning_rate * group["learning_rate_factor"]
     if section.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=learning_rate)
     if section.optimizer == "adafactor":
@@ -39,13 +50,17 @@ def states_of(section: OptimSection) -> int:
     return 2 if section.optimizer in ("auto", "adamw") else 0
 
 
-def decay_groups(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float
-) -> list[dict[str, list[nn.Parameter] | float]]:
-    """Two parameter groups: with weight decay (two or more dimensions), and without (biases, norms, scales)."""
-    trainable = [parameter for _, parameter in named_parameters if parameter.requires_grad]
-    groups: list[dict[str, list[nn.Parameter] | float]] = [
-        {"params": [each for each in trainable if each.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [each for each in trainable if each.ndim < 2], "weight_decay": 0.0},
-    ]
+def parameter_groups(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, plus_ratio: float = 1.0
+) -> list[dict[str, Any]]:
+    """Groups with weight decay (two or more dimensions) and without (biases, norms, scales), B matrices apart."""
+    trainable = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
+    groups = []
+    for factor in sorted({1.0, plus_ratio}):
+        members = [each for name, each in trainable if factor == (plus_ratio if ".lora_B." in name else 1.0)]
+        matrices, others = [each for each in members if each.ndim >= 2], [each for each in members if each.ndim < 2]
+        groups += [
+            {"params": matrices, "weight_decay": weight_decay, "learning_rate_factor": factor},
+            {"params": others, "weight_decay": 0.0, "learning_rate_factor": factor},
+        ]
     return [group for group in groups if group["params"]]

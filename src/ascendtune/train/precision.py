@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.machine.device import Device
 from ascendtune.train.recipe import Recipe
 
@@ -41,6 +41,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
 
     Raises:
         MachineError: the device does not compute the type that is asked for.
+        RecipeError: types do not go together.
     """
     compute = recipe.precision
     reason = "as asked"
@@ -58,4 +59,11 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         # Trained weights are fp32: at small learning rates a bf16 weight does not move. Frozen ones need no more than
         # what they are multiplied in; adapters over them are fp32 in any case.
         weights = compute if recipe.method.tuner == "lora" else "fp32"
+    lora = recipe.method.lora
+    if recipe.method.tuner == "lora" and lora.modules_to_save and compute == "fp32" and weights != "fp32":
+        raise RecipeError(
+            "method.lora.modules_to_save are trained in fp32, and under precision: fp32 nothing brings them together "
+            f"with model.dtype: {weights}",
+            remedy="set model.dtype: auto, or precision: bf16",
+        )
     return Precision(compute, weights, reason, device.torch_device.type)

@@ -20,6 +20,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.train.adapters import Adapter, find_adapters
 from ascendtune.train.method import MethodSection
 from ascendtune.train.recipe import Recipe
 
@@ -39,6 +40,12 @@ _FIXED = (
     "method.lora.rank",
     "method.lora.dora",
     "method.lora.modules_to_save",
+    "method.lora.init",
+    "method.lora.start_from",
+    "method.freeze.first_layers",
+    "method.freeze.last_layers",
+    "method.freeze.modules",
+    "method.freeze.extra",
     "optim.optimizer",
 )
 _FREE_TO_CHANGE = ("name", "run_dir", "checkpoint.", "track.", "data.processes", "memory.", "parallel.", "batch.")
@@ -81,6 +88,7 @@ def prepare_run(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
     reference = fetch_model(path).resolve() if (path := recipe.method.preference.reference) else None
+    adapters = find_adapters(recipe.method)
     choice = None if only_data else _choose_directory(recipe, allow_change, trust_checkpoint)
     if choice is not None:
         # Asked before the data takes its time.
@@ -93,11 +101,12 @@ def prepare_run(
     _require_free(choice.run)
     if choice.resumed is not None:
         _require_same_data(choice.run, prepared.fingerprint, allow_change)
+        _require_same_adapters(choice.run, adapters)
         choice.run.update(resume_from=str(choice.resumed), model_directory=str(model_directory), argv=_argv())
         choice.run.rewrite_recipe(recipe.to_yaml(), origins)
     else:
         choice.run.create(
-            recipe.to_yaml(), origins, _facts(recipe, model_directory, reference, prepared, choice.foreign)
+            recipe.to_yaml(), origins, _facts(recipe, model_directory, reference, adapters, prepared, choice.foreign)
         )
     write_json(choice.run.data_report, data_reports(prepared))
     return Start(choice.run, prepared, choice.messages)
@@ -280,6 +289,18 @@ def _require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str
         )
 
 
+def _require_same_adapters(run: RunDir, adapters: list[Adapter]) -> None:
+    # Checkpoints hold what trains; the frozen adapters beside it are read from their files every time.
+    before = [Adapter.of(each) for each in run.read().get("adapters", [])]
+    for old, new in zip(before, adapters, strict=True):
+        if old.digest != new.digest:
+            raise RecipeError(
+                "this adapter is not the one that the run began with",
+                remedy="restore it; or start anew: checkpoint.resume=never",
+                where=new.path,
+            )
+
+
 def _require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
     leaves = [key.split(".") for key in _leaves(recipe.model_dump(mode="json"))]
     known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
@@ -304,7 +325,12 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _facts(
-    recipe: Recipe, model_directory: Path, reference: Path | None, prepared: Prepared, foreign: Path | None
+    recipe: Recipe,
+    model_directory: Path,
+    reference: Path | None,
+    adapters: list[Adapter],
+    prepared: Prepared,
+    foreign: Path | None,
 ) -> dict[str, Any]:
     """What run.json says from the beginning; the worker adds devices, versions and what it chose."""
     git = process.run(["git", "rev-parse", "HEAD"], timeout_seconds=5)
@@ -318,6 +344,7 @@ def _facts(
         "data_hash": prepared.fingerprint,
         "seed": recipe.seed,
         "model_directory": str(model_directory),
+        "adapters": [each.to_json() for each in adapters],
         "reference_directory": str(reference) if reference else None,
         "resume_from": str(foreign) if foreign else None,
         "exit_cause": None,

@@ -291,6 +291,10 @@ class Recipe(Section):
         strategy = self.parallel.strategy
         rules = [
             ("method.lora.", self.method.tuner != "lora", f"tuner is {self.method.tuner}"),
+            *(
+                (f"method.lora.{key}", bool(self.method.lora.start_from), "the adapters of start_from decide it")
+                for key in ("target", "rank", "alpha", "rslora", "dora", "modules_to_save")
+            ),
             ("method.freeze.", self.method.tuner != "freeze", f"tuner is {self.method.tuner}"),
             ("method.reward.", self.method.stage != "reward", f"stage is {self.method.stage}"),
             ("method.preference.", self.method.stage != "preference", f"stage is {self.method.stage}"),

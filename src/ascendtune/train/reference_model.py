@@ -39,7 +39,9 @@ def reference_model(
     """
     if directory is not None:
         return lambda: _another_model(recipe, Path(directory), strategy, precision, tokens)
-    without_adapter = tuned.disable_adapter if hasattr(tuned, "disable_adapter") else nullcontext
+    # An adapter that goes on is part of the model as it is before training.
+    is_base = hasattr(tuned, "disable_adapter") and not recipe.method.lora.start_from
+    without_adapter = tuned.disable_adapter if is_base else nullcontext
     return lambda: _as_it_is(objective, without_adapter)
 
 

@@ -211,6 +211,20 @@ def start_by_torchrun(recipe: Callable[..., Recipe]) -> Train:
     return start
 
 
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Models as they were in memory when their runs ended."""
+    in_memory: list[Any] = []
+    export = attempt.export_model
+
+    def note(tuned: Any, *others: Any, **named: Any) -> None:
+        in_memory.append(tuned)
+        export(tuned, *others, **named)
+
+    monkeypatch.setattr(attempt, "export_model", note)
+    return in_memory
+
+
 def _prepared(recipe: Recipe) -> RunDir:
     run = prepare_run(recipe, {}).run
     assert run is not None

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from ascendtune.core.places import cache_directory
 from ascendtune.data.prepare import open_prepared
 from ascendtune.data.store import TokenDataset
-from ascendtune.train import FitResult, Recipe, attempt, fit
+from ascendtune.train import FitResult, Recipe, fit
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -144,20 +144,6 @@ def test_the_first_loss_of_a_model_that_knows_nothing(train: Train, variant: Cal
     directory = variant(config, edit=lambda model: model.lm_head.weight.zero_())
     trained = train(model={"path": str(directory)}, optim={"max_steps": 1})
     assert trained.losses()[0] == pytest.approx(math.log(512), rel=1e-7)
-
-
-@pytest.fixture
-def exported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Models as they were in memory when their runs ended."""
-    in_memory: list[Any] = []
-    export = attempt.export_model
-
-    def note(tuned: Any, *others: Any, **named: Any) -> None:
-        in_memory.append(tuned)
-        export(tuned, *others, **named)
-
-    monkeypatch.setattr(attempt, "export_model", note)
-    return in_memory
 
 
 @pytest.mark.parametrize(("rslora", "scale"), [(False, 16 / 4), (True, 16 / 4**0.5)])

@@ -43,3 +43,24 @@ def test_an_adapter_needs_a_base_on_disk(path):
 def test_what_is_not_in_this_version_is_answered_with_a_sentence(path, word):
     with pytest.raises(RecipeError, match="not in this version"):
         Recipe.load(path, [word])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["method.freeze.last_layers=0"], "leaves nothing to train"),
+        (["method.freeze.last_layers=0", "method.freeze.modules=[mlp]"], "no layer is chosen"),
+        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.dora=true"], "pissa with dora"),
+        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.start_from=[a]"], "has its beginning already"),
+    ],
+)
+def test_tuners_that_contradict_themselves(path, words, said):
+    with pytest.raises(RecipeError, match=said):
+        Recipe.load(path, words)
+
+
+def test_what_the_adapters_to_go_on_from_decide(path):
+    recipe, origins = Recipe.load_with_origins(
+        path, ["method.tuner=lora", "method.lora.start_from=[a]", "method.lora.rank=4", "method.lora.dropout=0.1"]
+    )
+    assert [line.split()[0] for line in recipe.without_effect(origins)] == ["method.lora.rank"]

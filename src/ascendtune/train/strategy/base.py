@@ -57,7 +57,8 @@ class Strategy:
 
         Every rank must call it. On the others `model` is undefined afterwards.
         """
-        model.to(dtype)
+        for parameter in parameters:
+            parameter.data = parameter.data.to(dtype)
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""

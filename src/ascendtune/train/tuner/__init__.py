@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ascendtune.core.table import load
@@ -10,14 +11,19 @@ from ascendtune.train.method import MethodSection
 
 TABLE = {
     "full": "ascendtune.train.tuner.full:tune_all",
+    "freeze": "ascendtune.train.tuner.freeze:tune_layers",
     "lora": "ascendtune.train.tuner.lora:add_adapter",
 }
 
 
-def apply_tuner(model: Any, section: MethodSection) -> Any:
-    """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel)."""
-    tune: Callable[[Any, MethodSection], Any] = load(TABLE, section.tuner)
-    return tune(model, section)
+def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
+    """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel).
+
+    Args:
+        adapters: what `method.lora.start_from` came to.
+    """
+    tune: Callable[..., Any] = load(TABLE, section.tuner)
+    return tune(model, section, adapters) if adapters else tune(model, section)
 
 
 def trainable_share(model: Any) -> tuple[int, int]:

@@ -1,23 +1,50 @@
-"""Low-rank adapters by PEFT: the base is frozen, the adapter is fp32."""
+"""Low-rank adapters by PEFT: the base is frozen and stays as it is on disk, what trains is fp32.
+
+One adapter trains. Others may stand beside it, frozen: earlier ones of `start_from`, or the one that takes a PiSSA
+start back. All are added to the base, none is ever merged into it: so what is trained on is what the base's file says,
+and the sum of the adapters is what leaves (`fold`).
+"""
 
 from __future__ import annotations
 
 import difflib
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.method import LoraSection, MethodSection
+from ascendtune.train.tuner.fold import TRAINED, companions, remember_companions
+from ascendtune.train.tuner.pissa import start_as_principal_part
 
 
-def add_adapter(model: Any, section: MethodSection) -> Any:
-    """A PeftModel around `model`; the adapter's layers are put into `model` itself.
+def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
+    """A PeftModel around `model`; the adapters' layers are put into `model` itself.
+
+    Args:
+        adapters: directories to start from: the last one trains, the others stay.
 
     Raises:
-        RecipeError: a target is not a module of this model.
+        RecipeError: a target is not a module of this model, or an adapter does not fit it.
     """
+    # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        tuned = _continued(model, section.lora, adapters) if adapters else _begun(model, section)
+    _only_one_trains(tuned)
+    return tuned
+
+
+def scale_of(lora: LoraSection) -> float:
+    """Alpha; twice the rank when the recipe leaves it open."""
+    return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
+
+
+def _begun(model: Any, section: MethodSection) -> Any:
     from peft import LoraConfig, get_peft_model
 
     lora = section.lora
@@ -25,6 +52,7 @@ def add_adapter(model: Any, section: MethodSection) -> Any:
         if isinstance(names, list):
             _require_modules(model, f"method.lora.{key}", names)
     config = LoraConfig(
+        # PEFT trains and saves the score of a reward model whole: it begins as random numbers.
         task_type="SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM",
         target_modules=lora.target,
         r=lora.rank,
@@ -34,14 +62,48 @@ def add_adapter(model: Any, section: MethodSection) -> Any:
         use_dora=lora.dora,
         modules_to_save=lora.modules_to_save or None,
     )
-    # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        return get_peft_model(model, config)
+    tuned = get_peft_model(model, config)
+    if lora.init == "pissa":
+        start_as_principal_part(tuned)
+    return tuned
 
 
-def scale_of(lora: LoraSection) -> float:
-    """Alpha; twice the rank when the recipe leaves it open."""
-    return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
+def _continued(model: Any, lora: LoraSection, adapters: Sequence[Path]) -> Any:
+    from peft import LoraConfig, PeftModel
+
+    *earlier, last = adapters
+    # Rank, alpha and target are the file's. Dropout belongs to training, so it is the recipe's.
+    config = replace(
+        LoraConfig.from_pretrained(last),
+        lora_dropout=lora.dropout,
+        base_model_name_or_path=model.name_or_path,
+        inference_mode=False,
+    )
+    path = last
+    try:
+        tuned = PeftModel.from_pretrained(model, last, adapter_name=TRAINED, is_trainable=True, config=config)
+        for number, path in enumerate(earlier, start=1):
+            tuned.load_adapter(path, adapter_name=f"earlier_{number}")
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise RecipeError(
+            f"method.lora.start_from: the adapter does not fit this model: {str(error).strip().splitlines()[0]}",
+            remedy="give adapters of this base model, and model.new_tokens as they were trained with",
+            where=path,
+        ) from error
+    return tuned
+
+
+def _only_one_trains(tuned: Any) -> None:
+    frozen = companions(tuned)
+    if frozen:
+        remember_companions(tuned)
+        tuned.base_model.set_adapter([TRAINED, *frozen])
+    for name, parameter in tuned.named_parameters():
+        if any(f".{each}." in f"{name}." for each in frozen):
+            parameter.requires_grad_(False)
+        elif parameter.requires_grad:
+            # Whole modules are copied in the base's type, in which small steps are lost.
+            parameter.data = parameter.data.to(torch.float32)
 
 
 def _require_modules(model: Any, key: str, names: list[str]) -> None:

@@ -1,0 +1,89 @@
+"""A few layers train, the rest is frozen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.units import count_of
+from ascendtune.train.method import FreezeSection, MethodSection
+
+
+def tune_layers(model: Any, section: MethodSection) -> Any:
+    """Freeze all of `model` but what the section names.
+
+    Raises:
+        RecipeError: the model has fewer layers, or no module of such a name.
+    """
+    freeze = section.freeze
+    where, blocks = decoder_blocks(model)
+    model.requires_grad_(False)
+    chosen = _chosen(blocks, freeze)
+    inside = {f"{number}.{name}": module for number, block in chosen for name, module in block.named_modules() if name}
+    for module in _matching(inside, freeze.modules, "method.freeze.modules"):
+        module.requires_grad_(True)
+    if not freeze.modules:
+        for _, block in chosen:
+            block.requires_grad_(True)
+    # Neither what is in the blocks nor what holds them (model, model.model), which would train everything.
+    outside = {
+        name: module
+        for name, module in model.named_modules()
+        if name and not f"{name}.".startswith(f"{where}.") and not f"{where}.".startswith(f"{name}.")
+    }
+    # A score that the base model does not have begins as random numbers: frozen, it would stay noise.
+    score = ["score"] if section.stage == "reward" and "score" in outside else []
+    for module in _matching(outside, [*freeze.extra, *score], "method.freeze.extra"):
+        module.requires_grad_(True)
+    return model
+
+
+def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Name and list of the decoder blocks: the longest list of modules that is not inside another one.
+
+    Experts of a mixture may be a longer list, but they are inside a block.
+
+    Raises:
+        RecipeError: the model has no list of modules.
+    """
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and module}
+    outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+    if not outer:
+        raise RecipeError(
+            f"{type(model).__name__} keeps its layers in no list, so they cannot be told apart",
+            remedy="use method.tuner: full or lora",
+        )
+    name = max(outer, key=lambda each: len(lists[each]))
+    return name, lists[name]
+
+
+def _chosen(blocks: nn.ModuleList, freeze: FreezeSection) -> list[tuple[int, nn.Module]]:
+    first, last = freeze.first_layers, freeze.layers_at_the_end
+    if first + last > len(blocks):
+        raise RecipeError(
+            f"method.freeze asks for {count_of(first + last, 'layer')}, the model has {len(blocks)}",
+            remedy="lower method.freeze.first_layers or last_layers; method.tuner: full trains everything",
+        )
+    numbered = list(enumerate(blocks))
+    return numbered[:first] + numbered[len(blocks) - last :]
+
+
+def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> list[nn.Module]:
+    """Modules with weights whose path ends in one of `names`: `mlp`, `self_attn.q_proj`."""
+    found = []
+    modules = {path: module for path, module in modules.items() if next(module.parameters(), None) is not None}
+    for name in names:
+        matching = [module for path, module in modules.items() if f".{path}".endswith(f".{name}")]
+        if not matching:
+            present = sorted({path.rpartition(".")[2] for path in modules})
+            close = difflib.get_close_matches(name, present, n=1)
+            raise RecipeError(
+                f"{key}: no module '{name}' there",
+                remedy=f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(present)}",
+            )
+        found += matching
+    return found

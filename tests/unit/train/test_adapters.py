@@ -1,0 +1,68 @@
+"""Adapters to go on from are looked at before anything starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.train.adapters import find_adapters
+from ascendtune.train.method import MethodSection
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    def make(name, **config):
+        directory = tmp_path / name
+        directory.mkdir(parents=True)
+        (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **config}))
+        (directory / "adapter_model.safetensors").write_text(name)
+        return str(directory)
+
+    return make
+
+
+def found(*paths, tuner="lora"):
+    return find_adapters(MethodSection(tuner=tuner, lora={"start_from": list(paths)}))
+
+
+def test_directories_and_runs(adapter, tmp_path):
+    one, of_run = adapter("one"), adapter("run/model")
+    (tmp_path / "run/run.json").write_text("{}")
+    adapters = found(one, str(tmp_path / "run"))
+    assert [str(each.path) for each in adapters] == [one, of_run]
+    assert adapters[0].digest != adapters[1].digest
+    assert found(one, tuner="full") == []
+
+
+@pytest.mark.parametrize(
+    "config", [{"use_dora": True}, {"lora_bias": True}, {"bias": "all"}, {"modules_to_save": ["lm_head"]}]
+)
+def test_what_cannot_be_one_of_several(adapter, config):
+    odd, plain = adapter("odd", **config), adapter("plain")
+    assert len(found(odd)) == 1
+    with pytest.raises(RecipeError, match="cannot be put together") as refused:
+        found(odd, plain)
+    assert "ascendtune merge" in str(refused.value)
+
+
+def test_the_last_of_several_may_hold_whole_modules(adapter):
+    assert len(found(adapter("one"), adapter("two", modules_to_save=["lm_head"]))) == 2
+
+
+def test_what_is_no_adapter(adapter, tmp_path):
+    with pytest.raises(RecipeError, match="did you mean"):
+        found(adapter("one") + "e")
+    with pytest.raises(RecipeError, match="is IA3, not LORA"):
+        found(adapter("other", peft_type="IA3"))
+    (tmp_path / "other/adapter_config.json").write_text("[]")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        found(str(tmp_path / "other"))
+    (tmp_path / "other/adapter_model.safetensors").unlink()
+    with pytest.raises(RecipeError, match="pickled weights are not loaded"):
+        found(str(tmp_path / "other"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.json").write_text("{}")
+    with pytest.raises(RecipeError, match="a finished run"):
+        found(str(tmp_path / "run"))
