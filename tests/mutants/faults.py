@@ -74,7 +74,10 @@ FAULTS = [
         _ACCUMULATION,
         quick=True,
     ),
-    Fault(LOOP, "sums[name] = sums[name] + value if name in sums else value", "sums[name] = value", "the loss of the last micro-batch", _ACCUMULATION),
+    Fault(
+        LOOP, "sums[name] = sums[name] + value if name in sums else value", "sums[name] = value",
+        "the loss of the last micro-batch", _ACCUMULATION,
+    ),
     Fault(GROUP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
     Fault(
         LOOP,
