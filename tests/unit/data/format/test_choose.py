@@ -66,7 +66,7 @@ def test_a_format_that_is_named_is_taken() -> None:
             "pairs", ["messages", "tools"], {},
             "method.stage: preference (or reward) needs pairs of answers; this file has conversations "
             "(columns messages, tools)",
-            "use method.stage: sft, or say which column is which, e.g. {format: preference, columns: {prompt: …, chosen: …",
+            "use method.stage: sft, or say which column is which, e.g. {format: preference, columns: {prompt: …",
         ),
         (
             "pairs", ["messages", "label"], {},
