@@ -10,11 +10,14 @@ class Entry(NamedTuple):
 
     target: str
     help: str
+    starts_another: bool = False
+    """Whatever follows its first argument belongs to the program that it starts, options too."""
 
 
 GROUPS = {
     "recipe": "Check or convert a recipe, or print the schema of all recipes.",
     "runs": "Look at run directories.",
+    "migrate": "Move code that was written for CUDA to Ascend.",
 }
 
 COMMANDS = {
@@ -33,4 +36,8 @@ COMMANDS = {
     "runs list": Entry("ascendtune.cli.runs_list:list_runs", "List runs: state, step, loss, speed, age."),
     "runs show": Entry("ascendtune.cli.runs_show:show", "Show one run: data, versions, choices, checkpoints."),
     "runs compare": Entry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
+    "migrate check": Entry("ascendtune.cli.migrate_check:check", "List what in a code base will not move to Ascend."),
+    "migrate run": Entry(
+        "ascendtune.cli.migrate_run:run", "Run an unmodified CUDA script on NPUs.", starts_another=True
+    ),
 }

@@ -88,6 +88,11 @@ def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
 def _take_debug(words: list[str]) -> list[str]:
     """`--debug` may stand anywhere before `--`; it belongs to the whole command line."""
     ours = words[: words.index("--")] if "--" in words else words
+    for path, entry in COMMANDS.items():
+        name = path.split()
+        if entry.starts_another and [word for word in ours if word != "--debug"][: len(name)] == name:
+            # Behind the command's name it may be the other program's.
+            ours = ours[: ours.index(name[-1]) + 1]
     if "--debug" in ours:
         os.environ[DEBUG] = "1"
     return [word for word in ours if word != "--debug"] + words[len(ours) :]
@@ -151,7 +156,8 @@ def _subgroup(name: str) -> _LazyGroup:
 
 def _real(path: str, name: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
-    app.command(name)(load({path: COMMANDS[path].target}, path))
+    settings = {"allow_interspersed_args": False} if COMMANDS[path].starts_another else {}
+    app.command(name, context_settings=settings)(load({path: COMMANDS[path].target}, path))
     return get_command(app)
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a job find in their environment. What the user has set is never changed."""
+"""What the processes of a job find in their environment. The user's settings win over defaults."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int) -> dict[s
     if spec.device_ids is not None and spec.kind in VARIABLES:
         chosen[VARIABLES[spec.kind]] = ",".join(spec.device_ids)
     inherited = {name: value for name, value in user.items() if name not in _PLACES}
-    return {**defaults, **inherited, **chosen}
+    return {**defaults, **inherited, **chosen, **spec.variables}

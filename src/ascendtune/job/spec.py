@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascendtune.machine.visible import Kind
@@ -20,3 +21,5 @@ class JobSpec:
     kind: Kind
     device_ids: tuple[str, ...] | None = None
     """Names for the visibility variable of `kind`; None leaves what the user has set."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the program is told by its environment, whatever the user has set."""

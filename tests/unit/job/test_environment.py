@@ -43,3 +43,11 @@ def test_chosen_devices_limit_what_the_children_see() -> None:
 
 def test_a_rank_of_another_job_is_not_inherited() -> None:
     assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == {}
+
+
+def test_what_the_job_is_told_wins() -> None:
+    spec = _spec(variables={"TORCH_TRANSFER_TO_NPU": "1"})
+    assert environment(spec, {"TORCH_TRANSFER_TO_NPU": "0", "A": "b"}, cores=8) == {
+        "TORCH_TRANSFER_TO_NPU": "1",
+        "A": "b",
+    }

@@ -1,0 +1,1 @@
+"""What in a code base will not move from CUDA to Ascend?"""

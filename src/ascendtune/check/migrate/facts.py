@@ -1,0 +1,240 @@
+"""What is known to move and what not: one rule a subject. Sources stand beside what they say.
+
+[torch_npu] is what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of torch.cuda
+are still CUDA's after it was imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A subject, what it does on Ascend, and what to do instead."""
+
+    code: str
+    status: Literal["failure", "warning", "ok"]
+    """failure: it does not run, or computes something else; warning: it runs, and is worth a look."""
+    what: str
+    remedy: str = ""
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+RULES = {
+    rule.code: rule
+    for rule in (
+        # [torch_npu] Tensor.cuda, Module.cuda, device arguments, torch.cuda.*, nccl -> hccl.
+        Rule("moves-by-itself", "ok", "device calls that transfer_to_npu turns into NPU calls"),
+        Rule(
+            "cuda-only-api",
+            "failure",
+            "functions of torch.cuda that transfer_to_npu leaves as they are",
+            "leave them out on NPU, or take the counterpart: torch_npu.npu.mstx for nvtx, torch_npu.profiler for the "
+            "profiler, `npu-smi info` for power, temperature and clocks",
+        ),
+        Rule(
+            "float64",
+            "warning",
+            "64-bit floats, which few NPU operators take; transfer_to_npu makes torch.cuda.DoubleTensor a FloatTensor",
+            "compute in fp32, or keep this part on the CPU",
+        ),
+        Rule(
+            "torch-compile",
+            "warning",
+            "torch.compile with its default backend, inductor: transfer_to_npu tells it that there is no Triton",
+            "run without it first; then torchair.get_npu_backend() as backend, or triton-ascend for inductor",
+        ),
+        Rule(
+            "torch-jit",
+            "warning",
+            "torch.jit.script, which transfer_to_npu turns off: the function runs as plain Python",
+            "nothing, unless a scripted module is saved or its speed matters",
+        ),
+        Rule(
+            "device-compare",
+            "warning",
+            "comparisons with 'cuda' or 'nccl': a moved tensor's device is 'npu', a moved backend 'hccl', so the other "
+            "branch runs",
+            "compare with 'cpu' instead, or accept 'npu' and 'hccl' too",
+        ),
+        Rule(
+            "cuda-backends",
+            "warning",
+            "settings of cuDNN and cuBLAS, which have no effect on NPU",
+            "torch_npu.npu.matmul.allow_hf32 and torch_npu.npu.conv.allow_hf32 are what TF32 is there",
+        ),
+        Rule(
+            "cuda-variables",
+            "warning",
+            "variables that only CUDA and NCCL read",
+            "CUDA_VISIBLE_DEVICES -> ASCEND_RT_VISIBLE_DEVICES, PYTORCH_CUDA_ALLOC_CONF -> PYTORCH_NPU_ALLOC_CONF, "
+            "CUDA_LAUNCH_BLOCKING -> ASCEND_LAUNCH_BLOCKING, NCCL_SOCKET_IFNAME -> HCCL_SOCKET_IFNAME; drop others",
+        ),
+        Rule(
+            "cuda-kernels",
+            "failure",
+            "CUDA sources: kernels, and C++ that includes CUDA's headers or calls its functions",
+            "look for the operator in torch_npu and CANN; otherwise write it in Ascend C, or compose it of torch's",
+        ),
+        Rule(
+            "cuda-extension",
+            "failure",
+            "builds of CUDA extensions",
+            "torch_npu.utils.cpp_extension.NpuExtension builds C++ that calls CANN; kernels have to be written anew",
+        ),
+        Rule(
+            "nvidia-tools",
+            "failure",
+            "programs and containers of NVIDIA",
+            "npu-smi or `ascendtune devices` for nvidia-smi, an Ascend image (quay.io/ascend/cann) for nvidia/cuda, "
+            "huawei.com/Ascend910 for nvidia.com/gpu, --device /dev/davinciN for --gpus",
+        ),
+        Rule(
+            "cuda-wheels",
+            "failure",
+            "packages built for CUDA",
+            "the CPU build of torch and the torch-npu of the same version; leave nvidia-* and cu1xx indexes out",
+        ),
+        Rule(
+            "bitsandbytes",
+            "failure",
+            "bitsandbytes, whose released wheels have no NPU backend: 8-bit optimisers, 4- and 8-bit weights",
+            "LoRA on bf16 weights instead of QLoRA, AdamW instead of its 8-bit form; or build the NPU branch yourself",
+        ),
+        Rule(
+            "flash-attn",
+            "failure",
+            "flash_attn, which is CUDA's",
+            "transformers calls the NPU's own kernel for attn_implementation flash_attention_2 without this package; "
+            "in own code F.scaled_dot_product_attention, or torch_npu.npu_fusion_attention (TND for packed rows)",
+        ),
+        Rule(
+            "xformers",
+            "failure",
+            "xformers, whose kernels are CUDA's",
+            "torch.nn.functional.scaled_dot_product_attention, or torch_npu.npu_fusion_attention",
+        ),
+        Rule(
+            "apex",
+            "failure",
+            "NVIDIA's apex",
+            "torch.amp, torch.optim.AdamW(fused=True), torch.nn.RMSNorm; the vendor's fork is gitcode.com/Ascend/apex",
+        ),
+        Rule(
+            "triton",
+            "failure",
+            "Triton kernels: triton's own wheels compile for NVIDIA and AMD",
+            "triton-ascend takes triton's place (install it last); expect to tune block sizes, or use torch operators",
+        ),
+        Rule(
+            "deepspeed-ops",
+            "failure",
+            # deepspeed 0.19: op_builder/npu has these and no others.
+            "operators of DeepSpeed that it does not build for NPU (it builds async_io, CPU and fused Adam and Lion, "
+            "Lamb, inference, quantizer)",
+            "torch's own operators; ZeRO itself runs",
+        ),
+        Rule(
+            "cuda-libraries",
+            "failure",
+            "libraries with CUDA kernels and no NPU build",
+            "look for the operator in torch_npu, MindSpeed or vllm-ascend; otherwise compose it from torch operators",
+        ),
+        Rule(
+            "liger",
+            "warning",
+            "Liger, which reaches the NPU through triton-ascend (0.8.5 wants torch 2.9 and CANN 9.1)",
+            "leave it out first; ascendtune swaps such modules for torch_npu's fused operators",
+        ),
+        Rule("not-readable", "warning", "files that are no Python of today", "look through them by hand"),
+    )
+}
+
+MODULES = {
+    "bitsandbytes": "bitsandbytes",
+    "xformers": "xformers",
+    "apex": "apex",
+    "amp_C": "apex",
+    "fused_layer_norm_cuda": "apex",
+    "triton": "triton",
+    "liger_kernel": "liger",
+    "pynvml": "nvidia-tools",
+    "nvidia_smi": "nvidia-tools",
+    "GPUtil": "nvidia-tools",
+    **dict.fromkeys(("flash_attn", "flash_attn_interface", "flash_attn_2_cuda", "flash_attn_3"), "flash-attn"),
+    **dict.fromkeys(
+        _words(
+            "transformer_engine tensorrt torch_tensorrt tensorrt_llm cupy pycuda cudf cuml nvidia flashinfer "
+            "deep_gemm deep_ep mamba_ssm causal_conv1d megablocks grouped_gemm auto_gptq gptqmodel awq "
+            "exllamav2 vllm_flash_attn sageattention unsloth dali"
+        ),
+        "cuda-libraries",
+    ),
+}
+"""Top-level module -> rule."""
+
+SUBMODULES = {
+    "numba.cuda": "cuda-libraries",
+    "torch.utils.cpp_extension.CUDAExtension": "cuda-extension",
+    "torch.utils.cpp_extension.CUDA_HOME": "cuda-extension",
+    "transformers.BitsAndBytesConfig": "bitsandbytes",
+    **{
+        f"deepspeed.ops.{name}": "deepspeed-ops"
+        for name in _words("sparse_attention transformer random_ltd spatial deepspeed4science fp_quantizer gds")
+    },
+    "torch.backends.cudnn": "cuda-backends",
+    "torch.backends.cuda": "cuda-backends",
+    "torch.float64": "float64",
+    "torch.double": "float64",
+    "torch.DoubleTensor": "float64",
+    "torch.cuda.DoubleTensor": "float64",
+    "torch.jit.script": "torch-jit",
+    "torch.jit.script_method": "torch-jit",
+}
+"""Dotted name, or what it begins with -> rule."""
+
+CUDA_ONLY = frozenset(
+    # [torch_npu] These are still functions of torch.cuda after transfer_to_npu.
+    _words(
+        "CUDAPluggableAllocator GreenContext caching_allocator_disabled caching_allocator_enable "
+        "check_error clock_rate cudaStatus cudart current_solver_handle device_memory_used get_arch_list "
+        "get_gencode_flags get_stream_from_external is_tf32_supported list_gpu_processes memory_usage "
+        "power_draw temperature nccl nvtx profiler jiterator tunable ComplexDoubleStorage"
+    )
+)
+"""Names below torch.cuda that stay CUDA's."""
+
+KEYWORDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes"}
+"""Keyword arguments that are told by their name, when they are not False."""
+
+STRINGS = (
+    (r"(paged_)?(adamw|lion|rmsprop|ademamix)_(bnb_)?8bit|paged_(adamw|lion)_32bit|\w+_bnb(_\w+)?", "bitsandbytes"),
+    (r"flash_attention_3", "flash-attn"),
+    (r"(CUDA_(?!HOME)|NCCL_|TORCH_NCCL_|PYTORCH_CUDA_)[A-Z0-9_]+", "cuda-variables"),
+    (r"nvidia-smi\b.*", "nvidia-tools"),
+)
+"""Whole strings in Python code, as patterns -> rule."""
+
+PACKAGES = {
+    "flash-attn": "flash-attn",
+    "bitsandbytes": "bitsandbytes",
+    "xformers": "xformers",
+    "apex": "apex",
+    "triton": "triton",
+    "liger-kernel": "liger",
+    "nvidia-ml-py": "nvidia-tools",
+    "pynvml": "nvidia-tools",
+    **dict.fromkeys(
+        _words(
+            "transformer-engine tensorrt flashinfer-python mamba-ssm causal-conv1d auto-gptq autoawq "
+            "gptqmodel megablocks unsloth sageattention tensorrt-llm"
+        ),
+        "cuda-libraries",
+    ),
+}
+"""Distribution in a requirements file -> rule."""

@@ -1,0 +1,123 @@
+"""A file or a tree of files becomes findings: one for each rule that applies, with every place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.check.finding import Finding, ok
+from ascendtune.check.migrate.facts import RULES
+from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.python_code import find_in_python
+from ascendtune.check.migrate.text import find_in_text, kind_of
+from ascendtune.core.errors import InputError
+from ascendtune.core.nearest import nearest_path
+from ascendtune.core.units import count_of
+
+_NOT_CODE = {"node_modules", "__pycache__", "site-packages", "dist-packages"}
+_LARGEST_BYTES = 4 << 20
+"""Larger files are data, whatever their names end with."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Scan:
+    files: int
+    """Files that were read."""
+    findings: list[Finding]
+
+    @property
+    def verdict(self) -> str:
+        failures, warnings = (sum(each.status == status for each in self.findings) for status in ("failure", "warning"))
+        looked = f"{count_of(self.files, 'file')} read"
+        if not failures and not warnings:
+            return f"{looked}: nothing found that will not move to Ascend"
+        stays = (
+            count_of(failures, "thing") + " will not move to Ascend" if failures else "nothing found that will not move"
+        )
+        return f"{looked}: {stays}" + (f", {warnings} more to look at" if warnings else "")
+
+
+def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Scan:
+    """Look through `path`, a file or a directory.
+
+    Raises:
+        InputError: there is no such path.
+    """
+    if not path.exists():
+        near = nearest_path(path)
+        raise InputError(
+            "there is no such file or directory",
+            remedy=f"did you mean '{near}'?" if near else "give a file or a directory",
+            where=path,
+        )
+    found: dict[str, list[tuple[Path, Hit]]] = {}
+    files = [path] if path.is_file() else list(_files(path))
+    read = 0
+    for done, file in enumerate(files, 1):
+        hits = _look(file)
+        read += hits is not None
+        for hit in hits or ():
+            found.setdefault(hit.code, []).append((file, hit))
+        progress("files", done, len(files))
+    return Scan(read, [_finding(code, found[code]) for code in RULES if code in found])
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Everything that may be code, in the order of names; no hidden, built or installed directories."""
+    for place, directories, names in os.walk(directory):
+        here = Path(place)
+        directories[:] = sorted(
+            name
+            for name in directories
+            if not name.startswith(".") and name not in _NOT_CODE and not (here / name / "pyvenv.cfg").exists()
+        )
+        yield from (here / name for name in sorted(names) if kind_of(here / name))
+
+
+def _look(file: Path) -> list[Hit] | None:
+    """None for what is no text, too large, or cannot be read."""
+    kind = kind_of(file) or "script"
+    try:
+        if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
+            return None
+        content = file.read_bytes()
+    except OSError:
+        return None
+    if b"\0" in content[:4096]:
+        return None
+    if kind == "python":
+        return find_in_python(content)
+    text = content.decode("utf-8", errors="replace")
+    return _in_notebook(text) if kind == "notebook" else find_in_text(kind, text)
+
+
+def _in_notebook(text: str) -> list[Hit]:
+    """Lines are counted over all cells of code; what a shell or a magic does is left out."""
+    try:
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        lines = "\n".join("".join(cell["source"]) for cell in cells).splitlines()
+    except (ValueError, KeyError, TypeError):
+        return [Hit("not-readable", 1, "no notebook")]
+    python = ["pass" if line.lstrip().startswith(("%", "!", "?")) else line for line in lines]
+    return find_in_python("\n".join(python).encode())
+
+
+def _finding(code: str, places: list[tuple[Path, Hit]]) -> Finding:
+    rule = RULES[code]
+    where = count_of(len(places), "place")
+    if len(files := {file for file, _ in places}) > 1:
+        where += f" in {len(files)} files"
+    evidence = tuple(
+        f"{file}:{hit.line}: {hit.text}" + (" (optional: its absence is caught)" if hit.is_optional else "")
+        for file, hit in places
+    )
+    if rule.status == "ok":
+        return ok(code, f"{rule.what}: {where}", evidence=evidence)
+    # What is only tried is missed by nobody.
+    status = "warning" if all(hit.is_optional for _, hit in places) else rule.status
+    return Finding(code, status, f"{rule.what}: {where}", remedy=rule.remedy, evidence=evidence)

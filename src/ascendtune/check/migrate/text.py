@@ -1,0 +1,92 @@
+"""C++, CUDA, CMake, shell, YAML, Dockerfiles and requirements, line by line; comments say nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ascendtune.check.migrate.facts import PACKAGES
+from ascendtune.check.migrate.hit import Hit
+
+_CUDA_SOURCES = (".cu", ".cuh")
+_CPP = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hh")
+_SETTINGS = (".json", ".yaml", ".yml", ".env", ".cfg", ".ini")
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".cmake")
+_NAMED = ("Dockerfile", "Makefile", "CMakeLists.txt")
+_REQUIREMENTS = re.compile(
+    r"(requirements.*\.(txt|in)|constraints.*\.txt|environment.*\.ya?ml|pyproject\.toml|setup\.cfg)"
+)
+
+_IN_CPP = (
+    (r"#\s*include\s*[<\"](cuda|cublas|cudnn|cufft|curand|cusparse|nccl|thrust/|cub/)", "cuda-kernels"),
+    (r"#\s*include\s*[<\"](c10/cuda/|ATen/cuda/|torch/csrc/cuda/)", "cuda-kernels"),
+    (r"\bcuda[A-Z]\w+\s*\(|<<<|__global__\b|at::cuda::|c10::cuda::|\.is_cuda\(\)", "cuda-kernels"),
+    (r"\bkCUDA\b|DispatchKey::CUDA\b|\bCUDAGuard\b|TORCH_LIBRARY_IMPL\([^)]*\bCUDA\b", "cuda-kernels"),
+)
+_IN_SETTINGS = (
+    (r"\b(CUDA_(?!HOME\b)|NCCL_|TORCH_NCCL_|PYTORCH_CUDA_)[A-Z0-9_]+[\"']?\s*[:=]", "cuda-variables"),
+    (r"\b(backend|dist_backend|ddp_backend|distributed_backend)\b[\"']?\s*[:= ]\s*[\"']?nccl\b", "moves-by-itself"),
+    (r"\b(load_in_[48]bit|quantization_bit)[\"']?\s*[:= ]\s*[\"']?(true|True|[48])\b", "bitsandbytes"),
+)
+_IN_SCRIPTS = (
+    *_IN_SETTINGS,
+    (r"\bnvidia-smi\b|\bnvidia/cuda\b|\bnvcr\.io/|\bnvidia\.com/gpu\b|--gpus\b|\bnvcc\b", "nvidia-tools"),
+    (r"download\.pytorch\.org/\S*\bcu\d{2,3}\b|\btorch\S*\+cu\d{2,3}\b", "cuda-wheels"),
+    (r"\bfind_package\s*\(\s*CUDA|\benable_language\s*\(\s*CUDA|\bLANGUAGES\b[^)]*\bCUDA\b", "cuda-extension"),
+)
+_IN_REQUIREMENTS = (
+    *((rf"(^|[\s\"'-]){name.replace('-', '[-_]')}(?![\w-])", code) for name, code in PACKAGES.items()),
+    (r"(^|[\s\"'-])(nvidia-(?!ml-py)\w[\w-]*|cupy-cuda\w+)", "cuda-wheels"),
+    (r"download\.pytorch\.org/\S*\bcu\d{2,3}\b|\btorch\S*\+cu\d{2,3}\b", "cuda-wheels"),
+)
+
+
+def kind_of(path: Path) -> str | None:
+    """python, notebook, or the rules of this file; None for what is not looked at."""
+    suffix, name = path.suffix.lower(), path.name
+    if suffix in (".py", ".pyi"):
+        return "python"
+    if suffix == ".ipynb":
+        return "notebook"
+    if suffix in _CUDA_SOURCES:
+        return "cuda"
+    if suffix in _CPP:
+        return "cpp"
+    if _REQUIREMENTS.fullmatch(name):
+        return "requirements"
+    if suffix in _SCRIPTS or name.startswith(_NAMED):
+        return "script"
+    return "settings" if suffix in _SETTINGS else None
+
+
+def find_in_text(kind: str, text: str) -> list[Hit]:
+    """What is found in a file of this kind, in the order of lines."""
+    if kind == "cuda":
+        return [Hit("cuda-kernels", 1, f"{text.count(chr(10)) + 1} lines of CUDA")]
+    lines = _without_c_comments(text) if kind == "cpp" else _without_hashes(text)
+    return [
+        Hit(code, number, line.strip()[:200])
+        for number, line in enumerate(lines, 1)
+        for code in dict.fromkeys(code for pattern, code in _RULES[kind] if pattern.search(line))
+    ]
+
+
+def _without_hashes(text: str) -> list[str]:
+    return [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
+
+
+def _without_c_comments(text: str) -> list[str]:
+    """Block comments become the line breaks that they hold, so that numbers stay right."""
+    text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
+    return [line.partition("//")[0] for line in text.splitlines()]
+
+
+_RULES = {
+    kind: [(re.compile(pattern), code) for pattern, code in rules]
+    for kind, rules in {
+        "cpp": _IN_CPP,
+        "settings": _IN_SETTINGS,
+        "script": _IN_SCRIPTS,
+        "requirements": _IN_REQUIREMENTS,
+    }.items()
+}

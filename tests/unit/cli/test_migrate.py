@@ -1,0 +1,81 @@
+"""`ascendtune migrate`: what is printed, what is passed on, what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.cli import migrate_run
+from ascendtune.cli.main import main
+from ascendtune.job.backend import local
+from ascendtune.job.outcome import Outcome
+from ascendtune.job.spec import JobSpec
+from ascendtune.machine import visible
+from ascendtune.machine.visible import Visible
+
+
+def _called(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["migrate", *words])
+    return int(ended.value.code or 0)
+
+
+def test_check_prints_places_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.py").write_text("x = x.double()\n" * 20 + "import xformers\n")
+    assert _called("check", str(tmp_path)) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("1 file read: 1 thing will not move to Ascend, 1 more to look at\nfailure  xformers")
+    assert f"{tmp_path}/x.py:21:" in out and "… and 12 more; --all prints them" in out
+    assert _called("check", str(tmp_path), "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["exit_code"] == 1 and [len(each["evidence"]) for each in answer["findings"]] == [1, 20]
+    assert _called("check", str(tmp_path / "y.py")) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
+    """On a machine with four NPUs: what would be started."""
+    specs: list[JobSpec] = []
+
+    def note(spec: JobSpec) -> Outcome:
+        specs.append(spec)
+        return Outcome(5)
+
+    monkeypatch.setattr(local, "start", note)
+    monkeypatch.setattr(visible, "visible_devices", lambda: Visible("npu", ("0", "1", "2", "3")))
+    return specs
+
+
+def test_run_hands_everything_behind_the_script_on(tmp_path: Path, started: list[JobSpec]) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    words = ["--devices", "8", "--debug", "-x", "--help", "run"]
+    assert _called("run", str(script), *words) == 5
+    assert _called("run", "--devices", "2", str(script), "a") == 5
+    assert _called("run", "--device-ids", "1,3", str(script)) == 5
+    one, two, chosen = started
+    assert one.argv == (sys.executable, str(script), *words)
+    assert (one.nproc, two.nproc, chosen.nproc) == (1, 2, 2)
+    assert two.argv == (sys.executable, str(script), "a") and chosen.device_ids == ("1", "3")
+    assert all(spec.variables == {"TORCH_TRANSFER_TO_NPU": "1"} and spec.kind == "npu" for spec in started)
+
+
+def test_run_refuses(tmp_path: Path, started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert migrate_run.run.__doc__
+    assert _called("run", str(tmp_path / "gone.py")) == 2
+    (tmp_path / "train.py").touch()
+    assert _called("run", "--devices", "5", str(tmp_path / "train.py")) == 3
+    assert "4 NPU visible" in capsys.readouterr().err
+    assert not started
+
+
+def test_run_needs_an_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr(visible, "visible_devices", lambda: Visible("cpu", ("0",)))
+    assert _called("run", str(tmp_path / "train.py")) == 3
+    assert "no NPU can be used here" in capsys.readouterr().err
