@@ -12,7 +12,7 @@ from typing import IO
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
-from ascendtune.train.merge import arithmetic
+from ascendtune.train.merge.arithmetic import Merger, as_bytes
 from ascendtune.train.merge.base import INDEX
 from ascendtune.train.merge.plan import Output, Plan
 from ascendtune.train.merge.tensor_file import copy_bytes, write_header
@@ -82,13 +82,13 @@ def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
         shutil.copyfile(plan.base.directory / "config.json", directory / "config.json")
     else:
         _write_json(directory / "config.json", plan.config)
-    done, total = 0, plan.size
+    done, total, merger = 0, plan.size, Merger()
     for name, outputs in plan.shards.items():
         with (directory / name).open("wb") as file:
             header = ((each.name, each.dtype, each.shape, each.size) for each in outputs)
             write_header(file, header, plan.base.files[name].metadata)
             for begin, end in _runs(outputs):
-                _write(outputs[begin:end], file)
+                _write(outputs[begin:end], file, merger)
                 done += sum(each.size for each in outputs[begin:end])
                 progress("merging, MiB", done >> 20, total >> 20)
     if plan.base.index is not None:
@@ -97,10 +97,10 @@ def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
         _write_json(directory / INDEX, {"metadata": metadata, "weight_map": dict(sorted(where.items()))})
 
 
-def _write(outputs: list[Output], file: IO[bytes]) -> None:
+def _write(outputs: list[Output], file: IO[bytes], merger: Merger) -> None:
     first = outputs[0]
     if first.is_changed:
-        file.write(arithmetic.as_bytes(arithmetic.compute(first)))
+        file.write(as_bytes(merger.compute(first)))
         return
     source, name = first.source
     with source.path.open("rb") as opened:

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from ascendtune.core.errors import FoundWrong
-from ascendtune.train.merge import arithmetic
+from ascendtune.train.merge.arithmetic import Merger
 from ascendtune.train.merge.merge import merge
 
 FORMS = {
@@ -166,8 +166,8 @@ def test_a_wrong_result_is_not_kept(
     make_base: Any, make_adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = make_adapter(make_base())
-    right = arithmetic.compute
-    monkeypatch.setattr(arithmetic, "compute", lambda output: right(output) * 1.02)
+    right = Merger.compute
+    monkeypatch.setattr(Merger, "compute", lambda merger, output: right(merger, output) * 1.02)
     with pytest.raises(FoundWrong, match="differs from base and adapter"):
         merge([str(adapter)], tmp_path / "merged")
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
