@@ -6,6 +6,7 @@ import re
 import runpy
 from pathlib import Path
 
+from ascendtune.train.llamafactory.templates import SAME
 from ascendtune.train.recipe import Recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -20,3 +21,11 @@ def test_every_key_has_a_sentence() -> None:
     page = (DOCS / "recipe.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in Recipe.model_fields)
     assert not re.search(r"\|\s+\|$", page, re.MULTILINE)
+
+
+def test_the_page_on_llama_factory_says_what_the_code_does() -> None:
+    page = (DOCS / "compat.md").read_text(encoding="utf-8")
+    updated = runpy.run_path(str(DOCS / "generate_compat.py"))["updated"]
+    assert updated(page) == page, "run: python docs/generate_compat.py"
+    assert page.count("| `examples/") > 80 and "FAILED" not in page
+    assert all(f"| `{theirs}` | `{ours}` |" in page for theirs, ours in SAME.items())

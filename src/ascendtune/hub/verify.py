@@ -43,6 +43,19 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
             _check_safetensors(file)
 
 
+def require_unquantised(path: Path) -> None:
+    """Raises:
+    RecipeError: the weights are quantised, and training on those is not in this version.
+    """
+    if quantisation := _json(path / "config.json").get("quantization_config"):
+        method = quantisation.get("quant_method", "some method") if isinstance(quantisation, dict) else quantisation
+        raise RecipeError(
+            f"this model is quantised ({method}), and training on quantised weights is not in this version",
+            remedy="give the original in bf16 or fp16; method.tuner: lora keeps it frozen",
+            where=path / "config.json",
+        )
+
+
 def _check_config(path: Path) -> None:
     config = path / "config.json"
     if not config.exists():

@@ -20,6 +20,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.hub.verify import require_unquantised
 from ascendtune.train.adapters import Adapter, find_adapters
 from ascendtune.train.method import MethodSection
 from ascendtune.train.recipe import Recipe
@@ -89,6 +90,7 @@ def prepare_run(
     ).resolve()
     reference = fetch_model(path).resolve() if (path := recipe.method.preference.reference) else None
     adapters = find_adapters(recipe.method)
+    require_unquantised(model_directory)
     choice = None if only_data else _choose_directory(recipe, allow_change, trust_checkpoint)
     if choice is not None:
         # Asked before the data takes its time.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.hub.verify import check_model_directory
+from ascendtune.hub.verify import check_model_directory, require_unquantised
 
 _HEADER = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
 _WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(8)
@@ -85,3 +85,11 @@ def test_random_weights_need_none(model: Path) -> None:
 def test_a_file_is_not_a_model(model: Path) -> None:
     with pytest.raises(RecipeError, match="a model is a directory"):
         check_model_directory(model / "config.json", weights_needed=True)
+
+
+def test_quantised_weights_are_not_trained_on(model: Path) -> None:
+    require_unquantised(model)
+    (model / "config.json").write_text('{"model_type": "qwen2", "quantization_config": {"quant_method": "gptq"}}')
+    check_model_directory(model, weights_needed=True)
+    with pytest.raises(RecipeError, match=r"quantised \(gptq\)"):
+        require_unquantised(model)

@@ -83,6 +83,8 @@ def _put_template(theirs: Theirs, native: Native) -> None:
             f"use template: {WITHOUT_THOUGHT[name]}",
         )
         return
+    if name == "alpaca":
+        native.note("template: alpaca: an empty line follows a system message; in theirs none does")
     native.put("data.template", found, theirs.place("template"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ascendtune.train.llamafactory.native import Native
 from ascendtune.train.llamafactory.theirs import Theirs
-from ascendtune.train.llamafactory.weights import final_weights
 
 _STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", "dpo": "preference", "kto": "preference"}
 
@@ -55,7 +54,7 @@ def _put_lora(theirs: Theirs, native: Native) -> None:
         native.put("method.lora.init", "pissa", theirs.place("pissa_init"))
     if adapters := theirs["adapter_name_or_path"]:
         place = theirs.place("adapter_name_or_path")
-        native.put("method.lora.start_from", [final_weights(adapter) for adapter in adapters], place)
+        native.put("method.lora.start_from", adapters, place)
         if theirs["stage"] in ("dpo", "kto") and not theirs["ref_model"]:
             native.note(
                 "adapter_name_or_path: the reference is the model with this adapter, as it is before training; in "

@@ -14,7 +14,6 @@ SAME = {
     "deepseek3": "deepseek3",
     "default": "human_assistant",
     "gemma": "gemma",
-    "gemma2": "gemma",
     "gemma3": "gemma",
     "glm4": "glm4",
     "intern2": "intern2",
@@ -45,11 +44,11 @@ _MULTIMODAL = (
 _OTHERS = (
     "aeva", "bailing", "bailing_v2", "breeze", "chatglm3", "chatml_de", "cohere", "cpm4", "dbrx", "deepseek",
     "deepseekcoder", "deepseekr1", "empty", "ernie", "ernie_nothink", "exaone", "falcon", "falcon_h1", "fewshot",
-    "glm4_7", "glm4_moe", "glmz1", "gpt_oss", "granite3", "granite4", "hunyuan", "hunyuan_small", "hy3", "index",
-    "lfm2", "llama2", "llama2_zh", "mimo", "mimo_v2", "minimax1", "minimax2", "ministral", "moonlight", "olmo",
-    "openchat", "openchat-3.6", "opencoder", "phi4", "phi4_mini", "phi_small", "qwen3_5", "qwen3_6", "sailor",
-    "seed_coder", "seed_oss", "smollm2", "solar", "starchat", "telechat2", "vicuna", "xuanyuan", "youtu", "yuan",
-    "zephyr",
+    "gemma2", "glm4_7", "glm4_moe", "glmz1", "gpt_oss", "granite3", "granite4", "hunyuan", "hunyuan_small", "hy3",
+    "index", "lfm2", "llama2", "llama2_zh", "mimo", "mimo_v2", "minimax1", "minimax2", "ministral", "moonlight",
+    "olmo", "openchat", "openchat-3.6", "opencoder", "phi4", "phi4_mini", "phi_small", "qwen3_5", "qwen3_6",
+    "sailor", "seed_coder", "seed_oss", "smollm2", "solar", "starchat", "telechat2", "vicuna", "xuanyuan", "youtu",
+    "yuan", "zephyr",
 )  # fmt: skip
 NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
 """Every template of theirs that is known here."""

@@ -1,0 +1,135 @@
+"""Writes docs/compat.md: `python docs/generate_compat.py` what the code alone decides, `make compat` all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ascendtune.train.llamafactory.inert import INERT
+from ascendtune.train.llamafactory.keys import ALIASES, TRANSLATED
+from ascendtune.train.llamafactory.refused import REFUSED
+from ascendtune.train.llamafactory.templates import NAMES, SAME
+
+TARGET = Path(__file__).with_name("compat.md")
+
+_HEAD = """# LLaMA-Factory recipes
+
+`ascendtune train theirs.yaml` runs a recipe of LLaMA-Factory's (v0, YAML or JSON, with its `dataset_info.json`) as it
+is; it is told by a top-level `model_name_or_path`. Keys on the command line are ours: `optim.max_steps=30`.
+`ascendtune recipe convert theirs.yaml` prints the same recipe in our form. Every key of theirs is translated, or
+accepted and said to be inert, or refused by name with an alternative; an unknown one is an error.
+
+Written by `make compat`, which takes the examples of LLaMA-Factory's own source distribution; do not edit.
+"""
+
+_DIFFERENCES = (
+    (
+        "`pref_loss: hinge` and `ipo` train sigmoid in 0.9.4 and 0.9.5, with the versions of TRL that they allow",
+        "the loss that is named",
+    ),
+    (
+        "a row longer than `cutoff_len` is cut in question and answer, in proportion, and not counted",
+        "its end is cut, and counted in the data report; EOS is learnt only where the answer really ended",
+    ),
+    (
+        "`overwrite_output_dir: true` starts at step 0 again without a word",
+        "an unfinished run is resumed and says so; a finished one is kept, and the new one gets a number",
+    ),
+    ("`formatting: openai` adds the system message `detailed thinking off`", "nothing is added"),
+    ("`packing` without `neat_packing` lets the rows of a sequence see each other", "they never do"),
+    (
+        "rows that cannot be trained on are dropped with a line in the log",
+        "dropped, and counted by reason with file and line of examples in the data report",
+    ),
+    ("tokens are prepared while other processes wait in a collective", "before any process starts"),
+    (
+        "with an adapter to go on from and no `ref_model`, the reference of DPO is the model without any adapter",
+        "the model with that adapter, as it is before training",
+    ),
+    (
+        "types and values of most keys are checked by nobody, or after the libraries are loaded",
+        "unknown keys, types, values and contradictions are said at once, with file and line, before anything starts",
+    ),
+    ("white space after the mark that ends an answer is learnt", "the mark is the last thing learnt"),
+    (
+        "a template without such a mark (glm4) puts the label EOS on the first token of the next question",
+        "EOS is learnt at the end of the conversation",
+    ),
+    ("`num_samples` draws rows at random", "the first so many are taken"),
+    (
+        "`save_only_model` leaves checkpoints that cannot be resumed",
+        "a checkpoint always resumes; final weights are in `model/`",
+    ),
+)
+
+
+def page(files: Iterable[tuple[str, str, str]], templates: Iterable[tuple[str, str, str]], release: str) -> str:
+    """The whole page.
+
+    Args:
+        files: (path, what became of it, keys that were said to be inert).
+        templates: (theirs, ours, how they compare).
+        release: of LLaMA-Factory.
+    """
+    rows = [f"| `{path}` | {_cell(what)} | {_cell(inert)} |" for path, what, inert in files]
+    listed = [
+        f"## Every example of {release}",
+        "",
+        "*runs*: two steps on CPU, the model swapped for a tiny one with random weights, the data cut to a few rows.",
+        "",
+        "| file | what becomes of it | accepted without effect |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
+    compared = [f"| `{theirs}` | `{ours}` | {how} |" for theirs, ours, how in templates]
+    return "\n".join([_HEAD, *listed, templates_section(compared), differences_section(), keys_section()])
+
+
+def templates_section(compared: list[str]) -> str:
+    """Templates, with the rows of the table that says how they compare."""
+    others = ", ".join(f"`{name}`" for name in NAMES if name not in SAME)
+    head = ["## Templates", "", "| `template` | `data.template` | compared |", "|---|---|---|", *compared, ""]
+    rest = [
+        f"Without `template` the model's own chat template is used. These are refused by name: {others}.",
+        "",
+    ]
+    return "\n".join([*head, *rest])
+
+
+def differences_section() -> str:
+    """Where ours does something else on purpose."""
+    rows = [f"| {theirs} | {ours} |" for theirs, ours in _DIFFERENCES]
+    rest = (
+        "The order of rows, drawn adapters and kernels are others: losses follow theirs closely, never bit for bit.\n"
+    )
+    return "\n".join(["## Where ours differs on purpose", "", "| theirs | ours |", "|---|---|", *rows, "", rest])
+
+
+def keys_section() -> str:
+    """Every key, and what becomes of it."""
+    rows = [(key, str(found.default), f"→ {found.becomes}") for key, found in TRANSLATED.items()]
+    rows += [(old, "", f"→ as `{new}`") for old, new in ALIASES.items()]
+    rows += [(key, str(default), f"no effect: {why}") for key, (default, why) in INERT.items()]
+    rows += [(key, str(found.default), f"refused: {found.what}; {found.remedy}") for key, found in REFUSED.items()]
+    shown = [
+        f"| `{key}` | {f'`{default}`' if default else ''} | {_cell(what)} |" for key, default, what in sorted(rows)
+    ]
+    head = ["## Every key", "", "What has no effect, and what is refused, is accepted in silence with its default.", ""]
+    return "\n".join([*head, "| key | their default | what becomes of it |", "|---|---|---|", *shown, ""])
+
+
+def updated(text: str) -> str:
+    """`text` with the parts that the code alone decides written anew."""
+    compared = re.findall(r"^\| `[\w.-]+` \| `\w+` \| (?:same|not).*$", text, re.MULTILINE)
+    measured = text[text.index("## Every example") : text.index("## Templates")].rstrip() + "\n"
+    return "\n".join([_HEAD, measured, templates_section(compared), differences_section(), keys_section()])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(updated(TARGET.read_text(encoding="utf-8")), encoding="utf-8")
