@@ -57,9 +57,9 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
         if section.eval:
             held_out = load(section.eval)
             eval_report = DataReport.of(held_out.datasets)
-        elif section.eval_fraction:
+        elif section.eval_fraction or section.eval_rows:
             distinct = len(loaded.rows) - report.rows_by_weight
-            loaded, held_out = _hold_out(loaded, section.eval_fraction, seed)
+            loaded, held_out = _hold_out(loaded, section, seed)
             report.rows_held_out = len(held_out.rows)
             # Copies of a row that is held out leave with it.
             report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
@@ -113,7 +113,7 @@ def _rows_out_of_the_garbage_collectors_sight() -> Iterator[Callable[[], None]]:
         (gc.enable if enabled else gc.disable)()
 
 
-def _hold_out(loaded: Loaded, fraction: float, seed: int) -> tuple[Loaded, Loaded]:
+def _hold_out(loaded: Loaded, section: DataSection, seed: int) -> tuple[Loaded, Loaded]:
     """(training, evaluation). A row that its weight repeats goes to one side with all its copies."""
     first_of: dict[int, int] = {}
     for index, row in enumerate(loaded.rows):
@@ -121,9 +121,14 @@ def _hold_out(loaded: Loaded, fraction: float, seed: int) -> tuple[Loaded, Loade
     if len(first_of) < 2:
         raise DataError(
             "a single row cannot be divided into training and evaluation",
-            remedy="give more rows, or remove data.eval_fraction",
+            remedy="give more rows, or remove data.eval_fraction and data.eval_rows",
         )
-    count = min(max(round(fraction * len(first_of)), 1), len(first_of) - 1)
+    count = section.eval_rows or min(max(round(section.eval_fraction * len(first_of)), 1), len(first_of) - 1)
+    if count >= len(first_of):
+        raise DataError(
+            f"data.eval_rows ({count:,}) leaves nothing of {count_of(len(first_of), 'row')} to train on",
+            remedy="hold out fewer rows",
+        )
     held = sorted(random.Random(f"{seed}/eval").sample(sorted(first_of.values()), count))
     held_ids = {id(loaded.rows[index]) for index in held}
     kept = [index for index, row in enumerate(loaded.rows) if id(row) not in held_ids]

@@ -51,7 +51,7 @@ def fingerprint(
         name: digest_of_file(model_directory / name) for name in _TOKENIZER_FILES if (model_directory / name).is_file()
     }
     template = Path(section.template).expanduser()
-    drawn = section.eval_fraction > 0 or any(spec.weight % 1 for spec, _ in locations)
+    drawn = section.eval_fraction > 0 or section.eval_rows or any(spec.weight % 1 for spec, _ in locations)
     everything: dict[str, Any] = {
         "task": task,
         "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),

@@ -70,7 +70,7 @@ def prepare(
     Args:
         model_directory: where the tokenizer lies.
         task: what the rows of the data sets are.
-        seed: chooses rows where a weight or `eval_fraction` takes a part of them.
+        seed: chooses rows where a weight, `eval_fraction` or `eval_rows` takes a part of them.
         cache: default is `tokens` in the cache directory.
         resolve: where a data set lies on this machine; default is its path.
 

@@ -62,6 +62,8 @@ class DataSection(Section):
     """Data sets for the evaluation loss."""
     eval_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Hold out this share of the training rows (seeded) for the evaluation loss, when `eval` is not given."""
+    eval_rows: int | None = Field(default=None, ge=1)
+    """Hold out this many of the training rows (seeded), instead of a share."""
     template: str = "auto"
     """`auto` (the model's own chat template), a name (chatml, llama3, qwen, …), or a path to a Jinja file."""
     max_length: int = Field(default=2048, ge=2, le=1_048_576)
@@ -79,10 +81,11 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _one_source_of_evaluation(self) -> DataSection:
-        if self.eval and self.eval_fraction:
+        asked = [key for key in ("eval", "eval_fraction", "eval_rows") if getattr(self, key)]
+        if len(asked) > 1:
             raise Contradiction(
-                "data.eval and data.eval_fraction contradict each other",
+                f"data.{asked[0]} and data.{asked[1]} contradict each other",
                 remedy="keep one of them",
-                path=("data", "eval_fraction"),
+                path=("data", asked[1]),
             )
         return self

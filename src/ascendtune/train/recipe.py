@@ -22,7 +22,7 @@ from ascendtune.core.config import (
 )
 from ascendtune.data.spec import DataSection
 from ascendtune.train.combination import first_refusal
-from ascendtune.train.llamafactory.recognise import is_theirs
+from ascendtune.train.llamafactory.recognise import is_theirs, require_ours
 from ascendtune.train.llamafactory.translate import translate
 from ascendtune.train.method import MethodSection
 from ascendtune.train.parallel import ParallelSection
@@ -212,7 +212,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Recipe:
-        has_data = bool(self.data.eval or self.data.eval_fraction)
+        has_data = bool(self.data.eval or self.data.eval_fraction or self.data.eval_rows)
         for wanted, key in (
             (self.eval.every_steps, ("eval", "every_steps")),
             (self.eval.early_stop, ("eval", "early_stop")),
@@ -256,6 +256,7 @@ class Recipe(Section):
         """
         document = read_document(Path(path))
         if is_theirs(document, cls.model_fields):
+            require_ours(overrides)
             document = translate(document, os.environ)
         apply_overrides(document, overrides)
         _let_overrides_win(document, overrides)

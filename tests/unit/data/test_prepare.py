@@ -85,6 +85,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "on_long_row": {"on_long_row": "drop"},
     "on_bad_row": {"on_bad_row": "skip"},
     "eval_fraction": {"eval_fraction": 0.1},
+    "eval_rows": {"eval_rows": 3},
 }
 
 
@@ -210,6 +211,16 @@ def test_a_share_is_held_out_with_all_its_copies(data: Path, model: Path, tmp_pa
     assert report.rows_held_out == len(held) and report.rows_kept == len(kept)
     assert report.rows_read + report.rows_by_weight - report.rows_held_out == report.rows_kept
     assert rows_of(prepare(recipe, model, seed=2, cache=tmp_path).eval or tmp_path) != held
+
+
+def test_a_number_of_rows_is_held_out(data: Path, model: Path, tmp_path: Path) -> None:
+    recipe = section(data, eval_rows=7)
+    prepared = prepare(recipe, model, seed=1, cache=tmp_path)
+    assert len(rows_of(prepared.eval or tmp_path)) == 7 and len(rows_of(prepared.train)) == 33
+    other = prepare(recipe, model, seed=2, cache=tmp_path)
+    assert rows_of(other.eval or tmp_path) != rows_of(prepared.eval or tmp_path)
+    with pytest.raises(DataError, match="leaves nothing of 40 rows"):
+        prepare(section(data, eval_rows=40), model, seed=1, cache=tmp_path)
 
 
 def test_evaluation_data_of_its_own(data: Path, model: Path, tmp_path: Path) -> None:

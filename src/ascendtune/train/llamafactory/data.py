@@ -55,13 +55,13 @@ def _put_data_sets(theirs: Theirs, native: Native, key: str, found: DataSets) ->
 
 
 def _put_held_out(theirs: Theirs, native: Native) -> None:
-    size = theirs["val_size"]
-    if size >= 1:
-        theirs.complain(
-            "val_size", f"val_size: {size} rows: a number of rows is not in this version", "give a share below 1"
-        )
+    size, place = theirs["val_size"], theirs.place("val_size")
+    if size >= 1 and not float(size).is_integer():
+        theirs.complain("val_size", f"'val_size: {size}' is not possible", "give a share below 1, or a number of rows")
+    elif size >= 1:
+        native.put("data.eval_rows", int(size), place)
     elif size:
-        native.put("data.eval_fraction", size, theirs.place("val_size"))
+        native.put("data.eval_fraction", size, place)
 
 
 def _put_template(theirs: Theirs, native: Native) -> None:

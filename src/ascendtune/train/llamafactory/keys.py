@@ -42,7 +42,7 @@ TRANSLATED: dict[str, Key] = {
     "dataset_dir": Key("text", "data", "data.train, data.eval: path"),
     "max_samples": Key("whole number", None, "data.train, data.eval: limit"),
     "default_system": Key("text", None, "data.train, data.eval: system"),
-    "val_size": Key("number", 0.0, "data.eval_fraction"),
+    "val_size": Key("number", 0.0, "data.eval_fraction, data.eval_rows"),
     "template": Key("text", None, "data.template"),
     "cutoff_len": Key("whole number", 2048, "data.max_length"),
     "packing": Key("truth", None, "data.packing"),

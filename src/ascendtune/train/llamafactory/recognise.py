@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ascendtune.core.config import Document
 from ascendtune.core.errors import RecipeError
+from ascendtune.train.llamafactory.keys import TRANSLATED
 from ascendtune.train.llamafactory.theirs import KEYS
 
 _MARK = "model_name_or_path"
@@ -65,6 +66,20 @@ def _other_file_of_theirs(keys: set[str]) -> tuple[str, str] | None:
             "name it in a recipe: parallel: {strategy: deepspeed, deepspeed: {config: FILE}}",
         )
     return None
+
+
+def require_ours(overrides: Sequence[str]) -> None:
+    """Raises:
+    RecipeError: a key of theirs on the command line, where keys are ours.
+    """
+    for word in overrides:
+        key = word.partition("=")[0]
+        if key in TRANSLATED and key not in ("seed", "optim"):
+            raise RecipeError(
+                f"'{key}' is LLaMA-Factory's word, and on the command line keys are ours",
+                remedy=f"it becomes {TRANSLATED[key].becomes}; `ascendtune recipe convert FILE` shows where",
+                where=f"command line '{word}'",
+            )
 
 
 def require_training(document: Document) -> None:

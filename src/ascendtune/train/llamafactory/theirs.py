@@ -26,7 +26,7 @@ _EXPECTED = {
 
 
 class Theirs:
-    """Values of their recipe, checked, with their defaults; null is as good as not set.
+    """Values of their recipe, checked, with their defaults; null and empty text are as good as not set.
 
     Args:
         document: their recipe.
@@ -41,7 +41,7 @@ class Theirs:
         self.complaints: list[RecipeError] = []
         for written, value in document.values.items():
             key = ALIASES.get(written, written)
-            if value is None and key in KEYS:
+            if (value is None or value == "") and key in KEYS:
                 continue
             if key in TRANSLATED:
                 self._take(key, written, value)

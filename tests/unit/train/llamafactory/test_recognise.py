@@ -52,5 +52,12 @@ def test_recipes_of_ours_are_left_alone(tmp_path: Path) -> None:
     assert Recipe.load(path).notes == ()
 
 
+def test_keys_on_the_command_line_are_ours(write: Callable[..., Path]) -> None:
+    assert Recipe.load(write(), ["optim.epochs=1", "seed=3"]).optim.epochs == 1
+    with pytest.raises(RecipeError, match="LLaMA-Factory's word") as caught:
+        Recipe.load(write(), ["num_train_epochs=1"])
+    assert "optim.epochs" in caught.value.remedy and str(caught.value.where) == "command line 'num_train_epochs=1'"
+
+
 def test_seed_is_a_key_of_both(write: Callable[..., Path]) -> None:
     assert Recipe.load(write({"seed": 7})).seed == 7
