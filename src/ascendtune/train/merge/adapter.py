@@ -175,14 +175,28 @@ def _low_rank(module: str, parts: dict[str, str], config: dict[str, Any], file: 
             f"{module} has no {missing.pop()}", remedy="copy or download the adapter again", where=file.path
         )
     a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
-    rank = int(_by_pattern(config.get("rank_pattern"), module, config.get("r", 8)))
-    if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
+    try:
+        rank = int(_by_pattern(config.get("rank_pattern"), module, config.get("r", 8)))
+        alpha = float(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8)))
+    except (TypeError, ValueError, AttributeError, re.error) as error:
+        raise InputError(
+            f"adapter_config.json does not say rank and alpha of {module}: {error}",
+            remedy="copy or download the adapter again",
+            where=file.path.with_name("adapter_config.json"),
+        ) from error
+    if len(a) != 2 or len(b) != 2 or rank < 1 or a[0] != rank or b[1] != rank:
         raise InputError(
             f"{module}: A is {list(a)} and B is {list(b)}, which is no pair of matrices of rank {rank}",
             remedy="convolutions are not merged here; otherwise the adapter's file and config do not belong together",
             where=file.path,
         )
-    alpha = float(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8)))
+    for part in ("lora_magnitude_vector", "lora_B.bias"):
+        if part in parts and math.prod(file.tensors[parts[part]].shape) != b[0]:
+            raise InputError(
+                f"{parts[part]} is {list(file.tensors[parts[part]].shape)}, B has {b[0]} rows",
+                remedy="copy or download the adapter again",
+                where=file.path,
+            )
     # PEFT's order of operations: a factor multiplies alpha before it is divided.
     scaling = weight * alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     return LowRank(

@@ -9,7 +9,7 @@ import torch
 
 from ascendtune.core.errors import InputError
 from ascendtune.train.merge.adapter import Adapter, LowRank
-from ascendtune.train.merge.plan import Output
+from ascendtune.train.merge.output import Output
 from ascendtune.train.merge.tensor_file import TensorFile
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

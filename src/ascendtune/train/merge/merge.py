@@ -68,7 +68,7 @@ def merge(
     with appearing(target) as directory:
         write_model(plan, directory, progress)
         if verify:
-            verification = _verify(plan, directory, notes)
+            verification = _verify(plan, directory, notes, progress)
     outputs = [each for shard in plan.shards.values() for each in shard]
     return Merged(
         directory=target,
@@ -83,11 +83,11 @@ def merge(
     )
 
 
-def _verify(plan: Plan, directory: Path, notes: list[str]) -> Verification | None:
+def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
     from ascendtune.train.merge.verify import CannotVerify, verify
 
     try:
-        result = verify(plan, directory)
+        result = verify(plan, directory, progress)
     except CannotVerify as error:
         notes.append(f"not verified: {error}")
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from ascendtune.train.merge.adapter import Adapter
 from ascendtune.train.merge.base import Base
 from ascendtune.train.merge.plan import Plan
 
+Progress = Callable[[str, int, int], None]
+
 _TOKENS = 16
+_DOING = "comparing with base and adapter"
 # What rounding every weight once may do to logits; fp32 is a matter of the order of additions.
 _TOLERANCE = {"F64": 1e-3, "F32": 1e-3, "F16": 2e-2, "BF16": 1e-1}
 
@@ -47,7 +51,7 @@ class CannotVerify(Exception):
     """Why nothing could be asked; the merge itself is not in doubt."""
 
 
-def verify(plan: Plan, merged: Path) -> Verification:
+def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:
     """Compare logits; one model is in memory at a time.
 
     Raises:
@@ -57,7 +61,9 @@ def verify(plan: Plan, merged: Path) -> Verification:
     _require_memory(plan)
     ids = _tokens(plan.base)
     with warnings.catch_warnings(action="ignore"), torch.inference_mode():
+        progress(_DOING, 0, 2)
         adapted, base = _ask_adapter(plan, ids)
+        progress(_DOING, 1, 2)
         result = _load(plan, merged)(input_ids=ids).logits
     scale = _rms(adapted)
     return Verification(

@@ -14,7 +14,8 @@ from ascendtune.core.files import file_lock, removed_on_failure, require_writabl
 from ascendtune.core.units import format_bytes
 from ascendtune.train.merge.arithmetic import Merger, as_bytes
 from ascendtune.train.merge.base import INDEX
-from ascendtune.train.merge.plan import Output, Plan
+from ascendtune.train.merge.output import Output
+from ascendtune.train.merge.plan import Plan
 from ascendtune.train.merge.tensor_file import copy_bytes, write_header
 
 Progress = Callable[[str, int, int], None]

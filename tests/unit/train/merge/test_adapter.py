@@ -72,3 +72,8 @@ def test_unknown_parts_are_refused_by_name(name: str, tmp_path: Path) -> None:
 def test_an_adapter_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="PREFIX_TUNING adapter"):
         _adapter(tmp_path, {"x": (1,)}, peft_type="PREFIX_TUNING")
+
+
+def test_a_magnitude_of_another_size_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="B has 8 rows"):
+        _adapter(tmp_path, {**_module("q"), "q.lora_magnitude_vector": (7,)})

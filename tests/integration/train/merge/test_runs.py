@@ -1,0 +1,52 @@
+"""What our own runs leave can be merged, whatever the form of LoRA; verified against PEFT's logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.train.merge.merge import merge
+
+_SHORT = {"max_steps": 2, "learning_rate": 1e-2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": {"lora": {"dora": True}}, "model": {"new_tokens": ["<|new|>"]}},
+        {"method": {"lora": {"init": "pissa", "rslora": True}}},
+        {"method": {"lora": {"modules_to_save": ["embed_tokens"]}}},
+    ],
+    ids=["dora, new token", "pissa, rslora", "modules_to_save"],
+)
+def test_a_run(changes: dict[str, Any], train: Callable[..., Any], tmp_path: Path) -> None:
+    method = {"tuner": "lora", "lora": changes["method"]["lora"]}
+    run = train(optim=_SHORT, method=method, model=changes.get("model", {})).run
+    merged = merge([str(run)], tmp_path / "merged")
+    assert merged.verification is not None
+    assert merged.verification.difference < 1e-5 and merged.verification.effect != 0
+    ours, trained = Tokenizer.load(tmp_path / "merged"), Tokenizer.load(run.model)
+    assert (ours.vocab_size, ours.chat_templates) == (trained.vocab_size, trained.chat_templates)
+
+
+def test_a_run_that_went_on_from_another(train: Callable[..., Any], tmp_path: Path) -> None:
+    first = train(name="first", optim=_SHORT, method={"tuner": "lora"}).run
+    lora = {"start_from": [str(first.model)]}
+    second = train(name="second", optim=_SHORT, method={"tuner": "lora", "lora": lora}).run
+    merged = merge([str(second)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+
+
+def test_a_reward_run(recipe: Callable[..., Any], train: Callable[..., Any], tmp_path: Path) -> None:
+    rows = tmp_path / "pairs.jsonl"
+    pair = {"prompt": "2+3?", "chosen": "5", "rejected": "a diet"}
+    rows.write_text("".join(json.dumps({**pair, "prompt": f"{number}?"}) + "\n" for number in range(12)))
+    run = train(optim=_SHORT, method={"stage": "reward", "tuner": "lora"}, data={"train": str(rows)}).run
+    merged = merge([str(run)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    assert any("AutoModelForSequenceClassification" in note for note in merged.notes)
