@@ -50,10 +50,14 @@ def _as_it_is(
     objective: PreferenceObjective, without_adapter: Callable[[], AbstractContextManager[Any]]
 ) -> Iterator[LogProbs]:
     was_training = objective.training
+    trains = [(parameter, parameter.requires_grad) for parameter in objective.parameters()]
     objective.eval()
     with without_adapter():
         yield lambda batch: _ask(objective, batch)
     objective.train(was_training)
+    # Switching adapters on again makes all of them trainable, also those that must stay as they are.
+    for parameter, trained in trains:
+        parameter.requires_grad_(trained)
 
 
 @contextmanager

@@ -28,11 +28,13 @@ def start_as_principal_part(tuned: Any) -> None:
     Raises:
         RecipeError: the rank is larger than a weight has singular values.
     """
+    from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
     config = tuned.peft_config[TRAINED]
-    # Dropout on what takes the start away would make noise of it.
-    tuned.add_adapter(_START, replace(config, lora_dropout=0.0, modules_to_save=None))
+    # Dropout on what takes the start away would make noise of it. The class for scores would give this adapter a score
+    # of its own, so it is asked as the plain class.
+    PeftModel.add_adapter(tuned, _START, replace(config, lora_dropout=0.0, modules_to_save=None))
     for name, layer in tuned.named_modules():
         if not isinstance(layer, LoraLayer):
             continue

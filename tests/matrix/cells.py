@@ -1,0 +1,155 @@
+"""Which combinations there are, and how each is tried: a few steps of a tiny model, in this process or in several."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import socket
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LOSSES = ("pretrain", "sft", "reward", "sigmoid", "hinge", "ipo", "kto", "orpo", "simpo")
+TUNERS: dict[str, dict[str, Any]] = {
+    "full": {"tuner": "full"},
+    "freeze": {"tuner": "freeze", "freeze": {"last_layers": 1}},
+    "lora": {"tuner": "lora"},
+    "lora, dora": {"tuner": "lora", "lora": {"dora": True}},
+    "lora, pissa": {"tuner": "lora", "lora": {"init": "pissa"}},
+}
+STEPS = 3
+ROWS = 12
+_PATIENCE_SECONDS = 240
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A strategy on a number of ranks."""
+
+    ranks: int
+    parallel: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        named = self.parallel.get("strategy", "one device")
+        options = self.parallel.get(named, {})
+        stage = f" ZeRO-{options['stage']}" if "stage" in options else ""
+        offloads = " + offload" if any(str(key).startswith("offload") for key in options) else ""
+        return f"{named}{stage}{offloads} × {self.ranks}"
+
+
+WAYS = (
+    Way(1),
+    Way(2, {"strategy": "ddp"}),
+    Way(1, {"strategy": "fsdp"}),
+    Way(2, {"strategy": "fsdp"}),
+    Way(2, {"strategy": "fsdp", "fsdp": {"offload": True}}),
+    *(Way(2, {"strategy": "deepspeed", "deepspeed": {"stage": stage}}) for stage in range(4)),
+    Way(2, {"strategy": "deepspeed", "deepspeed": {"stage": 2, "offload_optimizer": "cpu"}}),
+)
+
+
+def write_rows(directory: Path) -> dict[str, Path]:
+    """A file of rows for each kind of loss."""
+    draw = random.Random(0)
+    words = ["atom", "balanced", "capital", "clips", "diet", "friends", "healthy", "Paris", "sleep", "tips"]
+
+    def text(most: int) -> str:
+        return " ".join(draw.choices(words, k=draw.randint(1, most)))
+
+    rows = {
+        "text": [{"text": text(30)} for _ in range(ROWS)],
+        "conversations": [{"prompt": text(4), "completion": text(6)} for _ in range(ROWS)],
+        "pairs": [{"prompt": text(4), "chosen": f"good {text(5)}", "rejected": text(7)} for _ in range(ROWS)],
+        "singles": [{"prompt": text(4), "completion": text(6), "label": draw.random() < 0.5} for _ in range(ROWS)],
+    }
+    files = {kind: directory / f"{kind}.jsonl" for kind in rows}
+    for kind, file in files.items():
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows[kind]))
+    return files
+
+
+def asked(loss: str, tuner: str, way: Way, files: dict[str, Path], model: Path, runs: Path) -> dict[str, Any]:
+    """The recipe of a cell: twelve rows in three steps, whatever the number of ranks."""
+    stage = {"stage": loss} if loss in ("pretrain", "sft", "reward") else {"stage": "preference"}
+    kind = {"pretrain": "text", "sft": "conversations", "kto": "singles"}.get(loss, "pairs")
+    preference = {"preference": {"loss": loss}} if stage["stage"] == "preference" else {}
+    return {
+        "name": f"{loss}-{tuner}-{way}".translate(str.maketrans(dict.fromkeys(" ,×+", "_"))),
+        "run_dir": str(runs / "{name}"),
+        "model": {"path": str(model)},
+        "data": {"train": str(files[kind]), "packing": loss == "pretrain", "max_length": 32},
+        "method": {**stage, **TUNERS[tuner], **preference},
+        "optim": {"learning_rate": 1e-3, "max_steps": STEPS},
+        "batch": {"per_device": 4 // way.ranks},
+        "parallel": way.parallel,
+        "precision": "fp32",
+        "track": {"tensorboard": False},
+        "checkpoint": {"resume": "never", "every_steps": 1000},
+    }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    curve: list[float] | None
+    """Loss and gradient norm of each step."""
+    refused: str = ""
+    """The reason, where the combination is refused before anything starts."""
+    failed: str = ""
+
+
+def attempt(values: dict[str, Any], ranks: int) -> Outcome:
+    """Train; on several ranks in forked processes, which need not import anything again."""
+    from ascendtune.core.errors import RecipeError
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.train.prepare import prepare_run
+    from ascendtune.train.recipe import Recipe
+
+    try:
+        recipe = Recipe.check(values)
+    except RecipeError as error:
+        return Outcome(None, refused=error.what)
+    run = prepare_run(recipe, {}).run
+    assert run is not None
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    processes = [
+        context.Process(target=_be_rank, args=(RunDir(run.path), rank, variables, results)) for rank in range(ranks)
+    ]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join(timeout=_PATIENCE_SECONDS)
+        if each.is_alive():
+            each.kill()
+    failures = []
+    while not results.empty():
+        failures.append(results.get())
+    if failures or any(each.exitcode for each in processes):
+        return Outcome(None, failed=failures[0] if failures else f"exit codes {[each.exitcode for each in processes]}")
+    return Outcome([record[key] for record in run.read_metrics() for key in ("loss", "grad_norm")])
+
+
+def _be_rank(run: Any, rank: int, variables: dict[str, str], failures: Any) -> None:
+    from ascendtune.core import log
+    from ascendtune.train import attempt as training
+
+    os.environ |= {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    log.set_up()
+    training.draw = lambda run: None
+    try:
+        training.train(run)
+    except BaseException as error:  # noqa: BLE001  # told by the parent
+        failures.put("".join(traceback.format_exception(error))[-3000:])
+        os._exit(1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
