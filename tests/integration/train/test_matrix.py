@@ -1,4 +1,4 @@
-"""A part of `make matrix`: every loss with every tuner once, and each strategy once where it has the most to get wrong."""
+"""A part of `make matrix`: every loss with every tuner, and each strategy where it has the most to get wrong."""
 
 from __future__ import annotations
 
