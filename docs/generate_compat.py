@@ -42,6 +42,12 @@ _DIFFERENCES = (
         "rows that cannot be trained on are dropped with a line in the log",
         "dropped, and counted by reason with file and line of examples in the data report",
     ),
+    (
+        "an answer of no characters is learnt as an end; rows of turns must alternate strictly, and their speakers be "
+        "called as the tags say",
+        "an empty answer is a row that cannot be trained on; tool answers may follow each other, and without `tags` "
+        "speakers may be called `user` and `assistant` too",
+    ),
     ("tokens are prepared while other processes wait in a collective", "before any process starts"),
     (
         "with an adapter to go on from and no `ref_model`, the reference of DPO is the model without any adapter",

@@ -19,6 +19,7 @@ _GOES_ON = f"{_CHECKPOINT}::test_a_run_goes_on_bit_by_bit"
 _COLLATE, _PLAN = "tests/unit/data/test_collate.py", "tests/unit/data/test_plan.py"
 _PREPARE, _TOKENIZE = "tests/unit/data/test_prepare.py", "tests/unit/data/test_tokenize.py"
 _SPANS = "tests/unit/data/test_spans.py"
+_TRANSLATE = "tests/unit/train/llamafactory/test_translate.py"
 _GROUPS, _SPLIT = "tests/unit/data/test_groups.py", "tests/unit/data/test_split.py"
 _ATTENTION, _CROSS_ENTROPY = "tests/unit/train/test_attention.py", "tests/unit/train/test_cross_entropy.py"
 _FINGERPRINT = f"{_PREPARE}::test_contents_change_the_fingerprint"
@@ -608,5 +609,34 @@ FAULTS = [
         "pass",
         "cached tokens are not on the disk when they get their name",
         f"{_CHECKPOINT}::test_everything_that_a_run_leaves_was_flushed_before_it_was_named",
+    ),
+    # LLaMA-Factory's words
+    Fault(
+        "train/llamafactory/keys.py",
+        '"optim.learning_rate", copied=True, filled=True',
+        '"optim.learning_rate", copied=True',
+        "a recipe of theirs that does not say the learning rate trains with ours",
+        f"{_TRANSLATE}::test_what_they_do_not_say_is_as_theirs",
+    ),
+    Fault(
+        "train/llamafactory/method.py",
+        'native.put("method.preference.loss", loss, ',
+        'native.put("method.preference.loss", "sigmoid", ',
+        "pref_loss: hinge trains sigmoid",
+        "tests/integration/train/test_llamafactory.py",
+    ),
+    Fault(
+        "train/llamafactory/datasets.py",
+        "(rivals | found).items() if column != ours}",
+        "found.items() if column and column != ours}",
+        "columns that a dataset_info.json does not name are read all the same",
+        "tests/integration/train/test_llamafactory.py",
+    ),
+    Fault(
+        "data/format/mapping.py",
+        'ours.get(said, f"{said} (no tag names it)")',
+        "ours.get(said, said)",
+        "what a speaker says whom no tag names is learnt",
+        "tests/unit/data/format/test_mapping.py",
     ),
 ]  # fmt: skip

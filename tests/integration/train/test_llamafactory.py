@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tokenizers import Tokenizer
 
+from ascendtune.data.store import TokenDataset
 from ascendtune.train import attempt
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
@@ -76,6 +78,8 @@ def test_a_recipe_trains(
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
     start = prepare_run(*Recipe.load_with_origins("theirs.yaml"))
     assert start.run is not None and start.prepared.report.rows_kept == 12
+    rows, tokenizer = TokenDataset.open(start.prepared.train), Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
+    assert not any("Unread" in tokenizer.decode(rows.row(number)[0].tolist()) for number in range(len(rows)))
     attempt.train(start.run)
     losses = [line["loss"] for line in start.run.read_metrics()]
     assert len(losses) == 2 and all(map(math.isfinite, losses))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -133,8 +134,13 @@ def _put_precision(theirs: Theirs, native: Native) -> None:
 def _put_output(theirs: Theirs, native: Native) -> None:
     folder = Path(theirs["output_dir"])
     place = theirs.place("output_dir")
-    native.put("run_dir", str(folder.parent / "{name}"), place)
-    native.put("name", folder.name, place)
+    if not folder.name:
+        theirs.complain("output_dir", f"output_dir: {folder} is no directory of its own", "name one below it")
+    # Where the last part is no name of a run, such as one with a blank, the directory is taken as it is.
+    is_name = re.fullmatch(r"\w[\w.-]*", folder.name)
+    native.put("run_dir", str(folder.parent / "{name}" if is_name else folder), place)
+    if is_name:
+        native.put("name", folder.name, place)
     native.note(f"final weights are in {folder / 'model'}, checkpoints beside it in our own form")
     _put_checkpoints(theirs, native)
     trackers = theirs["report_to"] if theirs.given("report_to") else []
