@@ -17,7 +17,7 @@ NPU := .venv-npu/.installed
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants compat npu-env ascend-sim benchmarks clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix compat npu-env ascend-sim benchmarks clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -61,6 +61,9 @@ soak: $(DEV) ## The tests that take minutes to hours.
 
 mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants/run.py --write
+
+matrix: $(DEV) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
+	$(BIN)/python tests/matrix/run.py --write
 
 compat: $(DEV) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.
 	$(BIN)/python tests/compat/run.py --write

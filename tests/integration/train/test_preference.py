@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.integration.train.pairs import write_pairs, write_singles
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import attempt
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
-from tests.integration.train.pairs import write_pairs, write_singles
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
