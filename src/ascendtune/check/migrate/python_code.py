@@ -13,9 +13,9 @@ from ascendtune.check.migrate.hit import Hit
 _WORTH_READING = re.compile(
     "|".join(
         [
-            r"cuda|CUDA|nccl|NCCL|nvidia|float64|double|Double|torch\.compile|jit|8bit|4bit|_bnb|flash",
-            r"cudnn|cpp_extension|deepspeed\.ops|BitsAndBytes|from torch import",
-            *MODULES,
+            r"cuda|CUDA|nccl|NCCL|nvidia|float64|double\b|Double|torch\.compile|torch import [^\n]*compile|\bjit\b",
+            r"8bit|4bit|_bnb|flash_attention_3|cudnn|cpp_extension|deepspeed\.ops|BitsAndBytes",
+            rf"\b({'|'.join(MODULES)})\b",
         ]
     ).encode()
 )
