@@ -8,6 +8,7 @@ _ALONE = "tests/integration/train/test_{}.py"
 _REFERENCE = _ALONE.format("reference")
 _EQUIVALENCE = _ALONE.format("equivalence")
 _OUTCOME = _ALONE.format("outcome")
+_KERNELS = _ALONE.format("kernels")
 _TUNERS = _ALONE.format("tuners")
 _CHECKPOINT = _ALONE.format("checkpoint")
 _ARCHITECTURES = _ALONE.format("architectures") + "::test_packed_is_padded_is_transformers"
@@ -492,6 +493,36 @@ FAULTS = [
         "numbered[-last:]",
         "no last layers means all of them",
         f"{_TUNERS}::test_freeze_changes_exactly_what_it_names",
+    ),
+    # Kernels
+    Fault(
+        "train/kernel/rms_norm.py",
+        "1.0 + self.weight.float() if one_plus",
+        "self.weight.float() if one_plus",
+        "Gemma's norms without their 1: found by the self-test, so the kernel is lost",
+        f"{_KERNELS}::test_every_family",
+    ),
+    Fault(
+        "train/kernel/swiglu.py",
+        "kernel(self.gate_proj(x), self.up_proj(x))",
+        "kernel(self.up_proj(x), self.gate_proj(x))",
+        "gate and up mixed up",
+        f"{_KERNELS}::test_the_structures_of_baichuan2",
+    ),
+    Fault(
+        "train/kernel/selftest.py",
+        "    if difference <= limit:",
+        "    if True:",
+        "a kernel that computes something else is used",
+        f"{_KERNELS}::test_a_wrong_kernel_is_found_and_taken_out",
+        quick=True,
+    ),
+    Fault(
+        "train/kernel/rotary.py",
+        "{**own.__globals__, _NAME: self._current}",
+        "own.__globals__.__setitem__(_NAME, self._current) or own.__globals__",
+        "every model of this family in the process rotates with our operator",
+        f"{_KERNELS}::test_other_models_in_this_process_keep_their_own",
     ),
     Fault(
         "train/model.py",

@@ -35,6 +35,11 @@ class Device(ABC):
         """The attention that `auto` means here; a key of the table in train/attention."""
 
     @property
+    def kernels(self) -> str | None:
+        """The fused operators that `kernel: auto` means here; a key of the table in train/kernel."""
+        return None
+
+    @property
     @abstractmethod
     def torch_device(self) -> torch.device:
         """What tensors are moved to."""

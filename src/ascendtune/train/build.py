@@ -26,6 +26,7 @@ from ascendtune.train.callback.stop import StopRequest
 from ascendtune.train.checkpoint import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
+from ascendtune.train.kernel.install import fused, install_kernels
 from ascendtune.train.memory import activation_store, recompute_activations
 from ascendtune.train.model import choose_attention, load_model, read_config, score_once
 from ascendtune.train.optimizer import make_optimizer
@@ -83,6 +84,8 @@ def build(
     export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    # After the tuner: it copies modules, and what is copied must be the model's own.
+    kernels = install_kernels(model, recipe.kernel, device, precision)
     if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
         warn(
             "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
@@ -113,6 +116,7 @@ def build(
         "device": {"kind": device.kind, "name": device.name, "world_size": strategy.world_size},
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention, "reason": attention_reason},
+        "kernel": kernels,
         "strategy": {"name": strategy.name, "reason": strategy.reason},
         "loss": _name_of_loss(recipe, plain_head),
         "packing": packed,
@@ -252,8 +256,8 @@ def _say(resolved: dict[str, Any], record: dict[str, Any], recipe: Recipe, strat
     device, trainable, parameters = resolved["device"], resolved["trainable"], resolved["parameters"]
     say(
         f"{device['name']} ({device['kind']} × {strategy.world_size}), {resolved['precision']['compute']}, "
-        f"attention {resolved['attention']['name']}; {format_count(trainable)} of {format_count(parameters)} "
-        f"parameters train ({trainable / parameters:.2%})"
+        f"attention {resolved['attention']['name']}, kernels {', '.join(fused(resolved['kernel'])) or 'of the model'}; "
+        f"{format_count(trainable)} of {format_count(parameters)} parameters train ({trainable / parameters:.2%})"
     )
     if strategy.world_size > 1:
         say(f"{strategy.name}: {strategy.reason}")

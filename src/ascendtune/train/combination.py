@@ -51,12 +51,6 @@ REFUSALS = (
         "use parallel.strategy: fsdp, which divides the same and offloads to the host too",
         ("parallel", "strategy"),
     ),
-    Refusal(
-        lambda recipe: recipe.kernel != "auto",
-        "kernels cannot be chosen in this version",
-        "leave kernel out",
-        ("kernel",),
-    ),
 )
 
 

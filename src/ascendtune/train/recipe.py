@@ -130,7 +130,7 @@ class KernelSection(Section):
     swiglu: bool = True
     """SiLU(gate) × up in one kernel."""
     experts: bool = True
-    """Experts of a mixture as one grouped matrix product."""
+    """Experts of a mixture as one grouped matrix product: not in this version, transformers computes them."""
 
 
 class EarlyStopSection(Section):

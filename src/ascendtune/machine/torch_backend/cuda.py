@@ -37,6 +37,11 @@ class CudaDevice(Device):
         return "varlen" if has_varlen and torch.cuda.get_device_capability(self.index)[0] >= 8 else "sdpa"
 
     @property
+    def kernels(self) -> str | None:
+        """Liger's, where it is installed; it needs Triton, which torch brings for CUDA."""
+        return "liger" if importlib.util.find_spec("liger_kernel") is not None else None
+
+    @property
     def torch_device(self) -> torch.device:
         return torch.device("cuda", self.index)
 

@@ -51,6 +51,10 @@ class NpuDevice(Device):
         return "npu_fusion"
 
     @property
+    def kernels(self) -> str | None:
+        return "npu"
+
+    @property
     def torch_device(self) -> torch.device:
         return torch.device("npu", self.index)
 

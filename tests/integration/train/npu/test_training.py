@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
 
 SHORT = {"max_steps": 6, "weight_decay": 0.1, "scheduler": "linear", "warmup_steps": 2}
+KERNELS = ("rms_norm", "rotary", "swiglu")
 PACKED: dict[str, Any] = {"data": {"packing": True}, "batch": {"per_device": 2}, "optim": SHORT}
 
 
@@ -54,6 +55,38 @@ def test_fp32_is_what_the_cpu_computes(train_on_npu: Train, train: Train, change
     ours, theirs = train_on_npu(**{**PACKED, **changes}), train(**{**PACKED, **changes})
     assert_same(ours, theirs)
     assert_same_weights(ours, theirs)
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": {"tuner": "lora"}, "precision": "bf16"}], ids=["fp32", "lora"])
+def test_fused_operators_are_tested_and_taken(train_on_npu: Train, changes: dict[str, Any]) -> None:
+    fused, own = (train_on_npu(**{**PACKED, **changes}, kernel=kernel, name=kernel) for kernel in ("auto", "off"))
+    assert fused.run.read()["resolved"]["kernel"] == {
+        "rms_norm": "5 of 5 modules, npu_rms_norm",
+        "rotary": "2 of 2 modules, npu_rotary_mul",
+        "swiglu": "2 of 2 modules, npu_swiglu",
+        "experts": "the model's own: no fused operator on npu",
+    }
+    assert fused.losses() == pytest.approx(own.losses(), rel=5e-3 if changes else 1e-5)
+
+
+def test_gemmas_norm_and_a_joined_projection(train_on_npu: Train, train: Train, variant: Callable[..., Path]) -> None:
+    """1 + weight; gate and up as one matrix; half of every head is rotated."""
+    from transformers import GemmaConfig, Phi3Config
+
+    shape: dict[str, Any] = {
+        "vocab_size": 512, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
+    }  # fmt: skip
+    half = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    for config, parts in (
+        (GemmaConfig(**shape, head_dim=8), ["rms_norm", "rotary"]),
+        (Phi3Config(**shape, rope_parameters=half, original_max_position_embeddings=512), [*KERNELS]),
+    ):
+        changes = {**PACKED, "model": {"path": str(variant(config))}, "name": config.model_type}
+        ours = train_on_npu(**changes)
+        said = ours.run.read()["resolved"]["kernel"]
+        assert [part for part in KERNELS if "npu_" in said[part]] == parts
+        assert_same(ours, train(**{**changes, "name": f"{config.model_type}-cpu"}))
 
 
 def test_bf16_is_close_to_the_cpus(train_on_npu: Train, train: Train) -> None:

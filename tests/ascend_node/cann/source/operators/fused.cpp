@@ -40,8 +40,10 @@ OP(RotaryPositionEmbedding, (T x, T cosine, T sine, int64_t mode, T o, PLAN), {
 OP(RotaryPositionEmbeddingGrad, (T g, T cosine, T sine, T x, int64_t mode, T dx, T dcosine, T dsine, PLAN), {
   TORCH_CHECK(mode == 0, "the gradient of interleaved rotary embedding is not simulated");
   put(dx, t(g) * t(cosine) + half_turn_back(t(g) * t(sine)));
-  if (dcosine && t(dcosine).numel()) put(dcosine, at::sum_to(t(g) * t(x), t(dcosine).sizes()));
-  if (dsine && t(dsine).numel()) put(dsine, at::sum_to(t(g) * half_turn(t(x)), t(dsine).sizes()));
+  // Without x, which is optional, only the gradient of x is asked for.
+  bool has_x = x && t(x).defined() && t(x).numel();
+  if (has_x && dcosine && t(dcosine).numel()) put(dcosine, at::sum_to(t(g) * t(x), t(dcosine).sizes()));
+  if (has_x && dsine && t(dsine).numel()) put(dsine, at::sum_to(t(g) * half_turn(t(x)), t(dsine).sizes()));
 })
 
 OP(SwiGlu, (T x, int64_t d, T o, PLAN), {

@@ -1,0 +1,1 @@
+"""Which fused operators stand in for parts of a model?"""

@@ -1,0 +1,72 @@
+"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up apart or as one projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from ascendtune.train.kernel.place import Kernel, Place, draw, takes_one_argument
+
+
+class MlpPlace(Place):
+    """Kernels take (gate, up), both (…, width), and give silu(gate) · up."""
+
+    @property
+    def key(self) -> Hashable:
+        shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in self.module.named_parameters())
+        return type(self.module), shapes
+
+    def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
+        if hasattr(self.module, "gate_up_proj"):
+
+            def forward(self: Any, x: torch.Tensor) -> Any:
+                return self.down_proj(kernel(*self.gate_up_proj(x).chunk(2, dim=-1)))
+        else:
+
+            def forward(self: Any, x: torch.Tensor) -> Any:
+                return self.down_proj(kernel(self.gate_proj(x), self.up_proj(x)))
+
+        return forward
+
+    def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+        # Without autocast a matrix product takes nothing but the type of its weights.
+        own = next(self.module.parameters()).dtype
+        wanted = dtype if torch.is_autocast_enabled(device.type) else own
+        return [draw((2, 7, _width(self.module)), device, wanted).requires_grad_()]
+
+    def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (self.module(*samples),)
+
+
+def find_mlps(model: nn.Module) -> list[Place]:
+    """Every module of `model` that computes this form."""
+    return [MlpPlace(module) for module in model.modules() if _is_gated(module)]
+
+
+def _is_gated(module: nn.Module) -> bool:
+    children = dict(module.named_children())
+    projections = {"gate_up_proj", "down_proj"} if "gate_up_proj" in children else {"gate_proj", "up_proj", "down_proj"}
+    if not projections <= children.keys() or not takes_one_argument(module) or _width(module) == 0:
+        return False
+    if any(isinstance(each, nn.Dropout) and each.p > 0 for each in children.values()):
+        return False
+    was_training = module.training
+    module.eval()
+    weight = next(module.parameters())
+    x = draw((3, _width(module)), weight.device, weight.dtype)
+    with torch.no_grad():
+        expected = MlpPlace(module).forward_with(lambda gate, up: silu(gate) * up)(module, x)
+        found = module(x)
+    module.train(was_training)
+    scale = float(expected.abs().max())
+    return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
+
+
+def _width(module: nn.Module) -> int:
+    """Of the input; 0 where the projections are no linear layers."""
+    first = getattr(module, "gate_up_proj", None) or getattr(module, "gate_proj", None)
+    return int(getattr(first, "in_features", 0))
