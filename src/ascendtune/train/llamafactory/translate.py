@@ -141,7 +141,7 @@ def _put_output(theirs: Theirs, native: Native) -> None:
     native.put("run_dir", str(folder.parent / "{name}" if is_name else folder), place)
     if is_name:
         native.put("name", folder.name, place)
-    native.note(f"final weights are in {folder / 'model'}, checkpoints beside it in our own form")
+    native.note("output_dir: final weights are in `model` below it, checkpoints in our own form beside them")
     _put_checkpoints(theirs, native)
     trackers = theirs["report_to"] if theirs.given("report_to") else []
     for tracker in trackers:
