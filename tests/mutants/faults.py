@@ -23,6 +23,8 @@ _SPANS = "tests/unit/data/test_spans.py"
 _TRANSLATE = "tests/unit/train/llamafactory/test_translate.py"
 _GROUPS, _SPLIT = "tests/unit/data/test_groups.py", "tests/unit/data/test_split.py"
 _ATTENTION, _CROSS_ENTROPY = "tests/unit/train/test_attention.py", "tests/unit/train/test_cross_entropy.py"
+_LOSSES = "tests/unit/train/test_preference_losses.py"
+_PREFERENCE = _ALONE.format("preference")
 _FINGERPRINT = f"{_PREPARE}::test_contents_change_the_fingerprint"
 
 
@@ -691,5 +693,77 @@ FAULTS = [
         "temporary = target",
         "a merge that was killed leaves half a model under its name",
         "tests/integration/train/merge/test_merge_command.py",
+    ),
+    # Preferences and rewards
+    Fault(
+        "train/loss/preference.py",
+        "logits = options.beta * (pairs.chosen_ratio - pairs.rejected_ratio)\n    smoothing",
+        "logits = options.beta * (pairs.chosen - pairs.rejected)\n    smoothing",
+        "DPO without its reference",
+        _LOSSES,
+    ),
+    Fault(
+        "train/loss/preference.py",
+        "pairs.chosen_ratio / pairs.chosen_length - pairs.rejected_ratio / pairs.rejected_length",
+        "pairs.chosen_ratio - pairs.rejected_ratio",
+        "IPO on sums over tokens",
+        _LOSSES,
+    ),
+    Fault(
+        "train/loss/preference.py",
+        "options.beta * sign * (ratio - divergence)",
+        "options.beta * sign * ratio",
+        "KTO without its divergence",
+        _LOSSES,
+        quick=True,
+    ),
+    Fault(
+        "train/loss/log_probs.py",
+        ".mul_(-weights)",
+        ".mul_(-weights.abs())",
+        "rejected answers pull the policy the wrong way",
+        "tests/unit/train/test_log_probs.py",
+    ),
+    Fault(
+        "train/stage/preference.py",
+        "return sums.index_add(0, batch.groups.target_document, per_token)",
+        "return sums.index_add(0, batch.groups.target_document.flip(0), per_token)",
+        "answers get each other's log-probabilities",
+        f"{_PREFERENCE}::test_learning_tells_the_answers_apart",
+    ),
+    Fault(
+        "train/stage/preference.py",
+        "divergence = self._mean_over_ranks(drift.sum() * batch.weight, count * batch.weight).clamp(min=0)",
+        "divergence = (drift.sum() / count).clamp(min=0)",
+        "KTO's divergence is that of one rank",
+        f"{_PREFERENCE}::test_kto_on_two_ranks_is_kto_on_one",
+    ),
+    Fault(
+        "train/parts.py",
+        "return self.plan.groups(sequences) if self.counts_groups else",
+        "return self.plan.labelled_tokens(sequences) if self.counts_groups else",
+        "a loss per pair divided by tokens",
+        f"{_PREFERENCE}::test_the_first_loss_is_the_closed_form",
+    ),
+    Fault(
+        "train/reference.py",
+        "    strategy.all_reduce(values)\n",
+        "",
+        "after the first epoch a rank has no reference for rows of another",
+        f"{_PREFERENCE}::test_packing_accumulation_and_ranks_do_not_change_the_curve[sigmoid]",
+    ),
+    Fault(
+        "train/reference_model.py",
+        "        parameter.requires_grad_(trained)\n",
+        "        pass\n",
+        "frozen adapters train after the reference was asked",
+        "tests/integration/train/test_matrix.py",
+    ),
+    Fault(
+        "train/loss/reward.py",
+        "functional.logsigmoid(chosen - rejected - margin)",
+        "functional.logsigmoid(chosen - rejected)",
+        "margins are not looked at",
+        _LOSSES,
     ),
 ]  # fmt: skip
