@@ -13,11 +13,12 @@ BIN := .venv/bin
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 NPU := .venv-npu/.installed
+DEEPSPEED := .venv-deepspeed/.installed
 
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix compat npu-env ascend-sim benchmarks clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix compat npu-env deepspeed-env ascend-sim benchmarks clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -29,6 +30,7 @@ quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
 
 test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
 	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
+	@$(MAKE) --no-print-directory deepspeed-env || echo 'the tests of DeepSpeed will be skipped'
 	$(BIN)/pytest -n $(WORKERS)
 
 check: lint types contracts unit ## What to run before a commit.
@@ -70,6 +72,8 @@ compat: $(DEV) ## Run LLaMA-Factory's own examples, or say why not; needs its so
 
 npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
 
+deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.
+
 ascend-sim: $(NPU) ## A shell on a simulated Ascend node: torch_npu works, on host memory.
 	@PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=tests $(BIN)/python -m ascend_node.cann
 
@@ -79,7 +83,7 @@ benchmarks: $(DEV) ## Measure speed and memory beside peers, which get environme
 	done
 
 clean: ## Remove .venv and caches; runs stay.
-	rm -rf .venv .venv-npu .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-npu .venv-deepspeed .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@python=; \
@@ -108,4 +112,10 @@ $(DEV): $(TRAIN)
 $(NPU): constraints/torch-npu.txt | $(DEV)
 	@rm -rf .venv-npu
 	$(BIN)/pip install --quiet --no-deps --retries 1 --timeout 30 --target .venv-npu/packages --requirement $<
+	@touch $@
+
+# Beside .venv too: where it is installed, other libraries import it, which takes every process two seconds.
+$(DEEPSPEED): constraints/deepspeed.txt | $(DEV)
+	@rm -rf .venv-deepspeed
+	$(BIN)/pip install --quiet --no-deps --retries 1 --timeout 30 --target .venv-deepspeed/packages --requirement $<
 	@touch $@

@@ -143,6 +143,7 @@ def build(
         )  # fmt: skip
 
     module, optimizer = strategy.prepare(objective, precision, optimizer_over_what_is_there)
+    in_loop = strategy.precision_of_loop(precision)
     checkpointer = Checkpointer(
         run, strategy, model, optimizer,
         keep=recipe.checkpoint.keep,
@@ -157,14 +158,14 @@ def build(
     if prepared.eval:
         held_out = TokenDataset.open(prepared.eval)
         evaluation = Evaluation(
-            held_out, strategy, precision,
+            held_out, strategy, in_loop,
             batches=make_batches(held_out), capacity=capacity, per_device=recipe.batch.per_device,
         )  # fmt: skip
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
         compute = partial(
             reference_log_probs,
-            per_device=recipe.batch.per_device, strategy=strategy, precision=precision,
+            per_device=recipe.batch.per_device, strategy=strategy, precision=in_loop,
             reference=reference_model(
                 recipe, record["reference_directory"], objective, tuned, strategy, precision, tokenizer.vocab_size
             ),
@@ -177,7 +178,7 @@ def build(
                 run.reference("eval"), evaluation.dataset, batches_of_evaluation, batches=evaluation.batches
             )
     parts = Parts(
-        recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=precision,
+        recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=in_loop,
         objective=objective, module=module, optimizer=optimizer,
         schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
         dataset=dataset, plan=plan, batches=batches, per_device=recipe.batch.per_device,

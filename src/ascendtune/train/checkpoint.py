@@ -6,6 +6,7 @@ rank has written its part. Whatever kills the run in between leaves a directory 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
     step_N/*.distcp, .metadata        tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
+    step_N/zero/                      in their place, what DeepSpeed writes
     step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
 
 The .metadata file is a pickle, so a checkpoint is loaded from the run's own directory only, unless it is trusted.
@@ -83,14 +84,26 @@ class Checkpointer:
         if step == self._saved_step:
             return
         self.wait()
-        tensors = self._tensors()
+        own = self._strategy.has_own_checkpoints
+        tensors = {} if own else self._tensors()
         directory = self._run.checkpoints / f".step_{step}.writing"
         with translated_disk_errors(directory, "writing a checkpoint"), removed_on_failure(directory):
             self._require_space(tensors)
             (directory / "rng").mkdir(parents=True, exist_ok=True)
             _save_random_state(directory, self._strategy)
             if self._strategy.is_main:
-                write_json(directory / "state.json", {"step": step, **state})
+                facts = {"strategy": self._strategy.name, "world_size": self._strategy.world_size}
+                write_json(directory / "state.json", {"step": step, **facts, **state})
+            if own:
+                self._strategy.barrier()  # the directory is there
+                self._strategy.write_state(directory)
+        pending = _done() if own else self._write(tensors, directory)
+        self._pending, self._pending_step, self._saved_step = pending, step, step
+        if self._strategy.is_main:
+            # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
+            self._pending = _then(pending, lambda: self._finish(step, directory))
+
+    def _write(self, tensors: State, directory: Path) -> Future[Any]:
         from torch.distributed.checkpoint import FileSystemWriter, async_save
 
         alone = self._strategy.world_size == 1
@@ -101,10 +114,7 @@ class Checkpointer:
             no_dist=alone,
         )
         assert isinstance(pending, Future)
-        self._pending, self._pending_step, self._saved_step = pending, step, step
-        if self._strategy.is_main:
-            # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
-            self._pending = _then(pending, lambda: self._finish(step, directory))
+        return pending
 
     def poll(self) -> None:
         """Raise what went wrong in the background, if anything did. Costs nothing."""
@@ -144,18 +154,30 @@ class Checkpointer:
             MachineError: the checkpoint is damaged.
             InputError: it belongs to another model.
         """
-        import torch.distributed.checkpoint as dcp
-
         try:
             _require_intact(directory, self._strategy)
             state: State = json.loads((directory / "state.json").read_text())
-            reader = dcp.FileSystemReader(directory)
-            stored = reader.read_metadata().state_dict_metadata
             random_state = _read_random_state(directory, self._strategy)
-        except Exception as error:  # unpickling damaged metadata can raise anything
+        except Exception as error:
             raise _damaged(directory, error) from error
         if not isinstance(state, dict) or not isinstance(state.get("step"), int):
             raise _damaged(directory, "state.json does not name the step")
+        _require_readable(state, self._strategy, directory)
+        if self._strategy.has_own_checkpoints:
+            self._strategy.read_state(directory)
+        else:
+            self._read(directory)
+        _restore_random_state(random_state, self._strategy)
+        return state
+
+    def _read(self, directory: Path) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        try:
+            reader = dcp.FileSystemReader(directory)
+            stored = reader.read_metadata().state_dict_metadata
+        except Exception as error:  # unpickling damaged metadata can raise anything
+            raise _damaged(directory, error) from error
         tensors = self._tensors(like=stored)
         self._require_same_shapes(tensors, stored, directory)
         try:
@@ -164,8 +186,6 @@ class Checkpointer:
         except (Exception, dcp.api.CheckpointException) as error:
             raise _damaged(directory, _innermost(error)) from error
         self._restore_optimizer(tensors)
-        _restore_random_state(random_state, self._strategy)
-        return state
 
     def _require_same_shapes(self, tensors: State, stored: State, directory: Path) -> None:
         differing = sorted(set(tensors) ^ set(stored)) or [
@@ -253,6 +273,30 @@ def _require_intact(directory: Path, strategy: Strategy) -> None:
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
         if digest_of_file(directory / name) != expected[name]:
             raise ValueError(f"{name} is not as it was written")
+
+
+def _require_readable(state: State, strategy: Strategy, directory: Path) -> None:
+    """Tensors by name can be divided anew; what a strategy wrote in its own way, only it can read, on as many ranks."""
+    before, ranks = state.get("strategy", "ddp"), state.get("world_size")
+    if strategy.has_own_checkpoints != (before == "deepspeed"):
+        raise InputError(
+            f"the checkpoint was written by parallel.strategy: {before}, and {strategy.name} cannot read it",
+            remedy=f"resume with parallel.strategy={'deepspeed' if before == 'deepspeed' else 'ddp or fsdp'}",
+            where=directory,
+        )
+    if strategy.has_own_checkpoints and ranks != strategy.world_size:
+        raise InputError(
+            f"the checkpoint is of {ranks} ranks, and DeepSpeed reads its own on as many only; this start has "
+            f"{strategy.world_size}",
+            remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp go on anywhere",
+            where=directory,
+        )
+
+
+def _done() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(None)
+    return future
 
 
 def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:

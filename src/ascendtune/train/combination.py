@@ -44,12 +44,11 @@ REFUSALS = (
         "keep one of them",
         ("method", "lora", "init"),
     ),
-    # Not built yet.
     Refusal(
-        lambda recipe: recipe.parallel.strategy == "deepspeed",
-        "DeepSpeed is not in this version",
-        "use parallel.strategy: fsdp, which divides the same and offloads to the host too",
-        ("parallel", "strategy"),
+        lambda recipe: recipe.parallel.strategy == "deepspeed" and recipe.optim.optimizer == "adafactor",
+        "Adafactor keeps rows and columns of each matrix, and DeepSpeed hands it matrices as flat pieces",
+        "use optim.optimizer: adamw, or parallel.strategy: fsdp",
+        ("optim", "optimizer"),
     ),
 )
 

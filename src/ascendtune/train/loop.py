@@ -72,7 +72,7 @@ class Loop:
                     loss, extras = parts.module(batch)
                 with parts.phases.phase("backward"):
                     scaled = loss * scale
-                    (self._scaler.scale(scaled) if self._scaler else scaled).backward()
+                    parts.strategy.backward(self._scaler.scale(scaled) if self._scaler else scaled)
             for name, value in (("loss", loss.detach()), *extras.items()):
                 sums[name] = sums[name] + value if name in sums else value
         with parts.phases.phase("optimizer"):
@@ -105,10 +105,7 @@ class Loop:
             group["lr"] = rate * group["learning_rate_factor"]
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
-        gradients = [each.grad for each in self._trainable if each.grad is not None]
-        norm = parts.strategy.gradient_norm(gradients)
-        if (limit := parts.recipe.optim.max_grad_norm) is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._trainable, limit, norm)
+        norm = parts.strategy.clip(self._trainable, parts.recipe.optim.max_grad_norm)
         window.grad_norm, window.learning_rate = norm, rate
         if self._must_check() and not self._is_finite(window, norm):
             self.counters.skipped_steps += 1
@@ -123,7 +120,8 @@ class Loop:
 
     def _must_check(self) -> bool:
         # Looking costs a synchronisation, which a recorded step pays anyway. The scaler looks by itself, on the device.
-        return self._scaler is None and (self._recorded(self.counters.step + 1) or self.parts.recipe.on_nan == "skip")
+        looked_at = self._scaler is not None or self.parts.strategy.leaves_out_overflows
+        return not looked_at and (self._recorded(self.counters.step + 1) or self.parts.recipe.on_nan == "skip")
 
     def _is_finite(self, window: Window, norm: torch.Tensor) -> bool:
         """Read loss and norm; stop, or say whether to skip, when they are not numbers."""

@@ -49,6 +49,19 @@ class DeepSpeedSection(Section):
     """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
 
     @model_validator(mode="after")
+    def _one_source(self) -> DeepSpeedSection:
+        if self.config is not None:
+            for key in ("stage", "offload_optimizer", "offload_param", "nvme_path"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise Contradiction(
+                        f"parallel.deepspeed.{key} and parallel.deepspeed.config contradict each other: "
+                        "the JSON file says it",
+                        remedy=f"remove {key}, or config",
+                        path=("parallel", "deepspeed", key),
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _offloading_fits(self) -> DeepSpeedSection:
         if self.offload_param != "none" and self.stage != 3:
             raise Contradiction(

@@ -24,6 +24,7 @@ from ascendtune.hub.verify import require_unquantised
 from ascendtune.train.adapters import Adapter, find_adapters
 from ascendtune.train.method import MethodSection
 from ascendtune.train.recipe import Recipe
+from ascendtune.train.strategy.zero_config import require_deepspeed, zero_config
 
 Progress = Callable[[str, int, int], None]
 
@@ -85,6 +86,9 @@ def prepare_run(
         MachineError: the run directory cannot be written or is in use.
     """
     _require_known(allow_change, recipe)
+    if recipe.parallel.strategy == "deepspeed":
+        require_deepspeed()
+        zero_config(recipe, compute=None, ranks=None, hidden_size=None)
     model_directory = fetch_model(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
@@ -205,10 +209,11 @@ def _from_path(
             remedy="give a directory like runs/NAME/checkpoints/step_100",
             where=checkpoint,
         )
-    if not (checkpoint / "state.json").is_file() or not (checkpoint / ".metadata").is_file():
+    parts = (checkpoint / "state.json", checkpoint / "digests.json")
+    if not all(part.is_file() for part in parts):
         raise RecipeError(
             f"{key}: not a complete checkpoint",
-            remedy="give a directory that holds state.json and .metadata",
+            remedy="give a directory that holds state.json and digests.json",
             where=checkpoint,
         )
     owner = RunDir(checkpoint.resolve().parent.parent)

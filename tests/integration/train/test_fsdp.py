@@ -51,8 +51,8 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     assert_same(together, train(optim=SHORT, batch={"per_device": 4}, **changes))
 
 
-def test_a_mesh_of_one(train: Train) -> None:
-    assert_same(train(optim=SHORT, parallel=FSDP), train(optim=SHORT))
+def test_a_mesh_of_one(train: Train, train_on_ranks: Train) -> None:
+    assert_same(train_on_ranks(1, optim=SHORT, parallel=FSDP), train(optim=SHORT))
 
 
 def test_ranks_without_work_evaluate_and_train_along(train: Train, train_on_ranks: Train, other_rows: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "then", "strategy"), [(2, 1, "fsdp"), (1, 2, "fsdp"), (2, 2, "ddp")])
-def test_a_run_goes_on_elsewhere(train_on_ranks: Train, train: Train, ranks: int, then: int, strategy: str) -> None:
+def test_a_run_goes_on_elsewhere(train_on_ranks: Train, ranks: int, then: int, strategy: str) -> None:
     """On another number of ranks, or with every weight on every rank: checkpoints are divided anew."""
     changes: dict[str, Any] = {
         "optim": {"max_steps": 5, "learning_rate": 0.01},
@@ -117,10 +117,7 @@ def test_a_run_goes_on_elsewhere(train_on_ranks: Train, train: Train, ranks: int
     }
 
     def start(count: int, name: str) -> Trained:
-        parallel = {"strategy": name}
-        return (
-            train(**changes, parallel=parallel) if count == 1 else train_on_ranks(count, **changes, parallel=parallel)
-        )
+        return train_on_ranks(count, **changes, parallel={"strategy": name})
 
     trained = start(ranks, "fsdp")
     losses, weights = trained.losses(), trained.weights()
@@ -145,7 +142,7 @@ def test_each_rank_holds_its_part(on_ranks: Callable[..., None], recipe: Callabl
 def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
     """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimiser's memory."""
     asked = Recipe.load(run.recipe)
-    strategy = FsdpStrategy(find_device(), asked.parallel)
+    strategy = FsdpStrategy(find_device(), asked)
     parts = build(run, asked, strategy, prepared, attempt=1, callbacks=[]).parts
     parameters = list(parts.objective.parameters())
     blocks = blocks_of(parts.objective)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ascendtune.machine.device import Device
-from ascendtune.train.parallel import ParallelSection
 from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
@@ -22,10 +22,13 @@ class Strategy:
     name = "single"
     reason = "one device"
     """Why it was chosen: for run.json."""
+    has_own_checkpoints = False
+    """Whether weights and optimiser state are written by `write_state` rather than tensor by tensor."""
+    leaves_out_overflows = False
+    """Whether it scales fp16 losses and leaves out steps that overflow, so that nobody else need look."""
 
-    def __init__(self, device: Device, section: ParallelSection | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.section = section or ParallelSection()
         self.rank = 0
         self.world_size = 1
 
@@ -48,8 +51,26 @@ class Strategy:
         """Context for all but the last micro-batch of a step."""
         return nullcontext()
 
-    def gradient_norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        """() on the device: the norm of all gradients as one vector, the same on every rank."""
+    def precision_of_loop(self, precision: Precision) -> Precision:
+        """What the loop does around the objective: autocast, and scaling of fp16 losses."""
+        return precision
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of `loss` to what this step has."""
+        loss.backward()
+
+    def clip(self, parameters: list[nn.Parameter], limit: float | None) -> torch.Tensor:
+        """Scale gradients down to a norm of `limit`; returns the norm that they had.
+
+        Returns:
+            () on the device: the norm of all gradients as one vector, the same on every rank.
+        """
+        norm = self._norm([each.grad for each in parameters if each.grad is not None])
+        if limit is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        return norm
+
+    def _norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         return torch.nn.utils.get_total_norm(gradients)
 
     def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
@@ -59,6 +80,14 @@ class Strategy:
         """
         for parameter in parameters:
             parameter.data = parameter.data.to(dtype)
+
+    def write_state(self, directory: Path) -> None:
+        """Write weights, optimiser state and what else a step needs; every rank has written when it returns."""
+        raise NotImplementedError
+
+    def read_state(self, directory: Path) -> None:
+        """Put back what `write_state` wrote, on the same number of ranks."""
+        raise NotImplementedError
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""

@@ -20,7 +20,7 @@ from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy import TABLE
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.fsdp import blocks_of
-from ascendtune.train.strategy.group import started_by_torchrun, world_size
+from ascendtune.train.strategy.group import GroupStrategy, started_by_torchrun, world_size
 
 
 def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
@@ -29,9 +29,9 @@ def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
     if section.strategy == "auto":
         section, reason = resolve_auto(recipe, device, model_directory, ranks=world_size())
     if section.strategy == "ddp" and not started_by_torchrun():
-        return Strategy(device, section)
-    kind: type[Strategy] = load(TABLE, section.strategy)
-    strategy = kind(device, section)
+        return Strategy(device)
+    kind: type[GroupStrategy] = load(TABLE, section.strategy)
+    strategy = kind(device, recipe.model_copy(update={"parallel": section}))
     strategy.reason = reason
     return strategy
 
@@ -79,8 +79,8 @@ def _trained(model: Any, method: MethodSection, blocks: list[int]) -> int:
         adapters = sum(method.lora.rank * (each.in_features + each.out_features) for each in linear)
         return adapters + _named(model, method.lora.modules_to_save)
     freeze = method.freeze
-    last = 2 if freeze.last_layers is None else freeze.last_layers
-    return sum(blocks[: freeze.first_layers]) + sum(blocks[len(blocks) - last :]) + _named(model, freeze.extra)
+    chosen = blocks[: freeze.first_layers] + blocks[len(blocks) - freeze.layers_at_the_end :]
+    return sum(chosen) + _named(model, freeze.extra)
 
 
 def _named(model: nn.Module, names: list[str]) -> int:

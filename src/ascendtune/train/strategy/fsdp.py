@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import MakeOptimizer
 from ascendtune.train.strategy.group import GroupStrategy
+from ascendtune.train.tuner.freeze import decoder_blocks
 
 
 class FsdpStrategy(GroupStrategy):
@@ -36,7 +37,7 @@ class FsdpStrategy(GroupStrategy):
             "mesh": init_device_mesh(self.device.kind, (self.world_size,)),
             "offload_policy": self._offload_policy(),
         }
-        reshard = self.section.fsdp.reshard
+        reshard = self.recipe.parallel.fsdp.reshard
         blocks = blocks_of(objective)
         for block in blocks:
             _unite_dtypes(block, ())
@@ -50,8 +51,8 @@ class FsdpStrategy(GroupStrategy):
         objective.register_forward_hook(_let_go)
         return objective, make_optimizer()
 
-    def gradient_norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        norm = super().gradient_norm(gradients)
+    def _norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        norm = super()._norm(gradients)
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return whole.to(self.device.torch_device)
 
@@ -70,7 +71,7 @@ class FsdpStrategy(GroupStrategy):
                     module.register_parameter(name, whole[parameter])
 
     def _offload_policy(self) -> OffloadPolicy:
-        if not self.section.fsdp.offload:
+        if not self.recipe.parallel.fsdp.offload:
             return OffloadPolicy()
         return CPUOffloadPolicy(pin_memory=not self.device.shares_host_memory)
 
@@ -83,9 +84,7 @@ def blocks_of(objective: nn.Module) -> list[nn.Module]:
     """
     classes = {name for module in objective.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     found = [module for module in objective.modules() if type(module).__name__ in classes]
-    if not found:
-        lists = [list(module) for module in objective.modules() if isinstance(module, nn.ModuleList)]
-        found = max(lists, key=len, default=[])
+    found = found or list(decoder_blocks(objective)[1])
     inside = {below for block in found for below in block.modules() if below is not block}
     return [block for block in found if block not in inside and any(True for _ in block.parameters())]
 

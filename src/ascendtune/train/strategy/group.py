@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.machine.device import Device
-from ascendtune.train.parallel import ParallelSection
+from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy, stack
 
 # Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.
@@ -19,8 +19,9 @@ _TIMEOUT = timedelta(minutes=30)
 class GroupStrategy(Strategy):
     """Joins the process group that torchrun's variables describe; without them, a group of one."""
 
-    def __init__(self, device: Device, section: ParallelSection) -> None:
-        super().__init__(device, section)
+    def __init__(self, device: Device, recipe: Recipe) -> None:
+        super().__init__(device)
+        self.recipe = recipe
         backend = device.collective_backend
         # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.
         both = backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}"

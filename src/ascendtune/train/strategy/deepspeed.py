@@ -1,0 +1,187 @@
+"""DeepSpeed ZeRO: optimiser state, gradients and weights divided among the ranks, kept on the devices or outside.
+
+The engine does the backward pass and the step; the loop, its divisor, its schedule and its optimiser stay ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.places import cache_directory
+from ascendtune.machine.device import Device
+from ascendtune.train.precision import Precision
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.strategy.base import MakeOptimizer
+from ascendtune.train.strategy.group import GroupStrategy
+from ascendtune.train.strategy.zero_config import require_deepspeed, stage_of, zero_config
+
+# Its directory inside a checkpoint.
+_TAG = "zero"
+_STARTED = False
+
+
+class DeepSpeedStrategy(GroupStrategy):
+    name = "deepspeed"
+    has_own_checkpoints = True
+
+    def __init__(self, device: Device, recipe: Recipe) -> None:
+        global _STARTED
+        if _STARTED:
+            raise MachineError(
+                "DeepSpeed keeps process groups that have ended, so it can be started once in a process",
+                remedy="start every training in a process of its own, as `ascendtune train` does",
+            )
+        _STARTED = True
+        self._deepspeed = _import()
+        super().__init__(device, recipe)
+        self._stage = 0
+        self._engine: Any = None
+
+    def prepare(
+        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
+    ) -> tuple[nn.Module, Optimizer]:
+        config = zero_config(
+            self.recipe, compute=precision.compute, ranks=self.world_size, hidden_size=_hidden_size(objective)
+        )
+        self._stage = stage_of(config)
+        self.leaves_out_overflows = precision.compute == "fp16"
+        if self._stage == 0 and precision.compute != "fp32":
+            raise RecipeError(
+                f"ZeRO stage 0 divides nothing, and in {precision.compute} it would round its weights at every step",
+                remedy="use parallel.strategy: ddp, or parallel.deepspeed.stage: 1",
+            )
+        # Alone nobody has set it, and DeepSpeed will not start without.
+        os.environ.setdefault("LOCAL_RANK", "0")
+        self._engine, *_ = self._deepspeed.initialize(
+            model=objective, optimizer=make_optimizer(), config=config, dist_init_required=False
+        )
+        if self._stage == 3:
+            # The loss multiplies with the head's weight itself, without calling the head.
+            for weight in _head_weights(objective):
+                self._deepspeed.zero.register_external_parameter(objective, weight)
+        return self._engine, EngineOptimizer(self._engine, steps=self._stage == 0)
+
+    def precision_of_loop(self, precision: Precision) -> Precision:
+        """The engine holds weights in the compute type beside fp32 ones in its optimiser, and scales fp16 losses."""
+        return replace(precision, compute="fp32")
+
+    @contextmanager
+    def without_sync(self, module: nn.Module) -> Iterator[None]:
+        self._engine.set_gradient_accumulation_boundary(False)
+        yield
+        self._engine.set_gradient_accumulation_boundary(True)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self._engine.backward(loss)
+
+    def clip(self, parameters: list[nn.Parameter], limit: float | None) -> torch.Tensor:
+        """From stage 1 on the engine clips and steps at once, and leaves out a step whose gradients are not numbers.
+
+        So whoever looks at the norm afterwards still finds the weights of before the step, where it is not a number.
+        """
+        if self._stage == 0:
+            return super().clip(parameters, limit)
+        self._engine.step()
+        return torch.as_tensor(
+            self._engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device
+        )
+
+    def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
+        whole: dict[nn.Parameter, nn.Parameter] = {}
+        for parameter in parameters:
+            gathered = self.whole(parameter)
+            if self.is_main:
+                whole[parameter] = nn.Parameter(gathered.detach().to("cpu", dtype, copy=True), parameter.requires_grad)
+            del gathered
+        for module in model.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if parameter in whole:
+                    module.register_parameter(name, whole[parameter])
+
+    def write_state(self, directory: Path) -> None:
+        self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
+        self.barrier()
+
+    def read_state(self, directory: Path) -> None:
+        self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
+
+    def whole(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The whole of it, in fp32 where it is trained."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        if self._stage > 0 and parameter.requires_grad:
+            found: torch.Tensor = safe_get_full_fp32_param(parameter)
+            return found
+        with self._deepspeed.zero.GatheredParameters([parameter], enabled=self._stage == 3):
+            return parameter.detach().clone()
+
+
+class EngineOptimizer(Optimizer):
+    """The engine's optimiser as the loop sees it.
+
+    Args:
+        steps: whether a step is still to be done when the loop asks for one.
+    """
+
+    def __init__(self, engine: Any, *, steps: bool) -> None:
+        # Not initialised as an optimiser: parameters and state are the engine's.
+        self._engine = engine
+        self._steps = steps
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        groups: list[dict[str, Any]] = self._engine.optimizer.param_groups
+        return groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if self._steps:
+            self._engine.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if self._steps:
+            self._engine.zero_grad()
+
+
+def _import() -> Any:
+    require_deepspeed()
+    # Operators that it compiles; a folder of ours, because a build that was broken off in the common one leaves a lock.
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(cache_directory() / "torch_extensions"))
+    logging.disable(logging.WARNING)
+    try:
+        import deepspeed
+    finally:
+        logging.disable(logging.NOTSET)
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.ERROR)
+    for handler in logger.handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # Lets ranks on one CPU host add through shared memory; compiling it takes minutes, and Gloo adds as well.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _hidden_size(objective: nn.Module) -> int | None:
+    configs = (getattr(module, "config", None) for module in objective.modules())
+    return next((size for each in configs if (size := getattr(each, "hidden_size", None)) is not None), None)
+
+
+def _head_weights(objective: nn.Module) -> list[torch.Tensor]:
+    """Weights of plain heads: those that a loss may take by themselves."""
+    models: list[Any] = [module for module in objective.modules() if hasattr(module, "get_output_embeddings")]
+    heads = (model.get_output_embeddings() for model in models)
+    return list(dict.fromkeys(head.weight for head in heads if type(head) is nn.Linear))

@@ -1,0 +1,162 @@
+"""DeepSpeed ZeRO on CPU: the numbers are those of one device, whatever is divided or kept outside."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.integration.train.test_equivalence import SHORT, assert_same
+from tests.integration.train.test_fsdp import EXACT, go_on
+
+from ascendtune.core.errors import FoundWrong
+from ascendtune.machine.device import find_device
+from ascendtune.train.build import build
+from ascendtune.train.loop import Loop
+from ascendtune.train.parts import Counters
+from ascendtune.train.prepare import prepare_run
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train
+
+LORA: dict[str, Any] = {"method": {"tuner": "lora"}}
+PACKED: dict[str, Any] = {"data": {"packing": True}, "memory": {"gradient_checkpointing": True}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    """It may stand beside the environment. Imported here, once, rather than in every rank that is forked from here."""
+    beside = Path(__file__).parents[3] / ".venv-deepspeed" / "packages"
+    if importlib.util.find_spec("deepspeed") is None:
+        sys.path.append(str(beside))
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed (make deepspeed-env)")
+
+
+def deepspeed(**section: Any) -> dict[str, Any]:
+    return {"strategy": "deepspeed", "deepspeed": section}
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        pytest.param({"stage": 0}, {}, marks=pytest.mark.soak),
+        pytest.param({"stage": 1}, LORA, marks=pytest.mark.soak),
+        ({"stage": 2, "offload_optimizer": "cpu"}, PACKED),
+        ({"stage": 3}, LORA),
+        pytest.param({"stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"}, PACKED, marks=pytest.mark.soak),
+    ],
+    ids=["0", "1-lora", "2-offload-packed-recomputed", "3-lora", "3-offload-packed-recomputed"],
+)
+def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, changes: dict[str, Any]) -> None:
+    together = train_on_ranks(
+        2, optim=SHORT, batch={"per_device": 1, "accumulate": 2}, parallel=deepspeed(**section), **changes
+    )
+    assert_same(together, train(optim=SHORT, batch={"per_device": 4}, **changes))
+
+
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.soak), 3])
+def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int) -> None:
+    changes: dict[str, Any] = {
+        "optim": {"max_steps": 5, "learning_rate": 0.01},
+        "batch": {"per_device": 2},
+        "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
+        "parallel": deepspeed(stage=stage),
+    }
+    trained = train_on_ranks(2, **changes)
+    before, weights = list(trained.run.read_metrics()), trained.weights()
+    go_on(trained, partial(train_on_ranks, 2, **changes))
+    after = list(trained.run.read_metrics())
+    assert [[each[key] for key in EXACT] for each in after] == [[each[key] for key in EXACT] for each in before]
+    assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
+
+
+def test_a_checkpoint_is_read_by_deepspeed_on_as_many_ranks_only(train_on_ranks: Train) -> None:
+    changes: dict[str, Any] = {
+        "optim": {"max_steps": 3},
+        "checkpoint": {"every_steps": 2, "resume": "auto"},
+        **LORA,
+    }
+    run = train_on_ranks(2, **changes, parallel=deepspeed(stage=1)).run
+    shutil.rmtree(run.model)
+    run.update(state="running")
+    for other, expected in (
+        (deepspeed(stage=1), "the checkpoint is of 2 ranks, and DeepSpeed reads its own on as many only"),
+        ({}, "the checkpoint was written by parallel.strategy: deepspeed, and single cannot read it"),
+    ):
+        with pytest.raises(AssertionError):
+            train_on_ranks(1, **changes, parallel=other)
+        assert run.read()["exit_cause"]["what"].startswith(expected)
+
+
+@pytest.mark.soak
+def test_the_best_checkpoint_is_exported(train: Train, train_on_ranks: Train, other_rows: Path) -> None:
+    """Ten rows in micro-batches of four for two ranks: one of them has nothing to evaluate at the end."""
+    changes: dict[str, Any] = {
+        "data": {"eval": str(other_rows)},
+        # Rises until the weights are thrown about.
+        "optim": {"max_steps": 8, "learning_rate": 0.3, "warmup_steps": 8, "max_grad_norm": None},
+        "eval": {"every_steps": 1},
+        "checkpoint": {"best": True, "keep": 1, "every_steps": 3},
+    }
+    together = train_on_ranks(2, batch={"per_device": 2}, parallel=deepspeed(stage=3), **changes)
+    alone = train(**changes)
+    best = [min(each.evaluations(), key=lambda record: record["loss"])["step"] for each in (together, alone)]
+    assert 1 < best[0] == best[1] < 8
+    for name, weight in together.weights().items():
+        torch.testing.assert_close(weight, alone.weights()[name], rtol=1e-3, atol=1e-3)
+
+
+def test_one_process_in_bf16(train: Train, train_on_ranks: Train) -> None:
+    optim = {**SHORT, "max_steps": 10}
+    found = train_on_ranks(1, optim=optim, precision="bf16", parallel=deepspeed(stage=2))
+    # Weights are rounded to bf16 as well, beside fp32 ones that learn.
+    assert found.losses() == pytest.approx(train(optim=optim).losses(), rel=1e-2)
+    assert {weight.dtype for weight in found.weights().values()} == {torch.float32}
+
+
+def test_a_json_of_ones_own(train: Train, train_on_ranks: Train, tmp_path: Path) -> None:
+    config = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_allow_untested_optimizer": True,
+        "fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 16},
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"},
+    }
+    path = tmp_path / "ds_z3_config.json"
+    path.write_text(json.dumps(config))
+    assert_same(train_on_ranks(1, optim=SHORT, parallel=deepspeed(config=str(path))), train(optim=SHORT))
+
+
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.soak), 2, 3])
+def test_a_step_that_is_not_a_number_leaves_the_weights(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], stage: int
+) -> None:
+    asked = recipe(optim={"max_steps": 2}, parallel=deepspeed(stage=stage))
+    on_ranks(1, partial(_train_on_what_is_not_a_number, asked))
+
+
+def _train_on_what_is_not_a_number(asked: Recipe) -> None:
+    start = prepare_run(asked, {})
+    assert start.run is not None
+    with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
+        parts = build(start.run, asked, strategy, start.prepared, attempt=1, callbacks=[]).parts
+        parameters = list(parts.objective.parameters())
+        before = [strategy.whole(each) for each in parameters]
+        parts.objective.get_submodule("model.model.norm").register_forward_hook(lambda *it: it[-1] * math.nan)
+        with pytest.raises(FoundWrong, match=r"gradient norm (inf|nan): not a number"):
+            Loop(parts, Counters()).run()
+        assert all(torch.equal(strategy.whole(each), weight) for each, weight in zip(parameters, before, strict=True))
