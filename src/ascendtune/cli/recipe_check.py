@@ -10,7 +10,8 @@ import typer
 from ascendtune.cli.complain import warn
 
 if TYPE_CHECKING:
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.train.method import MethodSection
+    from ascendtune.train.recipe import OptimSection, Recipe
 
 
 def check(
@@ -46,12 +47,24 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "model": _model(recipe),
         "data": _data(recipe.data.train),
         **({"evaluation": _data(recipe.data.eval)} if recipe.data.eval else {}),
+        "stage": recipe.method.stage + _loss(recipe.method),
         "tuner": recipe.method.tuner + (f", rank {recipe.method.lora.rank}" if recipe.method.tuner == "lora" else ""),
         "learning rate": f"{recipe.learning_rate:g}, {optim.scheduler}",
-        "length": f"{optim.max_steps:,} steps" if optim.max_steps else f"{optim.epochs or 1:g} epochs",
+        "length": _length(optim),
         "one step": f"{batch.per_device} × {batch.accumulate} sequences of {length} on each device",
         "run directory": str(recipe.run_directory()),
     }
+
+
+def _loss(method: MethodSection) -> str:
+    return f", loss {method.preference.loss}" if method.stage == "preference" else ""
+
+
+def _length(optim: OptimSection) -> str:
+    if optim.max_steps:
+        return f"{optim.max_steps:,} step{'s' if optim.max_steps > 1 else ''}"
+    epochs = optim.epochs or 1
+    return f"{epochs:g} epoch{'s' if epochs != 1 else ''}"
 
 
 def _model(recipe: Recipe) -> str:

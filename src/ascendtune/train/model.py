@@ -23,10 +23,12 @@ def read_config(section: ModelSection, directory: Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(directory, trust_remote_code=section.trust_remote_code)
-    except (ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         remedy = "upgrade transformers, or check config.json"
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then set model.trust_remote_code: true"
+        elif section.trust_remote_code and ".py" in str(error):
+            remedy = "copy the model's Python files into the folder, from where the model came from"
         first_line = str(error).strip().splitlines()[0]
         raise RecipeError(f"the model cannot be read: {first_line}", remedy=remedy, where=directory) from error
 
@@ -114,6 +116,13 @@ def _load_weights(
             use_safetensors=True,
             output_loading_info=True,
         )
+    except ImportError as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise RecipeError(
+            f"the model's own code cannot run: {first_line}",
+            remedy="install what it names; code that was written for another version of transformers needs that one",
+            where=directory,
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         if "does not support an attention implementation" in str(error):
             raise
