@@ -105,7 +105,7 @@ def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callab
 def loss_and_gradients(built: Built, sequences: list[Sequence_], *, packed: bool) -> Measured:
     objective = built.parts.objective.eval()
     objective.zero_grad()
-    loss = objective(to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device()))
+    loss = objective(to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device())).loss
     loss.backward()
     return loss.item(), gradients_of(built.tuned)
 

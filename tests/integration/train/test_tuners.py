@@ -259,3 +259,24 @@ def test_a_run_does_not_go_on_with_another_adapter(train: Train) -> None:
     weights.write_bytes(content)
     with pytest.raises(RecipeError, match="not the one that the run began with"):
         train(**changes, checkpoint={"every_steps": 1, "resume": str(second.run.checkpoint(1))})
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_frozen_adapters_on_two_ranks(train: Train, train_on_ranks: Train, strategy: str) -> None:
+    """What stands beside the trained adapter is divided like everything else, and leaves whole."""
+    earlier = [train(name=name, method=lora(target=["q_proj"]), optim=STEPS) for name in ("one", "two")]
+    for name, keys in (
+        ("pissa", {"init": "pissa", "plus_ratio": 4}),
+        ("several", {"start_from": [str(each.run.model) for each in earlier]}),
+    ):
+        changes = {"method": lora(**keys), "optim": STEPS, "batch": {"per_device": 2}}
+        alone = train(name=name, **changes)
+        both = train_on_ranks(
+            2, name=f"{name}-both", **{**changes, "batch": {"per_device": 1}}, parallel={"strategy": strategy}
+        )
+        assert both.losses() == pytest.approx(alone.losses(), rel=1e-5)
+        ours, theirs = change_of(both, scale=1), change_of(alone, scale=1)
+        assert ours.keys() == theirs.keys()
+        for layer, change in ours.items():
+            # As a whole: where a gradient is next to nothing, Adam makes a step of its rounding.
+            assert (change - theirs[layer]).norm() < 1e-3 * theirs[layer].norm(), layer

@@ -1,4 +1,4 @@
-"""Liger's Triton kernels for CUDA, where the package is installed (extra: liger-kernel)."""
+"""Liger's Triton kernels for CUDA, where the package liger-kernel is installed."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from ascend_node.cann.node import Node
 from ascendtune.core.rundir import RunDir
+from ascendtune.train.kernel.rotary import rotate_by_halves
 
 Case = Callable[[list[torch.Tensor]], Any]
 
@@ -36,6 +37,22 @@ def strided(tensor: torch.Tensor, kind: int) -> torch.Tensor:
         long[3:] = tensor
         return long[3:]
     return tensor
+
+
+def fused_or_written_out(part: str, x: list[torch.Tensor]) -> torch.Tensor:
+    """A fused operator of ours on the device, and on the CPU the formula that stands for it."""
+    if x[0].device.type == "npu":
+        from ascendtune.train.kernel import npu
+
+        kernel: Any = {"rms_norm": npu.npu_rms_norm, "rotary": npu.npu_rotary_mul, "swiglu": npu.npu_swiglu}[part]
+        found = kernel(*x, 1e-5) if part == "rms_norm" else kernel(*x)
+    elif part == "rms_norm":
+        found = x[0] * torch.rsqrt(x[0].pow(2).mean(-1, keepdim=True) + 1e-5) * x[1]
+    elif part == "swiglu":
+        found = nn.functional.silu(x[0]) * x[1]
+    else:
+        found = rotate_by_halves(*x)
+    return found if isinstance(found, torch.Tensor) else torch.cat([each.flatten() for each in found])
 
 
 MATRIX, ROWS = (7, 12), (5, 12)
@@ -114,6 +131,9 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
         [MATRIX, MATRIX],
         lambda x: x[0].clone().sub_(x[1]).exp_().add_(0.3).lerp_(x[1], 0.1).addcdiv_(x[0], x[1]),
     ),
+    "rms_norm": ([(2, 5, 12), (12,)], lambda x: fused_or_written_out("rms_norm", x)),
+    "rotary": ([(1, 4, 5, 8), (1, 2, 5, 8), (1, 5, 8), (1, 5, 8)], lambda x: fused_or_written_out("rotary", x)),
+    "swiglu": ([(2, 5, 12), (2, 5, 12)], lambda x: fused_or_written_out("swiglu", x)),
     "layer_norm": ([ROWS, (12,), (12,)], lambda x: nn.functional.layer_norm(x[0], (12,), x[1], x[2])),
 }
 """What a Llama, Qwen2 or Mistral runs in training here, and its neighbours."""
@@ -259,6 +279,23 @@ def test_one_per_cent_in_one_kernel_is_noticed(
     assert spoilt in ran
     # The bound of the tests that compare training with the CPU's.
     assert curve != pytest.approx(healthy, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("part", "spoilt"),
+    [
+        ("rms_norm", "aclnnRmsNormGrad"),
+        ("rotary", "aclnnRotaryPositionEmbedding"),
+        ("swiglu", "aclnnSwiGlu"),
+    ],
+)
+def test_a_fused_operator_that_is_one_per_cent_off_is_not_used(
+    node: Node, prepared: Callable[..., RunDir], part: str, spoilt: str, healthy: list[float]
+) -> None:
+    run = prepared(**MUTANTS, name=spoilt)
+    curve, _ = node.call(train_with, run.path, spoilt)
+    assert "disagrees with the module" in run.read()["resolved"]["kernel"][part]
+    assert curve == pytest.approx(healthy, rel=1e-5)
 
 
 MUTANTS: dict[str, Any] = {"data": {"packing": True}, "optim": {"max_steps": 3, "max_grad_norm": None}}
