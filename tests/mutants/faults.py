@@ -753,13 +753,6 @@ FAULTS = [
         f"{_PREFERENCE}::test_packing_accumulation_and_ranks_do_not_change_the_curve[sigmoid]",
     ),
     Fault(
-        "train/reference_model.py",
-        "        parameter.requires_grad_(trained)\n",
-        "        pass\n",
-        "frozen adapters train after the reference was asked",
-        "tests/integration/train/test_matrix.py",
-    ),
-    Fault(
         "train/loss/reward.py",
         "functional.logsigmoid(chosen - rejected - margin)",
         "functional.logsigmoid(chosen - rejected)",

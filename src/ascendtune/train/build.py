@@ -167,7 +167,7 @@ def build(
             reference_log_probs,
             per_device=recipe.batch.per_device, strategy=strategy, precision=in_loop,
             reference=reference_model(
-                recipe, record["reference_directory"], objective, tuned, strategy, precision, tokenizer.vocab_size
+                recipe, record["reference_directory"], objective, strategy, precision, tokenizer.vocab_size
             ),
         )  # fmt: skip
         first_epoch = map(plan.batch, range(min(total_steps, plan.steps_per_epoch)))

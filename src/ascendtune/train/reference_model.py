@@ -1,11 +1,14 @@
-"""Which model is the reference, made ready to be asked: the policy before training, its base, or another one."""
+"""Which model is the reference, made ready to be asked: the policy before its first step, or another model.
+
+A fresh adapter changes nothing, so before the first step the policy is its base. Where an adapter is trained further,
+the reference is what that adapter made of the base.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,7 +28,6 @@ def reference_model(
     recipe: Recipe,
     directory: str | None,
     objective: PreferenceObjective,
-    tuned: Any,
     strategy: Strategy,
     precision: Precision,
     tokens: int,
@@ -34,30 +36,20 @@ def reference_model(
 
     Args:
         directory: of another model, where the recipe names one.
-        tuned: the model, or the PeftModel around it, before its first step.
+        objective: around the model before its first step.
         tokens: size of the vocabulary that the data use.
     """
     if directory is not None:
         return lambda: _another_model(recipe, Path(directory), strategy, precision, tokens)
-    # An adapter that goes on is part of the model as it is before training.
-    is_base = hasattr(tuned, "disable_adapter") and not recipe.method.lora.start_from
-    without_adapter = tuned.disable_adapter if is_base else nullcontext
-    return lambda: _as_it_is(objective, without_adapter)
+    return lambda: _as_it_is(objective)
 
 
 @contextmanager
-def _as_it_is(
-    objective: PreferenceObjective, without_adapter: Callable[[], AbstractContextManager[Any]]
-) -> Iterator[LogProbs]:
+def _as_it_is(objective: PreferenceObjective) -> Iterator[LogProbs]:
     was_training = objective.training
-    trains = [(parameter, parameter.requires_grad) for parameter in objective.parameters()]
     objective.eval()
-    with without_adapter():
-        yield lambda batch: _ask(objective, batch)
+    yield lambda batch: _ask(objective, batch)
     objective.train(was_training)
-    # Switching adapters on again makes all of them trainable, also those that must stay as they are.
-    for parameter, trained in trains:
-        parameter.requires_grad_(trained)
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def test_value_and_gradient_of_a_hundred_random_sets(name: str) -> None:
     options, formula = FORMULAS[name]
     random = np.random.default_rng(7)
     lengths = random.integers(1, 200, (2, 100)).astype(np.float64)
-    per_token = -random.gamma(2.0, 0.5, (4, 100)) - 1e-3
+    per_token = -random.gamma(2.0, 0.5, (4, 100)) * random.choice([1, 0.05], (4, 100)) - 1e-3
     chosen, rejected = per_token[0] * lengths[0], per_token[1] * lengths[1]
     # References nearby: far away every loss is flat or linear, and nothing would be tested.
     references = np.stack([chosen, rejected]) + random.normal(0, 3, (2, 100))
@@ -95,9 +95,11 @@ def test_value_and_gradient_of_a_hundred_random_sets(name: str) -> None:
     loss = PAIRED[options.loss](pairs, options)
     loss.sum().backward()
     expected, by_chosen, by_rejected = formula(chosen, rejected, *references, *lengths)
+    # A Taylor series in orpo ends at 2e-10.
+    rtol = 1e-8 if name == "orpo" else 1e-9
     for found, wanted in ((loss.detach(), expected), (tensors[0].grad, by_chosen), (tensors[1].grad, by_rejected)):
         assert found is not None
-        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=rtol, atol=1e-12)
 
 
 def test_kto_of_a_hundred_random_sets() -> None:

@@ -96,9 +96,15 @@ PAIRED = {"sigmoid": sigmoid, "hinge": hinge, "ipo": ipo, "orpo": orpo, "simpo":
 
 
 def _log1mexp(value: Tensor) -> Tensor:
-    """log(1 - exp(value)) for value < 0, without losing digits at either end (Maechler 2012)."""
-    nearly_zero = value > -0.6931472
+    """log(1 - exp(value)) for value < 0, without losing digits near 0.
+
+    On Ascend `expm1` and `log1p` are compiled operators of the old kind (torch_npu 2.13), so it does without them.
+    """
+    is_near = value > -0.1
     # Each branch is given only what it can take: the gradient of the one that is not taken must not be NaN.
-    near = torch.log(-torch.expm1(torch.where(nearly_zero, value.clamp(max=-1e-7), -1.0)))
-    far = torch.log1p(-torch.exp(torch.where(nearly_zero, -1.0, value)))
-    return torch.where(nearly_zero, near, far)
+    x = torch.where(is_near, value.clamp(max=-1e-7), -0.1)
+    # (exp(x) - 1) / x - 1, its Taylor series: what follows the last term is below 2e-10.
+    series = x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x / 720))))
+    near = torch.log(-x) + torch.log(1 + series)
+    far = torch.log(1 - torch.exp(torch.where(is_near, -1.0, value)))
+    return torch.where(is_near, near, far)
