@@ -7,6 +7,7 @@ from dataclasses import dataclass
 _ALONE = "tests/integration/train/test_{}.py"
 _REFERENCE = _ALONE.format("reference")
 _EQUIVALENCE = _ALONE.format("equivalence")
+_FSDP = _ALONE.format("fsdp")
 _OUTCOME = _ALONE.format("outcome")
 _KERNELS = _ALONE.format("kernels")
 _TUNERS = _ALONE.format("tuners")
@@ -90,6 +91,20 @@ FAULTS = [
         "no all-reduce: each rank trains a model of its own",
         _RANKS,
         quick=True,
+    ),
+    Fault(
+        "train/strategy/fsdp.py",
+        "                module.reshard()",
+        "                pass",
+        "after an evaluation the head stays gathered: a checkpoint no longer finds what the optimiser has",
+        f"{_FSDP}::test_ranks_without_work_evaluate_and_train_along",
+    ),
+    Fault(
+        "train/strategy/fsdp.py",
+        "        for block in blocks:",
+        "        for block in blocks[:0]:",
+        "all weights are gathered at once: as much memory as without dividing them",
+        f"{_FSDP}::test_each_rank_holds_its_part",
     ),
     Fault(
         DDP,
@@ -572,7 +587,7 @@ FAULTS = [
     ),
     # Checkpoints
     Fault(
-        "train/checkpoint.py",
+        "train/random_state.py",
         'torch.set_rng_state(content["cpu"])',
         "pass",
         "a resumed run draws other dropout",

@@ -15,7 +15,6 @@ The .metadata file is a pickle, so a checkpoint is loaded from the run's own dir
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from ascendtune.core.errors import InputError, MachineError, disk_fault, transla
 from ascendtune.core.files import digest_of_file, removed_on_failure, sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
+from ascendtune.train.random_state import read_random_state, restore_random_state, save_random_state
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
@@ -90,7 +90,7 @@ class Checkpointer:
         with translated_disk_errors(directory, "writing a checkpoint"), removed_on_failure(directory):
             self._require_space(tensors)
             (directory / "rng").mkdir(parents=True, exist_ok=True)
-            _save_random_state(directory, self._strategy)
+            save_random_state(directory, self._strategy)
             if self._strategy.is_main:
                 facts = {"strategy": self._strategy.name, "world_size": self._strategy.world_size}
                 write_json(directory / "state.json", {"step": step, **facts, **state})
@@ -157,7 +157,7 @@ class Checkpointer:
         try:
             _require_intact(directory, self._strategy)
             state: State = json.loads((directory / "state.json").read_text())
-            random_state = _read_random_state(directory, self._strategy)
+            random_state = read_random_state(directory, self._strategy)
         except Exception as error:
             raise _damaged(directory, error) from error
         if not isinstance(state, dict) or not isinstance(state.get("step"), int):
@@ -167,7 +167,7 @@ class Checkpointer:
             self._strategy.read_state(directory)
         else:
             self._read(directory)
-        _restore_random_state(random_state, self._strategy)
+        restore_random_state(random_state, self._strategy)
         return state
 
     def _read(self, directory: Path) -> None:
@@ -325,34 +325,6 @@ def _host_group() -> dist.ProcessGroup:
 
 
 _GROUP: dist.ProcessGroup | None = None
-
-
-def _save_random_state(directory: Path, strategy: Strategy) -> None:
-    from safetensors.torch import save
-
-    content = {"cpu": torch.get_rng_state()}
-    if (of_device := strategy.device.random_state()) is not None:
-        content["device"] = of_device
-    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
-    with path.open("wb") as file:
-        file.write(save(content))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
-    """This rank's; empty where fewer ranks wrote the checkpoint: the others keep the state that the seed gave them."""
-    from safetensors.torch import load_file
-
-    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
-    return load_file(path) if path.exists() or strategy.is_main else {}
-
-
-def _restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
-    if "cpu" in content:
-        torch.set_rng_state(content["cpu"])
-    if "device" in content:
-        strategy.device.set_random_state(content["device"])
 
 
 def _damaged(directory: Path, why: object) -> MachineError:

@@ -43,6 +43,14 @@ def test_two_npus_are_one(train_on_npu: Train, train_on_npus: Train, tuner: str)
     assert_same(together, train_on_npu(**changes))
 
 
+def test_two_npus_divide_the_weights(train_on_npu: Train, train_on_npus: Train) -> None:
+    """FSDP over ProcessGroupHCCL, at rest in pinned host memory, and the norm of gradients over Gloo beside it."""
+    parallel = {"strategy": "fsdp", "fsdp": {"offload": True}}
+    changes: dict[str, Any] = {"optim": SHORT, "checkpoint": {"every_steps": 2}}
+    together = train_on_npus(2, batch={"per_device": 2}, parallel=parallel, **changes)
+    assert_same(together, train_on_npu(**changes))
+
+
 def test_the_command_line_starts_two_npus(
     node: Node, recipe: Callable[..., Recipe], train_on_npu: Train, tmp_path: Path
 ) -> None:
