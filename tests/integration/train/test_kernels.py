@@ -305,6 +305,13 @@ def test_a_run_says_what_ran(
         torch.testing.assert_close(weight, plain.weights()[name], rtol=1e-3, atol=1e-4)
 
 
+def test_kernels_in_a_model_that_is_divided(kernels: Callable[..., None], train: Train, train_on_ranks: Train) -> None:
+    changes = {"optim": {"max_steps": 3, "learning_rate": 0.01}, "memory": {"gradient_checkpointing": True}}
+    both = train_on_ranks(2, **changes, batch={"per_device": 2}, parallel={"strategy": "fsdp"})
+    assert both.run.read()["resolved"]["kernel"]["rms_norm"] == "5 of 5 modules, plain_rms_norm"
+    assert both.losses() == pytest.approx(train(**changes, kernel="off", name="off").losses(), rel=1e-5)
+
+
 class BaichuanNorm(nn.Module):
     def __init__(self, width: int, epsilon: float = 1e-6) -> None:
         super().__init__()
