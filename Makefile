@@ -64,7 +64,7 @@ soak: $(DEV) ## The tests that take minutes to hours.
 mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants/run.py --write
 
-matrix: $(DEV) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
+matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
 	$(BIN)/python tests/matrix/run.py --write
 
 compat: $(DEV) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.

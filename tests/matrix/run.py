@@ -13,6 +13,8 @@ from cells import LOSSES, TUNERS, WAYS, Outcome, Way, asked, attempt, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+# Beside .venv, where it slows nothing else down.
+sys.path.append(str(ROOT / ".venv-deepspeed" / "packages"))
 PAGE = ROOT / "docs" / "matrix.md"
 TOLERANCE = 1e-5
 
@@ -37,7 +39,8 @@ Cell = tuple[str, str, Way]
 
 
 def _try_all(directory: Path, words: list[str]) -> dict[Cell, Outcome]:
-    import peft  # noqa: F401  # imported once, before processes are forked
+    import deepspeed  # noqa: F401  # imported once, before processes are forked
+    import peft  # noqa: F401
     import torch.distributed.checkpoint  # noqa: F401
     import transformers  # noqa: F401
 

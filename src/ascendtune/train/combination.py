@@ -45,9 +45,9 @@ REFUSALS = (
         ("method", "lora", "init"),
     ),
     Refusal(
-        lambda recipe: recipe.parallel.strategy == "deepspeed" and recipe.optim.optimizer == "adafactor",
-        "Adafactor keeps rows and columns of each matrix, and DeepSpeed hands it matrices as flat pieces",
-        "use optim.optimizer: adamw, or parallel.strategy: fsdp",
+        lambda recipe: recipe.parallel.strategy in ("fsdp", "deepspeed") and recipe.optim.optimizer == "adafactor",
+        "Adafactor keeps means over rows and columns of each matrix, and a rank that holds a piece of it has neither",
+        "use optim.optimizer: adamw, or parallel.strategy: ddp",
         ("optim", "optimizer"),
     ),
 )

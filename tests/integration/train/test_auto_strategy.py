@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.choose import resolve_auto
@@ -40,6 +41,7 @@ class Accelerator(CpuDevice):
         (TOO_SMALL, {}, ("fsdp", True)),
         (TOO_SMALL, {"method": {"tuner": "lora", "lora": {"rank": 1}}}, ("ddp", False)),
         (DIVIDED, {"optim": {"optimizer": "sgd"}}, ("ddp", False)),
+        (TOO_SMALL, {"optim": {"optimizer": "adafactor"}}, ("ddp", False)),
     ],
 )
 def test_the_simplest_that_fits(
@@ -53,3 +55,9 @@ def test_one_device_and_one_host_need_no_division(recipe: Callable[..., Recipe],
     assert resolve_auto(recipe(), Accelerator(TOO_SMALL), tiny_model, ranks=1)[0].strategy == "ddp"
     section, reason = resolve_auto(recipe(), CpuDevice(), tiny_model, ranks=2)
     assert section.strategy == "ddp" and "share one memory" in reason
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed"])
+def test_adafactor_is_not_divided(recipe: Callable[..., Recipe], strategy: str) -> None:
+    with pytest.raises(RecipeError, match="Adafactor keeps means over rows and columns"):
+        recipe(optim={"optimizer": "adafactor"}, parallel={"strategy": strategy})

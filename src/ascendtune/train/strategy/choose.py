@@ -41,6 +41,8 @@ def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int)
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
         reason = "these processes share one memory: nothing would be gained by dividing"
+    elif ranks > 1 and recipe.optim.optimizer == "adafactor":
+        reason = "Adafactor needs whole matrices"
     elif ranks > 1:
         weights = _weights(recipe, choose_precision(recipe, device), directory)
         need = memory_need(weights, states=states_of(recipe.optim), ranks=ranks)
