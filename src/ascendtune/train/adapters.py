@@ -11,6 +11,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.download import fetch_adapter
+from ascendtune.hub.trained import weights_of_run
 from ascendtune.train.method import MethodSection
 
 _KEY = "method.lora.start_from"
@@ -36,7 +37,7 @@ def find_adapters(section: MethodSection) -> list[Adapter]:
     """The adapters of `method.lora.start_from`, in order.
 
     Raises:
-        RecipeError: one is missing, is no LoRA in safetensors, or cannot be added to the others.
+        InputError: one is missing, is no LoRA in safetensors, or cannot be added to the others.
     """
     if section.tuner != "lora":
         return []
@@ -52,9 +53,7 @@ def find_adapters(section: MethodSection) -> list[Adapter]:
 def _find(name: str) -> Adapter:
     path = fetch_adapter(name)
     if (path / "run.json").is_file():
-        path = RunDir(path).model
-    if not path.is_dir():
-        raise RecipeError(f"{_KEY}: no adapter there", remedy="give the directory of a finished run", where=path)
+        path = weights_of_run(RunDir(path))
     weights = path / "adapter_model.safetensors"
     if not weights.is_file():
         raise RecipeError(

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.method import MethodSection
 
@@ -63,6 +63,6 @@ def test_what_is_no_adapter(adapter, tmp_path):
     with pytest.raises(RecipeError, match="pickled weights are not loaded"):
         found(str(tmp_path / "other"))
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/run.json").write_text("{}")
-    with pytest.raises(RecipeError, match="a finished run"):
+    (tmp_path / "run/run.json").write_text('{"state": "failed"}')
+    with pytest.raises(InputError, match="no final weights"):
         found(str(tmp_path / "run"))
