@@ -1,6 +1,6 @@
 """How long `ascendtune explain` takes on a long log, and how much memory: CPU seconds a GB, peak RSS.
 
-    python benchmarks/explain.py [MEGABYTES]
+    python benchmarks/explain.py [MEGABYTES] [ROUNDS]
 
 Two logs are made: one as jobs write them, in which most lines differ in digits only; and the worst, in which no line is
 like another and every tenth holds words of errors.
@@ -14,7 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from measure import in_turn, spread, table, write_result
 
 from ascendtune.check.explain.explain import explain
 
@@ -42,7 +46,7 @@ def no_two_alike(choose: random.Random) -> Iterator[str]:
         yield "this error " + " ".join(choose.choices(_WORDS, k=12)) + " was a failure\n"
 
 
-def measure(name: str, lines: Callable[[random.Random], Iterator[str]], megabytes: int) -> None:
+def measure(lines: Callable[[random.Random], Iterator[str]], megabytes: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "job.log"
         with log.open("w") as file:
@@ -59,10 +63,21 @@ def measure(name: str, lines: Callable[[random.Random], Iterator[str]], megabyte
     assert first is not None
     assert first.rank == 5
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{name:14} {megabytes} MB  {spent:6.2f} s CPU  {spent / megabytes * 1000:6.1f} s/GB  peak {peak:.0f} MiB")
+    return {"cpu_seconds_per_gb": spent / megabytes * 1000, "peak_mib": peak}
+
+
+def main() -> None:
+    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    kinds = {"as written by jobs": as_written, "no two lines alike, errors in every tenth": no_two_alike}
+    figures = in_turn({name: partial(measure, lines, megabytes) for name, lines in kinds.items()}, rounds)
+    rows = [
+        [name, spread(runs, "cpu_seconds_per_gb", 1), f"{max(run['peak_mib'] for run in runs):.0f}"]
+        for name, runs in figures.items()
+    ]
+    text = table(["log", "CPU-seconds a GB", "peak RSS, MiB"], rows)
+    write_result("explain", f"Each log has {megabytes} MB and its cause in the last line.\n\n{text}", figures)
 
 
 if __name__ == "__main__":
-    size = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    measure("as written", as_written, size)
-    measure("no two alike", no_two_alike, size)
+    main()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ascendtune.check.explain.knowledge import Entry
 
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(rb"[a-z0-9]+")
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
@@ -36,16 +36,21 @@ class Hit:
 class Matcher:
     """Two steps: a line's words tell whether it is worth a look, and which anchors to try on it.
 
-    Each anchor is found by its longest word; so an anchor begins and ends with whole words.
+    Each anchor has a word that makes a line worth a look, its longest, and one to be tried by, which is not a word of
+    trouble where it has another: of lines of trouble there are many. So an anchor begins and ends with whole words.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._by_word: dict[bytes, list[tuple[tuple[bytes, ...], Entry]]] = {}
+        longest = set()
         for entry in entries:
             for anchor in entry.anchors:
-                word = max((word for part in anchor for word in _WORD.findall(part)), key=len).encode()
-                self._by_word.setdefault(word, []).append((tuple(part.encode() for part in anchor), entry))
-        self._words = _TROUBLE.union(self._by_word)
+                parts = tuple(part.encode() for part in anchor)
+                words = [word for part in parts for word in _WORD.findall(part)]
+                longest.add(max(words, key=len))
+                self._by_word.setdefault(max(words, key=_narrows), []).append((parts, entry))
+        self._anchors = frozenset(self._by_word)
+        self._words = _TROUBLE | longest
 
     def worth_a_look(self, block: bytes) -> list[bool]:
         """For each line of `block`: does it hold a word of trouble, or of an anchor?"""
@@ -55,9 +60,12 @@ class Matcher:
     def hits(self, text: str) -> list[Hit]:
         """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
         line = text.lower().encode()
+        words = line.translate(_WORDS_ONLY).split()
+        if self._anchors.isdisjoint(words):
+            return []
         found: dict[str, Hit] = {}
-        for word in set(line.translate(_WORDS_ONLY).split()):
-            for parts, entry in self._by_word.get(word, ()):
+        for word in self._anchors.intersection(words):
+            for parts, entry in self._by_word[word]:
                 length = _stands_in(parts, line)
                 if not length or (entry.id in found and found[entry.id].length >= length):
                     continue
@@ -90,6 +98,11 @@ def _names(entry: Entry, text: str, match: re.Match[str] | None) -> dict[str, st
             if value:
                 names.setdefault(name, value)
     return names
+
+
+def _narrows(word: bytes) -> tuple[bool, int]:
+    """The greater, the fewer lines of trouble hold the word."""
+    return len(word) > 2 and word not in _TROUBLE, len(word)
 
 
 def _stands_in(parts: tuple[bytes, ...], line: bytes) -> int:

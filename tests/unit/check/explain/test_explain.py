@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -162,3 +163,20 @@ def test_a_run_that_finished_is_healthy_whatever_earlier_attempts_said(run: RunD
     run.end_attempt("finished")
 
     assert explain([str(run)]).is_healthy
+
+
+@pytest.mark.parametrize("unlike_first", [True, False])
+def test_long_logs_whose_lines_are_alike_or_not(explained: Explained, unlike_first: bool) -> None:
+    """Shapes of lines are looked at only where lines repeat; neither way of reading loses the failure between."""
+    draw = random.Random(0)
+    letters = "ghijklmnopqrstuvwxyz"
+    unlike = "".join("".join(draw.choices(letters, k=60)) + "\n" for _ in range(12_000))
+    alike = "".join(f"step {step} loss 1.0 of a line as long as the others are\n" for step in range(12_000))
+    failure = "[rank3]: OSError: [Errno 28] No space left on device\n"
+
+    first, second = (unlike, alike) if unlike_first else (alike, unlike)
+    verdict = explained(first + second[: len(second) // 6 * 5] + failure + second[-20_000:]).verdict
+
+    assert verdict.first is not None
+    assert verdict.first.hit is not None
+    assert (verdict.first.hit.entry.id, verdict.rank) == ("disk-full", 3)
