@@ -31,6 +31,18 @@ def weights_of_run(run: RunDir) -> Path:
     raise InputError(what, remedy=remedy, where=run.path)
 
 
+def is_reward_model(directory: Path) -> bool:
+    """Whether the model or adapter in this directory gives scores instead of writing text, as its config says."""
+    adapter, model = directory / "adapter_config.json", directory / "config.json"
+    try:
+        if adapter.is_file():
+            return bool(json.loads(adapter.read_text(encoding="utf-8"))["task_type"] == "SEQ_CLS")
+        classes = json.loads(model.read_text(encoding="utf-8"))["architectures"]
+        return any(str(name).endswith("ForSequenceClassification") for name in classes)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
 def base_of_adapter(adapter: Path) -> Path:
     """The model on which the adapter in this directory was trained, as its config says.
 

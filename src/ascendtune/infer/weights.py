@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.download import fetch_model
-from ascendtune.hub.trained import base_of_adapter, weights_of_run
+from ascendtune.hub.trained import base_of_adapter, is_reward_model, weights_of_run
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,30 @@ def find_weights(path_or_id: str | Path) -> Weights:
     """The weights of a run directory, a model or adapter directory, or a hub id.
 
     Raises:
-        InputError: nothing usable is there, or the run has no final weights yet.
+        InputError: nothing usable is there, the run has no final weights yet, or they give scores and no text.
         MachineError: a hub id that cannot be downloaded.
     """
     path = Path(path_or_id).expanduser()
     if (path / "run.json").is_file():
         path = weights_of_run(RunDir(path))
     if (path / "adapter_config.json").is_file():
+        _require_text(path)
         return Weights(base_of_adapter(path), path)
-    return Weights(fetch_model(str(path) if path.exists() else str(path_or_id)))
+    model = fetch_model(str(path) if path.exists() else str(path_or_id))
+    _require_text(model)
+    return Weights(model)
+
+
+def _require_text(directory: Path) -> None:
+    if not is_reward_model(directory):
+        return
+    place, first = f"'{directory}'", ""
+    if (directory / "adapter_config.json").is_file():
+        place, first = "'scorer'", f"`ascendtune merge {directory} --to scorer`, then "
+    raise InputError(
+        "this is a reward model: it gives an answer a score, and cannot write one",
+        remedy=f"compare the scores of answers to one question, higher is better: {first}"
+        f"transformers.AutoModelForSequenceClassification.from_pretrained({place}) has the score in logits[0, 0], for "
+        "the whole conversation written with its chat template; to chat, give a model of another stage",
+        where=directory,
+    )

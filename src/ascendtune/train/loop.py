@@ -157,7 +157,7 @@ class Loop:
                 "epoch": round(counters.step / parts.plan.steps_per_epoch, 6),
                 "loss": window.loss if math.isfinite(window.loss) else None,
                 "grad_norm": window.norm if math.isfinite(window.norm) else None,
-                **window.extras,
+                **_finite(window.extras),
                 "learning_rate": window.learning_rate,
                 "tokens": window.tokens,
                 "labelled_tokens": window.labelled,
@@ -218,7 +218,7 @@ class Loop:
             "attempt": parts.attempt,
             "step": counters.step,
             "loss": loss if math.isfinite(loss) else None,
-            **extras,
+            **_finite(extras),
             "labelled_tokens": evaluation.labelled,
             "seconds": seconds,
         }
@@ -264,3 +264,8 @@ class Loop:
         if self.parts.strategy.is_main:
             for callback in self.parts.callbacks:
                 getattr(callback, moment)(record)
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no word for what is not a number."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

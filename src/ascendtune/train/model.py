@@ -70,6 +70,10 @@ def load_model(
     logging.disable_progress_bar()
     dtype, implementation = DTYPES[precision.weights], register(attention)
     kind = _class_of(stage)
+    verbosity = logging.get_verbosity()
+    if stage == "reward":
+        # Its report calls the score, which is yet to be learnt, missing. What is really missing is told by us.
+        logging.set_verbosity_error()
     # Decides random weights, and a score that the files do not hold.
     torch.manual_seed(seed)
     try:
@@ -87,6 +91,8 @@ def load_model(
             remedy="choose a model whose class in transformers uses its attention interface",
             where=directory,
         ) from error
+    finally:
+        logging.set_verbosity(verbosity)
     grow_embeddings(model, vocabulary)
     model.train()
     return model

@@ -70,3 +70,10 @@ def test_smoothing_ignores_a_spike_and_reaches_both_ends() -> None:
     steps, smooth = _smoothed(range(1000), values, 25)
     assert (steps[0], steps[-1]) == (0, 999)
     assert set(smooth) == {1.0}
+
+
+def test_learning_from_pairs_has_a_panel_of_its_own(tmp_path: Path) -> None:
+    draw(recorded(tmp_path, [0.7, 0.5], accuracy=0.75))
+    assert "accuracy" in text_of(tmp_path / "loss.svg")
+    draw(recorded(tmp_path, [0.7, 0.5]))
+    assert "accuracy" not in text_of(tmp_path / "loss.svg")

@@ -100,6 +100,16 @@ def test_lines_are_few(clock: Callable[[float], None], capsys: pytest.CaptureFix
     ]
 
 
+def test_learning_from_preferences_tells_how_often_it_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    display = started()
+    display.on_step({**record(1), "accuracy": 0.8125, "margin": -0.02, "chosen_reward": 1.0, "kl": None})
+    display.on_evaluation({"step": 1, "loss": 0.5, "seconds": 1.0, "accuracy": 1.0})
+    assert capsys.readouterr().err.splitlines() == [
+        "step 1/200  loss 3.214  accuracy 0.812  margin -0.02  lr 9.9e-05  1,254 tok/s",
+        "step 1/200  evaluation loss 0.5000  accuracy 1  took 1.0 s",
+    ]
+
+
 def test_a_run_that_ends_early_shows_its_last_step(
     clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,5 +71,22 @@ def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
     ]
 
 
+def test_of_a_reward_model_it_tells_the_accuracy_and_proposes_no_chat(tmp_path: Path) -> None:
+    run = made(tmp_path / "scores", 2, accuracy=0.75, margin=0.5)
+    lines_of(run.path, "eval.jsonl", [{"step": 2, "loss": 0.5, "accuracy": 0.875}])
+    run.model.mkdir()
+    (run.model / "config.json").write_text('{"architectures": ["Qwen2ForSequenceClassification"]}')
+    lines = summary_lines(run)
+    summary = dict(lines)
+    assert summary["accuracy"] == "0.75 -> 0.75" and summary["margin"] == "0.5 -> 0.5"
+    assert summary["best evaluation"] == "loss 0.5, accuracy 0.875 at step 2"
+    assert summary["model"] == f"{run.model} (a reward model, Hugging Face format)"
+    assert "chat" not in str(lines)
+    (run.model / "config.json").unlink()
+    (run.model / "adapter_config.json").write_text('{"task_type": "SEQ_CLS"}')
+    lines = summary_lines(run)
+    assert "chat" not in str(lines) and f"ascendtune merge {run} --to scores-merged" in dict(lines).values()
+
+
 def test_a_run_without_steps(tmp_path: Path) -> None:
     assert summary_lines(made(tmp_path, 0))[0] == ("steps", "none")

@@ -47,6 +47,18 @@ def test_scalars_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
     assert read(run, "train/loss") == [(1, 3.0), (2, 2.0)]
 
 
+def test_a_stages_own_numbers_are_drawn_too(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    writer = TensorBoardWriter(run)
+    writer.on_start(RunFacts("run", 100, 0, 1))
+    writer.on_step(record(1, 0.7, accuracy=0.5, seconds={"step": 1.0}, batch_hash="ab", tokens=9))
+    writer.on_evaluation({"attempt": 1, "step": 1, "loss": 0.6, "accuracy": 0.75, "margin": None, "seconds": 0.1})
+    writer.on_end()
+    assert read(run, "train/accuracy") == [(1, 0.5)]
+    assert read(run, "eval/accuracy") == [(1, 0.75)]
+    assert not any(read(run, tag) for tag in ("eval/margin", "eval/seconds", "train/tokens", "train/step"))
+
+
 @pytest.mark.parametrize("checkpoint", [0, 2])
 def test_no_step_stands_twice_after_a_resume(tmp_path: Path, checkpoint: int) -> None:
     run = RunDir(tmp_path)

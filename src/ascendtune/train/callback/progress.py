@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.callback.base import Callback, RunFacts
+from ascendtune.train.track.summary import SHOWN_EXTRAS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -137,6 +138,7 @@ class _Progress:
         speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
         return [
             f"loss {_loss(self.record)}",
+            *_extras(self.record),
             f"lr {self.record['learning_rate']:.1e}",
             *([f"{speed:,.0f} tok/s"] if speed else []),
             *([format_bytes(memory)] if memory else []),
@@ -165,7 +167,13 @@ class _LineScreen:
 
     def evaluated(self) -> None:
         evaluation = self._progress.evaluation or {}
-        self._print([f"evaluation loss {_loss(evaluation)}", f"took {format_duration(evaluation['seconds'])}"])
+        self._print(
+            [
+                f"evaluation loss {_loss(evaluation)}",
+                *_extras(evaluation),
+                f"took {format_duration(evaluation['seconds'])}",
+            ]
+        )
 
     def close(self) -> None:
         if self._shown_step != self._progress.step:
@@ -249,7 +257,7 @@ class _LiveScreen:
             others.append(f"ETA {format_duration(progress.eta)}")
         others.append(f"elapsed {format_duration(progress.elapsed)}")
         if (evaluation := progress.evaluation) is not None:
-            others.append(f"eval {_loss(evaluation)} at step {evaluation['step']}")
+            others.append(f"eval {', '.join([_loss(evaluation), *_extras(evaluation)])} at step {evaluation['step']}")
         return [f"{first}{self._sparkline()}", *others]
 
     def _sparkline(self) -> str:
@@ -267,6 +275,10 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _loss(record: dict[str, Any]) -> str:
     return "not a number" if record["loss"] is None else f"{record['loss']:#.4g}"
+
+
+def _extras(record: dict[str, Any]) -> list[str]:
+    return [f"{name} {record[name]:.3g}" for name in SHOWN_EXTRAS if record.get(name) is not None]
 
 
 def _flowed(pieces: Sequence[str], width: int) -> list[str]:

@@ -89,13 +89,17 @@ def _is_number(value: Any) -> bool:
 
 
 def _compose(figure: Any, run: RunDir, steps: _Records, evaluations: _Records) -> None:
-    grid = figure.add_gridspec(2, 3, height_ratios=[1.9, 1])
-    axes = [figure.add_subplot(grid[0, :]), *(figure.add_subplot(grid[1, column]) for column in range(3))]
+    # Only stages that compare two answers record how often the right one is ahead.
+    small = 4 if steps.curve("accuracy")[0] else 3
+    grid = figure.add_gridspec(2, small, height_ratios=[1.9, 1])
+    axes = [figure.add_subplot(grid[0, :]), *(figure.add_subplot(grid[1, column]) for column in range(small))]
     figure.suptitle(run.path.resolve().name, x=0.01, ha="left", fontsize=13, fontweight="bold")
     _draw_loss(axes[0], steps, evaluations)
     _draw_small(axes[1], steps, "learning_rate", "learning rate", lambda value, _: f"{value:.1e}" if value else "0")
     _draw_small(axes[2], steps, "grad_norm", "gradient norm", lambda value, _: f"{value:g}")
     _draw_small(axes[3], steps, "tokens_per_second", "tokens/s", lambda value, _: format_count(value))
+    if small == 4:
+        _draw_small(axes[4], steps, "accuracy", "accuracy", lambda value, _: f"{value:.0%}")
     for axis in axes:
         _dress(axis, steps, ticks=9 if axis is axes[0] else 4)
     axes[0].set_xlabel("step", color=_QUIET)

@@ -8,6 +8,10 @@ from typing import Any
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
+from ascendtune.hub.trained import is_reward_model
+
+SHOWN_EXTRAS = ("accuracy", "margin", "kl")
+"""What says most of learning from preferences, beside the loss."""
 
 
 def summary_lines(run: RunDir) -> list[tuple[str, str]]:
@@ -28,11 +32,15 @@ def _training(
     if (reason := facts.get("ended_because")) and reason != "all steps done":
         yield "ended", reason
     yield "loss", f"{_loss(first)} -> {_loss(last)}"
+    for name in SHOWN_EXTRAS:
+        if first.get(name) is not None and last.get(name) is not None:
+            yield name, f"{first[name]:.4g} -> {last[name]:.4g}"
     # A loss is null where it was not a number.
     evaluations = [each for each in evaluations if each["loss"] is not None]
     if evaluations:
         best = min(evaluations, key=lambda each: each["loss"])
-        yield "best evaluation", f"loss {best['loss']:.4g} at step {best['step']:,}"
+        extras = "".join(f", {name} {best[name]:.4g}" for name in SHOWN_EXTRAS if best.get(name) is not None)
+        yield "best evaluation", f"loss {best['loss']:.4g}{extras} at step {best['step']:,}"
     if skipped := last.get("skipped_steps"):
         yield "skipped", count_of(skipped, "step") + " with a loss or gradient that was not a number"
     seconds = sum(record["seconds"]["step"] for record in records)
@@ -53,7 +61,8 @@ def _places(run: RunDir) -> Iterator[tuple[str, str]]:
     yield "run", str(run)
     if run.model.is_dir():
         kind = "LoRA adapter" if (run.model / "adapter_config.json").is_file() else "Hugging Face format"
-        yield "model", f"{run.model} ({kind})"
+        scores = "a reward model, " if is_reward_model(run.model) else ""
+        yield "model", f"{run.model} ({scores}{kind})"
     if (picture := run.path / "loss.png").is_file():
         yield "picture", str(picture)
     if steps := run.checkpoint_steps():
@@ -63,10 +72,10 @@ def _places(run: RunDir) -> Iterator[tuple[str, str]]:
 def _next(run: RunDir) -> Iterator[tuple[str, str]]:
     name = shlex.quote(str(run))
     commands = [f"ascendtune runs show {name}"]
-    if run.model.is_dir():
+    if run.model.is_dir() and not is_reward_model(run.model):
         commands.insert(0, f"ascendtune chat {name}")
     if (run.model / "adapter_config.json").is_file():
-        commands.insert(1, f"ascendtune merge {name} --to {shlex.quote(run.path.name + '-merged')}")
+        commands.insert(-1, f"ascendtune merge {name} --to {shlex.quote(run.path.name + '-merged')}")
     if (events := run.path / "tensorboard").is_dir():
         commands.append(f"tensorboard --logdir {shlex.quote(str(events))}")
     for number, command in enumerate(commands):

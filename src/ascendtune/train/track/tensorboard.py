@@ -17,11 +17,12 @@ from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.callback.base import Callback, RunFacts
 
-_STEP_TAGS = ("loss", "grad_norm", "learning_rate", "tokens_per_second", "mfu", "memory_peak_bytes")
+_NO_CURVES = {"attempt", "step", "epoch", "tokens", "labelled_tokens", "tokens_seen", "batch_hash", "seconds"}
+"""Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
 
 
 class TensorBoardWriter(Callback):
-    """Scalars `train/…` of every recorded step and `eval/loss` of every evaluation."""
+    """Scalars `train/…` of every recorded step and `eval/…` of every evaluation."""
 
     def __init__(self, run: RunDir) -> None:
         self._directory = run.path / "tensorboard"
@@ -33,10 +34,10 @@ class TensorBoardWriter(Callback):
         self._facts = facts
 
     def on_step(self, record: dict[str, Any]) -> None:
-        self._write(record["step"], {f"train/{name}": record.get(name) for name in _STEP_TAGS})
+        self._write(record["step"], _curves("train", record))
 
     def on_evaluation(self, record: dict[str, Any]) -> None:
-        self._write(record["step"], {"eval/loss": record["loss"]})
+        self._write(record["step"], _curves("eval", record))
 
     def on_end(self) -> None:
         if self._events is not None:
@@ -56,6 +57,10 @@ class TensorBoardWriter(Callback):
                     warn("no TensorBoard events: pip install tensorboard, or set track.tensorboard: false")
                     return
             self._events.write(step, {tag: value for tag, value in values.items() if value is not None})
+
+
+def _curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
+    return {f"{kind}/{name}": value for name, value in record.items() if name not in _NO_CURVES}
 
 
 class _Events:

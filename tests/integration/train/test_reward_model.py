@@ -1,0 +1,66 @@
+"""What a reward run leaves: scores, read as the message says that chat gives in its place."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from tests.integration.train.pairs import write_pairs
+
+from ascendtune.cli.main import main
+from ascendtune.core.errors import InputError
+from ascendtune.infer.engine import load
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_it_scores_and_does_not_chat(
+    tuner: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    pairs = write_pairs(tmp_path / "pairs.jsonl", 8)
+    trained = train(
+        method={"stage": "reward", "tuner": tuner},
+        data={"train": str(pairs), "eval": str(pairs)},
+        optim={"max_steps": 4},
+        name="scores",
+    )
+    said = capfd.readouterr().err
+    assert "MISSING" not in said, "the score is yet to be learnt"
+    assert "a reward model" in said and "accuracy" in said and "ascendtune chat" not in said
+
+    with pytest.raises(InputError) as refused:
+        load(trained.run.path)
+    assert refused.value.what == "this is a reward model: it gives an answer a score, and cannot write one"
+    monkeypatch.chdir(tmp_path)
+    scorer = str(trained.run.model)
+    if tuner == "lora":
+        _, *words = shlex.split(refused.value.remedy.split("`")[1])
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert not ended.value.code
+        scorer = "scorer"
+        with pytest.raises(InputError, match="reward model"):
+            load(scorer)
+    assert f"AutoModelForSequenceClassification.from_pretrained('{scorer}')" in refused.value.remedy
+
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(scorer), AutoTokenizer.from_pretrained(scorer)
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    means = []
+    for side in ("chosen", "rejected"):
+        scores = []
+        for row in rows:
+            turns = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row[side]}]
+            ids = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=False)
+            with torch.no_grad():
+                scores.append(model(ids).logits[0, 0])
+        means.append(float(torch.stack(scores).mean()))
+    last = trained.evaluations()[-1]
+    assert means == pytest.approx([last["chosen_reward"], last["rejected_reward"]], abs=1e-4)
