@@ -60,3 +60,22 @@ def test_libraries_of_the_wheel_resolve_only_where_cann_is_loaded() -> None:
     del env["LD_LIBRARY_PATH"]
     found = _libraries(env)
     assert found.status == "failure" and "libhccl.so" in found.measured and "libtorch" not in found.measured
+
+
+def _two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outside:
+    for index in range(2):
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        (tmp_path / f"dev/davinci{index}").touch()
+    monkeypatch.syspath_prepend(PACKAGES)  # whether torch_npu is there is asked of this process
+    env = simulated_environment(dict(os.environ))
+    return Outside(root=tmp_path, env=env, package=lambda name: "2.13.0", program=sys.executable)
+
+
+def test_two_ranks_add_up_by_hccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = examine(_two_npus(tmp_path, monkeypatch), ["all_reduce"]).findings
+    assert found.status == "ok" and "hccl adds up 2 ranks on NPU 0 and NPU 1" in found.measured, found
+
+
+def test_a_script_for_cuda_runs_on_the_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = examine(_two_npus(tmp_path, monkeypatch), ["transfer_to_npu"]).findings
+    assert found.status == "ok" and "calls of torch.cuda reach NPU 0" in found.measured, found

@@ -31,5 +31,5 @@ _CODES = (
 CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in _CODES}
 """The table of checks, the more decisive first."""
 
-DEEP_CHECKS = {"compute": "ascendtune.check.doctor.compute:CHECK"}
+DEEP_CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in ("compute", "transfer_to_npu", "all_reduce")}
 """Those that import torch, and take their time."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ascendtune.check.doctor.answer import SECONDS, answer, no_answer
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
@@ -16,8 +16,6 @@ from ascendtune.machine.visible import Visible, visible_devices
 
 CODE = "compute"
 
-_SECONDS = 150.0
-"""The first operators of an NPU may be compiled; the import of torch_npu alone takes many seconds on a slow disk."""
 _AT_ONCE = 4
 _TOLERANCE = {"fp32": 3e-3, "bf16": 1e-2, "fp16": 2e-3}
 """Relative error of a product over 512 terms. fp32 leaves room for the shortened formats that NPU and GPU multiply in
@@ -45,22 +43,14 @@ def _label(visible: Visible, index: int) -> str:
 def _probe(outside: Outside, visible: Visible, index: int) -> Finished:
     # Logical numbers within what the variable leaves visible: the child has the same environment.
     argv = [outside.program, "-m", "ascendtune.check.doctor.probe", visible.kind, str(index)]
-    return outside.run(argv, timeout_seconds=_SECONDS)
+    return outside.run(argv, timeout_seconds=SECONDS)
 
 
 def _judge(label: str, done: Finished) -> Finding:
-    told = _told(done)
-    if done.exit_code != 0 or told is None:
-        how = done.error.strip().splitlines()[-1:] or ["no message"]
-        ended = "gave no answer" if done.timed_out else f"ended with {_exit(done.exit_code)}"
-        return Finding(
-            CODE,
-            "failure",
-            f"torch on {label} {ended}: {how[0][:200]}",
-            expected="a matrix product",
-            remedy="ascendtune explain the lines below; check the findings versions and libraries first",
-            evidence=tuple(done.error.strip().splitlines()[-6:]),
-        )
+    told = answer(done)
+    if told is None:
+        remedy = "ascendtune explain the lines below; check the findings versions and libraries first"
+        return no_answer(CODE, f"torch on {label}", done, expected="a matrix product", remedy=remedy)
     wrong = {name: error for name, error in told["errors"].items() if not error <= _TOLERANCE[name]}
     if wrong:
         shown = ", ".join(f"{name} {error:.2g}" for name, error in wrong.items())
@@ -74,25 +64,12 @@ def _judge(label: str, done: Finished) -> Finding:
     return ok(CODE, f"{label} ({told['name']}): {_sentence(told)}")
 
 
-def _told(done: Finished) -> dict[str, Any] | None:
-    """The last line; torch and its plugins print above it."""
-    try:
-        told = json.loads(done.output.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        return None
-    return told if isinstance(told, dict) else None
-
-
 def _sentence(told: dict[str, Any]) -> str:
     parts = [f"{', '.join(told['errors'])} agree with the CPU", f"{format_bytes(told['allocated_bytes'])} allocated"]
     if "to_device_bytes_per_second" in told:
         there, back = told["to_device_bytes_per_second"], told["from_device_bytes_per_second"]
         parts.append(f"{format_bytes(there)}/s to the device, {format_bytes(back)}/s back")
     return "; ".join(parts)
-
-
-def _exit(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 CHECK = Check(

@@ -1,0 +1,103 @@
+"""`all_reduce` and `transfer_to_npu`, checks of --deep: what their programs say, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.doctor import transfer_to_npu
+from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.outside import Outside, package_version
+from ascendtune.check.finding import Finding
+from ascendtune.machine.visible import Visible
+
+Lay = Callable[..., Outside]
+RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
+
+
+def test_two_ranks_of_this_machine() -> None:
+    outside = Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
+    (found,) = examine(outside, ["all_reduce"]).findings
+    assert found.status == "ok" and "gloo adds up 2 ranks on the CPU" in found.measured
+
+
+@pytest.fixture
+def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
+    """A machine whose torch is a shell script (see `_speaking`)."""
+    visible = Visible("npu", ("3", "5"))
+    for check in ("all_reduce", "transfer_to_npu"):
+        monkeypatch.setattr(f"ascendtune.check.doctor.{check}.visible_devices", lambda env, dev: visible)
+    return lay("healthy-910b4")
+
+
+def _speaking(outside: Outside, body: str) -> Outside:
+    program = Path(outside.root) / "bin" / "python"
+    program.write_text(f"#!/bin/sh\n# -m module kind rank ranks store\nrank=$4\n{body}\n")
+    program.chmod(0o755)
+    outside.program = str(program)
+    return outside
+
+
+def _only(outside: Outside, code: str) -> Finding:
+    (found,) = examine(outside, [code]).findings
+    return found
+
+
+def _say(told: dict[str, object]) -> str:
+    return f"echo '{json.dumps(told)}'"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (_say(RIGHT), "ok", "hccl adds up 2 ranks on NPU 3 and NPU 5 at 1.0 GiB/s"),
+        (
+            f"if [ $rank = 1 ]; then {_say({**RIGHT, 'wrong_elements': 7})}; else {_say(RIGHT)}; fi",
+            "failure",
+            "hccl adds up wrongly: rank 1 on NPU 5 has 7 wrong sums",
+        ),
+        (
+            "if [ $rank = 1 ]; then echo 'EI0006: getting socket times out' >&2; exit 3; fi\n"
+            "echo 'RuntimeError: Connection closed by peer [127.0.0.1]' >&2; exit 1",
+            "failure",
+            "rank 1 of 2, on NPU 5, ended with exit code 3: EI0006",
+        ),
+        ("kill -SEGV $$", "failure", "rank 0 of 2, on NPU 3, ended with signal 11"),
+    ],
+    ids=["right", "wrong", "guilty", "crash"],
+)
+def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str) -> None:
+    found = _only(_speaking(two_npus, body), "all_reduce")
+    assert found.status == status and said in found.measured
+
+
+def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Visible("npu", ("3",))
+    monkeypatch.setattr("ascendtune.check.doctor.all_reduce.visible_devices", lambda env, dev: alone)
+    found = _only(_speaking(two_npus, f'[ "$3" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
+    assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (_say({"is_available": True, "device": "npu", "error": 1e-6}), "ok", "reach NPU 3"),
+        (_say({"is_available": True, "device": "npu", "error": 0.5}), "failure", "relative error 0.5"),
+        (_say({"is_available": False, "device": "cpu", "error": 0.0}), "failure", "answered by cpu"),
+        ("[ $TORCH_TRANSFER_TO_NPU = 1 ] && echo 'AssertionError: Torch not compiled' >&2; exit 1", "failure", "not c"),
+    ],
+    ids=["right", "wrong", "elsewhere", "refused"],
+)
+def test_what_a_script_for_cuda_says(two_npus: Outside, body: str, status: str, said: str) -> None:
+    found = _only(_speaking(two_npus, body), transfer_to_npu.CODE)
+    assert found.status == status and said in found.measured
+
+
+@pytest.mark.parametrize("code", ["all_reduce", "transfer_to_npu"])
+def test_without_torch(lay: Lay, code: str) -> None:
+    outside = lay("healthy-910b4")
+    outside.package = lambda name: None
+    assert _only(outside, code).status == "unknown"
