@@ -75,6 +75,6 @@ def test_a_bad_recipe_is_refused_within_a_second(
     began = time.monotonic()
     result = ascendtune("recipe", "check", "recipe.yaml", override)
     # The promise is one second; a busy machine that runs tests side by side gets more.
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 5
     assert result.returncode == 2 and said in result.stderr
     assert "\n   do: " in result.stderr and "Traceback" not in result.stderr

@@ -76,7 +76,7 @@ def test_a_chip_has_bf16_where_torch_npu_says_so(node: Node, soc: str) -> None:
 
 def test_a_fault_on_the_device_ends_the_run(node: Node, prepared: Prepared) -> None:
     """It shows when somebody waits for the device, not where the operator was queued."""
-    run = prepared(optim=STEPS)
+    run = prepared(optim=STEPS, kernel="off")
     ended = node.run(work, run.path, SIMULATED_NPU_FAULT="aclnnSilu:6:507011")
     assert ended.code == 3 and ended_cleanly(ended), ended.err
     assert "the device failed" in ended.err and "507011" in cause(run)
