@@ -18,7 +18,7 @@ from ascendtune.data.spec import DatasetSpec, Task
 Convert = Callable[[Mapping[str, Any]], Any]
 """From a row to what the task asks for (a `Conversation`, `Text`, `Pair` or `Single`), or to a `BadRow`."""
 
-# Each module has GIVES (the tasks that it is for), WORDS (our names of its columns), matches(columns) and convert(row).
+# Each module has GIVES (the tasks that it is for, the one that it is meant for last), WORDS (our names of its columns), matches(columns) and convert(row).
 FORMATS = {
     "alpaca": "ascendtune.data.format.alpaca",
     "sharegpt": "ascendtune.data.format.sharegpt",
@@ -102,13 +102,13 @@ def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
 def _format_of_another_task(name: str, task: Task) -> tuple[str, str] | None:
     if name == "auto" or task in (given := _module(name).GIVES):
         return None
-    need, found = _NEEDS[task], _NEEDS[given[0]]
+    need, found = _NEEDS[task], _NEEDS[given[-1]]
     what = f"{need.stage} needs {need.rows}; the format {name} is for {found.rows}"
     return what, f"use {found.stage}, or format: {need.format}"
 
 
 def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tuple[str, str]:
-    need, found = _NEEDS[task], _NEEDS[_module(name).GIVES[0]]
+    need, found = _NEEDS[task], _NEEDS[_module(name).GIVES[-1]]
     what = f"{need.stage} needs {need.rows}; this file has {found.rows} (columns {', '.join(columns)})"
     return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, [])}"
 

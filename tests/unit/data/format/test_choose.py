@@ -68,6 +68,7 @@ def test_a_format_that_is_named_is_taken() -> None:
             "(columns messages, tools)",
             "use method.stage: sft, or say which column is which, e.g. {format: preference, columns: {prompt: …",
         ),
+        ("pairs", ["text"], {}, "needs pairs of answers; this file has text", "use method.stage: pretrain"),
         (
             "pairs", ["messages", "label"], {},
             "needs pairs of answers; this file has answers with a label (columns messages, label)",
