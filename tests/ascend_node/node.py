@@ -82,6 +82,11 @@ class Node:
     interface: str = "7.35.23"
     """The driver's ascendhal_version."""
     nnal: str | None = None
+    numa_of_chips: tuple[int, ...] = (0, 1)
+    """The NUMA node of each chip, in turn; a node has two of the four cores."""
+    cores_allowed: str = "0-3"
+    hugepages_free: int = 0
+    """Of 2 MiB each, reserved and used by nobody; the host has 1 TiB."""
     opened_by: tuple[int, ...] = ()
     """Processes that have davinci0 open, whatever npu-smi says."""
     env: dict[str, str] = field(default_factory=dict)
@@ -105,9 +110,10 @@ class Node:
             _write(root / "dev" / name, "")
         (root / "dev/shm").mkdir(parents=True, exist_ok=True)
         for index in range(len(self.chips) if self.on_bus is None else self.on_bus):
-            device = root / f"sys/bus/pci/devices/0000:{index:02x}:00.0"
+            device = root / f"sys/bus/pci/devices/0000:{index + 1:02x}:00.0"
             _write(device / "vendor", "0x19e5\n")
             _write(device / "class", "0x120000\n")
+            _write(device / "numa_node", f"{self.numa_of_chips[index % len(self.numa_of_chips)]}\n")
 
     def _programs(self, root: Path) -> None:
         answers = root / "answers"
@@ -164,7 +170,12 @@ class Node:
         if self.container:
             _write(root / ".dockerenv", "")
         held = "000001ffffffffff" if self.privileged else "00000000a80425fb"
-        _write(root / "proc/self/status", f"Name:\tpython\nCapEff:\t{held}\n")
+        _write(root / "proc/self/status", f"Name:\tpython\nCapEff:\t{held}\nCpus_allowed_list:\t{self.cores_allowed}\n")
+        for node, cores in enumerate(("0-1", "2-3")):
+            _write(root / f"sys/devices/system/node/node{node}/cpulist", f"{cores}\n")
+        huge = f"HugePages_Total: {self.hugepages_free}\nHugePages_Free: {self.hugepages_free}\nHugepagesize: 2048 kB\n"
+        _write(root / "proc/meminfo", f"MemTotal: {1 << 30} kB\n{huge}")
+        _write(root / "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
         for pid in self.opened_by:
             _write(root / f"proc/{pid}/comm", "python3.11\n")
             (root / f"proc/{pid}/fd").mkdir(parents=True, exist_ok=True)

@@ -54,5 +54,9 @@ SCENARIOS: dict[str, Node] = {
     "cann-without-kernels": replace(HEALTHY, cann=(Cann(kernels=False),)),
     "library-missing": replace(HEALTHY, unresolved=("libhccl.so", "libascend_hal.so")),
     "saves-power": replace(HEALTHY, governor="powersave"),
+    "cores-of-one-socket": replace(HEALTHY, container=True, cores_allowed="0-1"),
+    "cores-of-the-cards": replace(HEALTHY, numa_of_chips=(0,), cores_allowed="0-1"),
+    "hugepages-reserved": replace(HEALTHY, hugepages_free=100 << 10),
+    "peft-too-old": replace(HEALTHY, packages={**HEALTHY.packages, "peft": "0.17.1"}),
     "memory-limited": replace(HEALTHY, memory_limit_bytes=8 << 30),
 }

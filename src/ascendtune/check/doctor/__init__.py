@@ -16,6 +16,7 @@ _CODES = (
     "visible_devices",
     "device_memory",
     "packages",
+    "combinations",
     "environment",
     "shell_files",
     "hccl_host",
@@ -25,6 +26,8 @@ _CODES = (
     "limits",
     "disk",
     "cpu_governor",
+    "numa",
+    "hugepages",
     "network",
 )
 

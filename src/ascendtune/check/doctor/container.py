@@ -16,17 +16,22 @@ _MOUNTS = {
     "/usr/local/Ascend/driver/version.info": ("warning", "the driver's version cannot be told"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
 }
+_CAP_SYS_PTRACE = 19
 _ALL_CAPABILITIES = 0x1FFFFFFFFF
 """The 37 capabilities of the oldest kernel that is in use on such servers; a privileged process has them all."""
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    if not outside.in_container or not outside.npu_nodes:
+    if not outside.in_container or not (outside.npu_nodes or outside.gpus[0]):
         return
-    found = [*_mounts(outside), *_privileges(outside)]
+    held = _capabilities(outside)
+    found = [*(_mounts(outside) if outside.npu_nodes else ()), *_privileges(held, has_npus=bool(outside.npu_nodes))]
     yield from found
     if not found:
-        yield ok(CODE, "driver libraries, version file and dcmi are mounted")
+        mounted = "driver libraries, version file and dcmi are mounted" if outside.npu_nodes else "not privileged"
+        untraced = held is not None and not held >> _CAP_SYS_PTRACE & 1
+        note = "; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs"
+        yield ok(CODE, mounted + (note if untraced else ""))
 
 
 def _mounts(outside: Outside) -> Iterator[Finding]:
@@ -41,15 +46,22 @@ def _mounts(outside: Outside) -> Iterator[Finding]:
             )
 
 
-def _privileges(outside: Outside) -> Iterator[Finding]:
+def _capabilities(outside: Outside) -> int | None:
+    """The effective ones, a bit each; None where the kernel does not tell."""
     held = re.search(r"^CapEff:\s*([0-9a-f]+)", outside.text("/proc/self/status"), re.MULTILINE)
-    if held and int(held[1], 16) & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
+    return int(held[1], 16) if held else None
+
+
+def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
+    if held is not None and held & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
+        devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
         yield Finding(
             CODE,
             "warning",
             "the container runs with --privileged, which training does not need",
-            expected="--device=/dev/davinciN for each card, and the three shared files",
-            remedy="replace --privileged by --device options, --shm-size and, for stack dumps, --cap-add=SYS_PTRACE",
+            expected=devices,
+            remedy=f"replace --privileged by {'--device options' if has_npus else '--gpus all'}, --shm-size and, for "
+            "stack dumps, --cap-add=SYS_PTRACE",
         )
 
 

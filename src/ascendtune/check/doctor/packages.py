@@ -1,4 +1,4 @@
-"""Installed packages against the ranges that ascendtune is tested with, and combinations known to break."""
+"""Installed packages against the ranges that ascendtune is tested with, and numpy against CANN."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib.metadata import PackageNotFoundError, requires
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.version_range import is_within
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.machine.compatibility import release_key
 
 CODE = "packages"
 
-_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
 _NUMPY_2_FROM_CANN = "9.0.0"
 """CANN 9.0.0's release notes name numpy 2 as supported; earlier releases were built for numpy 1."""
 
@@ -48,7 +48,7 @@ def _ranges(requirements: list[str]) -> dict[str, str]:
 def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Finding]:
     for name, bounds in wanted.items():
         version = outside.package(name)
-        if version is not None and not _is_within(version, bounds):
+        if version is not None and not is_within(version, bounds):
             yield Finding(
                 CODE,
                 "warning",
@@ -56,19 +56,6 @@ def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Find
                 expected=f"{name} {bounds}",
                 remedy=f"pip install '{name}{bounds.replace(' ', '')}'",
             )
-
-
-def _is_within(version: str, bounds: str) -> bool:
-    have = release_key(version.partition("+")[0])
-    answers = {
-        ">=": lambda want: have >= want,
-        "<=": lambda want: have <= want,
-        "==": lambda want: have == want,
-        "!=": lambda want: have != want,
-        "<": lambda want: have < want,
-        ">": lambda want: have > want,
-    }
-    return all(answers[sign](release_key(want)) for sign, want in _BOUND.findall(bounds))
 
 
 def _numpy(outside: Outside) -> Iterator[Finding]:

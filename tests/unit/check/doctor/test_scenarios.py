@@ -14,6 +14,7 @@ import pytest
 from ascend_node.node import Cann, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+from ascendtune.check.doctor.combinations import known
 from ascendtune.check.doctor.examine import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.finding import Finding
@@ -52,6 +53,12 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("npu_network", "container-without-driver", "unknown", "hccn_tool is not here"),
     ("memory_limit", "memory-limited", "warning", "8.0 GiB of host memory"),
     ("cpu_governor", "saves-power", "warning", "4 of 4 cores save power"),
+    ("numa", "cores-of-one-socket", "warning", "no core of the NUMA node of NPU 1, NPU 3, NPU 5, NPU 7"),
+    ("numa", "cores-of-the-cards", "ok", "devices on NUMA node 0; this process may run"),
+    ("numa", "npu-smi-absent", "unknown", "on which NUMA node a device is"),
+    ("hugepages", "hugepages-reserved", "warning", "200.0 GiB of host memory are reserved as huge pages, 200.0 GiB of"),
+    ("combinations", "peft-too-old", "warning", "transformers 5.2.0 with peft 0.17.1: importing PEFT ends with"),
+    ("container", "container-healthy", "ok", "without CAP_SYS_PTRACE"),
 ]
 
 
@@ -286,6 +293,46 @@ def test_limits(lay: Lay) -> None:
 def test_packages(lay: Lay, packages: dict[str, str], said: str) -> None:
     found = _answers(lay(replace(HEALTHY, packages=packages)), "packages")
     assert [each.status for each in found] == ["warning"] and said in found[0].measured
+
+
+COMBINATIONS = [
+    ({"numpy": "2.1.2", "deepspeed": "0.14.2"}, {"numpy": "2.1.2", "deepspeed": "0.14.4"}, "BUFSIZE"),
+    (
+        {"transformers": "4.52.3", "accelerate": "0.34.0"},
+        {"transformers": "4.52.3", "accelerate": "1.3.0"},
+        "keep_torch_compile",
+    ),
+    ({"transformers": "4.52.4", "torch": "2.4.0"}, {"transformers": "4.52.4", "torch": "2.5.1"}, "ALL_PARALLEL_STYLES"),
+    ({"transformers": "5.2.0", "peft": "0.17.1"}, {"transformers": "5.2.0", "peft": "0.18.0"}, "HybridCache"),
+    (
+        {"transformers": "4.56.0", "accelerate": "1.9.0"},
+        {"transformers": "4.56.1", "accelerate": "1.9.0"},
+        "parallelism_config",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "works", "said"), COMBINATIONS, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_combinations(lay: Lay, breaks: dict[str, str], works: dict[str, str], said: str) -> None:
+    (found,) = _answers(lay(replace(HEALTHY, packages=breaks)), "combinations")
+    assert found.status == "warning" and said in found.measured and found.evidence[0].startswith("https://")
+    outside = lay(replace(HEALTHY, packages=works))
+    assert [each.status for each in _answers(outside, "combinations")] == ["ok"]
+
+
+def test_every_combination_is_tested() -> None:
+    assert len(COMBINATIONS) == len(known())
+
+
+@pytest.mark.parametrize(("held", "status"), [("000001ffffffffff", "warning"), ("00000000a80c25fb", "ok")])
+def test_privileges_beside_a_gpu(lay: Lay, held: str, status: str) -> None:
+    outside = _with_gpu(lay, "550.54.15", "'12.4'")
+    (outside.root / ".dockerenv").touch()
+    (outside.root / "proc/self/status").write_text(f"CapEff:\t{held}\n")
+    (found,) = _answers(outside, "container")
+    assert found.status == status and "PTRACE" not in found.measured
 
 
 def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
