@@ -80,6 +80,7 @@ def look_at_data(path: str) -> DataFacts:
     Raises:
         DataError: no such data, unreadable, or columns that fit no format.
     """
+    from ascendtune.core.errors import DataError
     from ascendtune.data.conversation import Conversation
     from ascendtune.data.format.choose import choose_format
     from ascendtune.data.read import read_rows
@@ -89,7 +90,17 @@ def look_at_data(path: str) -> DataFacts:
     rows = list(islice(read_rows(DatasetSpec(path=path), fetch_dataset(path)), _ROWS_LOOKED_AT))
     found = list(dict.fromkeys(column for row in rows for column in row.values))
     columns = _guessed_columns(found)
-    name, convert = choose_format(DatasetSpec(path=path, columns={**columns}), rows)
+    try:
+        name, convert = choose_format(DatasetSpec(path=path, columns={**columns}), rows)
+    except DataError as error:
+        if "stage" not in error.what:
+            raise
+        raise DataError(
+            error.what,
+            remedy="init writes recipes of stage sft; for pairs of answers copy recipes/lora-dpo.yaml or "
+            "lora-reward.yaml, for answers with a label lora-kto.yaml",
+            where=error.where,
+        ) from error
     made = [convert(row.values) for row in rows]
     return DataFacts(path, name, columns, found, [each for each in made if isinstance(each, Conversation)])
 

@@ -45,6 +45,15 @@ def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: 
     assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()
 
 
+def test_init_points_to_a_recipe_for_what_are_no_conversations(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "2+3?", "chosen": "5", "rejected": "6"}\n')
+    refused = ascendtune("init", "--model", tiny_model, "--data", "pairs.jsonl")
+    assert refused.returncode == 2 and "pairs of answers" in refused.stderr
+    [name] = [word for word in refused.stderr.split() if word.startswith("recipes/")]
+    assert (Path(__file__).parents[3] / name).is_file()
+    assert not (tmp_path / "recipe.yaml").exists()
+
+
 def test_init_without_a_terminal_names_what_is_missing(ascendtune: Any) -> None:
     result = ascendtune("init")
     assert result.returncode == 2 and "--model is missing" in result.stderr

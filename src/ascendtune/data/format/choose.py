@@ -18,7 +18,8 @@ from ascendtune.data.spec import DatasetSpec, Task
 Convert = Callable[[Mapping[str, Any]], Any]
 """From a row to what the task asks for (a `Conversation`, `Text`, `Pair` or `Single`), or to a `BadRow`."""
 
-# Each module has GIVES (the tasks that it is for, the one that it is meant for last), WORDS (our names of its columns), matches(columns) and convert(row).
+# Each module has GIVES (the tasks that it is for, the one that it is meant for last), WORDS (our names of its columns),
+# matches(columns) and convert(row).
 FORMATS = {
     "alpaca": "ascendtune.data.format.alpaca",
     "sharegpt": "ascendtune.data.format.sharegpt",
