@@ -45,7 +45,9 @@ def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: 
     assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()
 
 
-def test_init_points_to_a_recipe_for_what_are_no_conversations(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+def test_init_points_to_a_recipe_for_what_are_no_conversations(
+    ascendtune: Any, tiny_model: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "2+3?", "chosen": "5", "rejected": "6"}\n')
     refused = ascendtune("init", "--model", tiny_model, "--data", "pairs.jsonl")
     assert refused.returncode == 2 and "pairs of answers" in refused.stderr
