@@ -21,6 +21,7 @@ def outside_of(node: Node, root: Path, **env: str) -> Outside:
         env={**shell, **env},
         cwd=work,
         cache=work,
+        state=work,
         python=node.python,
         package=node.packages.get,
         package_directory=lambda module: site / module if (site / module).exists() else None,

@@ -20,6 +20,10 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="Print what is checked, and check nothing.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Also let torch compute on every visible device.")] = False,
+    mend: Annotated[
+        bool, typer.Option("--fix", help="Show what can be mended safely, ask, and do it; the system is not touched.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
     bundle: Annotated[
         Path | None,
         typer.Option(help="Also write a .tar.gz for a bug report; user, host, addresses, secrets masked."),
@@ -30,6 +34,7 @@ def doctor(
     \b
     ascendtune doctor
     ascendtune doctor versions libraries
+    ascendtune doctor --fix
     ascendtune doctor --bundle report.tar.gz
 
     Exit code 1: a failure was found; 4: nothing could be told.
@@ -38,12 +43,17 @@ def doctor(
 
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.examine import examine, verdict
+    from ascendtune.check.doctor.mend import plan
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
+    from ascendtune.cli.doctor_fix import carry_out, fix
     from ascendtune.cli.terminal import colour, width
+    from ascendtune.core.errors import InputError
 
+    if yes and not mend:
+        raise InputError("--yes without --fix", remedy="add --fix, or leave --yes out")
     chosen = _known(codes or [])
     if as_list:
         print(_list(as_json))
@@ -53,13 +63,18 @@ def doctor(
         chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
     examination = examine(outside, chosen)
     sentence = verdict(examination, outside)
+    todo = plan(examination, outside) if mend else None
     if as_json:
-        print(findings_as_json(sentence, examination.findings, not_applicable=list(examination.not_applicable)))
+        further = {"fix": todo.as_json(carry_out(todo) if yes else [])} if todo else {}
+        not_applicable = list(examination.not_applicable)
+        print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
     else:
         paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         print(as_text(sentence, examination.findings, columns=width(sys.stdout), paint=paint))
         if codes and examination.not_applicable:
             print(f"no subject on this machine: {', '.join(examination.not_applicable)}")
+        if todo:
+            fix(todo, yes=yes)
     if bundle is not None:
         _write_bundle(bundle, sentence, examination, outside)
     return exit_code(examination.findings)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.building import abandoned, building_of, lock_of
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import digest_of_file, file_lock, sync_directory, sync_tree, write_json
 from ascendtune.core.places import cache_directory
@@ -24,7 +25,6 @@ from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
 _FORMAT_VERSION = 3
 _RECORD = "prepared.json"
-_BUILDING = ".building-"
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, rows done, rows in all)."""
@@ -91,16 +91,16 @@ def prepare(
     entry = cache / name
     if found := _intact(entry):
         return found
-    with file_lock(_lock_of(cache, name), wait=True):
+    with file_lock(lock_of(cache, name), wait=True):
         if found := _intact(entry):
             return found
         with translated_disk_errors(cache, "preparing the data"):
-            _remove_leftovers(cache, name)
+            building = building_of(cache, name)
+            _remove_leftovers(cache, building)
             shutil.rmtree(entry, ignore_errors=True)
             # It needs tokenizers, jinja2 and pyarrow; a cached run does without.
             from ascendtune.data.build import Source, build
 
-            building = cache / f"{_BUILDING}{name}"
             building.mkdir()
             try:
                 facts = build(building, Source(section, task, model_directory, known, new_tokens, seed), progress)
@@ -170,20 +170,11 @@ def _read(directory: Path, *, cached: bool) -> Prepared:
     )
 
 
-def _lock_of(cache: Path, name: str) -> Path:
-    return cache / f".{name}.lock"
-
-
-def _remove_leftovers(cache: Path, name: str) -> None:
-    """What killed processes were building: everything whose lock nobody holds. The lock of `name` is ours."""
-    for leftover in cache.glob(f"{_BUILDING}*"):
-        built = leftover.name.removeprefix(_BUILDING)
-        if built == name:
-            shutil.rmtree(leftover, ignore_errors=True)
-            continue
-        with file_lock(_lock_of(cache, built), wait=False) as abandoned:
-            if abandoned:
-                shutil.rmtree(leftover, ignore_errors=True)
+def _remove_leftovers(cache: Path, building: Path) -> None:
+    """What killed processes were building: everything whose lock nobody holds. The lock of `building` is ours."""
+    shutil.rmtree(building, ignore_errors=True)
+    for leftover in abandoned(cache):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _write_record(building: Path, facts: dict[str, Any]) -> None:

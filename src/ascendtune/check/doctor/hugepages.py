@@ -47,7 +47,8 @@ CHECK = Check(
     what="On a machine with accelerators: reads how much host memory is reserved as huge pages and how much of that is "
     "unused, and whether the kernel makes huge pages by itself.",
     why="Reserved huge pages are taken from everybody else, used or not. Servers that came from a database or from "
-    "DPDK keep hundreds of GiB that way; `free` shows them as used, and loading a model ends by the out-of-memory killer.",
+    "DPDK keep hundreds of GiB that way; `free` shows them as used, and loading a model ends by the out-of-memory "
+    "killer.",
     fix="vm.nr_hugepages=0 in /etc/sysctl.d, or as many as their owner uses.",
     look=_look,
 )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ascendtune.core.places import cache_directory
+from ascendtune.core.places import cache_directory, state_directory
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.cuda import gpus
 from ascendtune.machine.inventory import Accelerator, Trouble
@@ -74,6 +74,7 @@ class Outside:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: Path = field(default_factory=Path.cwd)
     cache: Path = field(default_factory=cache_directory)
+    state: Path = field(default_factory=state_directory)
     python: str = field(default_factory=lambda: ".".join(platform.python_version_tuple()[:2]))
     package: Callable[[str], str | None] = package_version
     package_directory: Callable[[str], Path | None] = package_directory

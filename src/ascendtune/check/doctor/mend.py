@@ -1,0 +1,118 @@
+"""`doctor --fix`: what of the findings can be mended safely, what the user's shell must do, and what is left to people.
+
+Only files of ascendtune's own cache and job registry are removed, and cache directories made; never the system, never
+packages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ascendtune.check.doctor.examine import Examination
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding
+from ascendtune.core.building import abandoned, remove_abandoned
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.files import unfinished_files
+from ascendtune.core.units import format_bytes
+
+_STATEMENT = r"(?:export \w+=[\w:,./-]+|unset \w+(?: \w+)*)"
+_SHELL_LINE = re.compile(rf"{_STATEMENT}(?:; {_STATEMENT})*")
+"""Remedies that a shell can take as they stand; one with blanks to fill in, or with words around it, is for people."""
+_ABANDONED_SECONDS = 24 * 3600
+"""An unfinished file may be that of another machine's process, whose number means nothing here: it must be old too."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A thing that `--fix` would do. `do` raises MachineError; it does nothing when there is nothing left to do."""
+
+    what: str
+    do: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`shell`: lines for the shell that the doctor was called from, which no program can change. `left`: for people."""
+
+    actions: tuple[Action, ...]
+    shell: tuple[str, ...]
+    left: tuple[Finding, ...]
+
+    def as_json(self, done: Collection[Action]) -> dict[str, Any]:
+        """`done` are the actions that were carried out."""
+        left = [{"code": each.code, "remedy": each.remedy} for each in self.left]
+        actions = [{"what": each.what, "done": each in done} for each in self.actions]
+        return {"actions": actions, "shell": list(self.shell), "left": left}
+
+
+def plan(examination: Examination, outside: Outside) -> Plan:
+    """What could be done about the findings. Changes nothing."""
+    troubles = [each for each in examination.findings if each.status in ("warning", "failure")]
+    lines = [each.remedy for each in troubles if each.remedy and _SHELL_LINE.fullmatch(each.remedy)]
+    left = tuple(each for each in troubles if each.remedy not in lines)
+    actions = (*_missing_directories(outside), *_half_built(outside), *_half_written(outside))
+    return Plan(actions, tuple(dict.fromkeys(lines)), left)
+
+
+def _missing_directories(outside: Outside) -> Iterator[Action]:
+    named = (
+        Path(outside.env[name]) for name in ("HF_HOME", "HF_HUB_CACHE", "MODELSCOPE_CACHE") if outside.env.get(name)
+    )
+    for directory in dict.fromkeys((outside.cache, *named)):
+        if directory.is_absolute() and not directory.exists() and _may_be_made(directory):
+            yield Action(f"make the cache directory {directory}", partial(_make, directory))
+
+
+def _may_be_made(directory: Path) -> bool:
+    """A disk that is not mounted must not be hidden by a directory in its place: the parent has to be there."""
+    there = directory.parent if directory.parent.is_dir() else directory.parent.parent
+    return there.is_dir() and os.access(there, os.W_OK) and there != Path("/")
+
+
+def _make(directory: Path) -> None:
+    with translated_disk_errors(directory, "making a directory"):
+        directory.mkdir(parents=True, exist_ok=True)
+
+
+def _half_built(outside: Outside) -> Iterator[Action]:
+    try:
+        found = list(abandoned(outside.cache / "tokens"))
+    except MachineError:
+        return
+    for building in found:
+        what = f"remove {building} ({_size(building)}): data that a killed process was preparing"
+        yield Action(what, partial(remove_abandoned, building))
+
+
+def _half_written(outside: Outside) -> Iterator[Action]:
+    for directory in dict.fromkeys((outside.cache, outside.cache / "tokens", outside.state / "jobs")):
+        for path in unfinished_files(directory):
+            if _is_abandoned(path):
+                yield Action(f"remove {path}: a killed process was writing it", partial(_remove, path))
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        old = time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
+    except OSError:
+        return False
+    return old and not psutil.pid_exists(int(path.name.rpartition(".")[2]))
+
+
+def _remove(path: Path) -> None:
+    with translated_disk_errors(path, "removing a file"):
+        path.unlink(missing_ok=True)
+
+
+def _size(directory: Path) -> str:
+    return format_bytes(sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()))
