@@ -14,7 +14,8 @@ An entry looks like this:
     source = "https://…"
     checks = ["npu_network"]            # doctor checks that look at the same thing
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
-    echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found
+    echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
+                                        # echo of a notice is no failure
     test = "a line, or lines, as such a log has it"
 
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
@@ -63,7 +64,7 @@ class Entry:
     frame: str = ""
     """The exception counts only if its traceback passed a file with this in its path."""
     echo_of: tuple[str, ...] = ()
-    """Where one of these was found as well, it is the cause, and this one the echo."""
+    """Where one of these was found as well, it is the cause, and this one the echo; of a notice, nothing at all."""
 
     @property
     def weight(self) -> int:

@@ -36,7 +36,8 @@ def verdict(scans: Sequence[Scan]) -> Verdict:
     ordered = in_order(scans)
     notices = tuple(event for event in ordered if event.hit and event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
-    fatal = [event for event in ordered if _is_fatal(event, lengths)]
+    harmless = {event.hit.entry.id for event in notices if event.hit}
+    fatal = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
     if not fatal:
         return Verdict("healthy", None, notices=notices)
     first = _first_cause(fatal)
@@ -66,6 +67,10 @@ def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
     if event.survived or (event.hit and event.hit.entry.kind in _NOT_FATAL):
         return False
     return not (event.hit is None and event.trace is None and lengths[event.source] - event.last > _TAIL)
+
+
+def _echoes(event: Event, harmless: set[str]) -> bool:
+    return event.hit is not None and not harmless.isdisjoint(event.hit.entry.echo_of)
 
 
 def _first_cause(fatal: list[Event]) -> Event:

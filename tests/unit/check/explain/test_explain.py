@@ -83,6 +83,23 @@ def test_echoes_alone_explain_nothing(explained: Explained) -> None:
     assert "echoes only" in as_text(explanation, columns=200, paint=lambda text, _: text)
 
 
+_STOPPED = """\
+W1121 04:38:20.730000 23444 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 23515 closing signal SIGTERM
+E1121 04:38:22.246000 23444 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 130) local_rank: 1 (pid: 23516) of binary: /venv/bin/python3
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : 130 (pid: 23516)
+"""  # noqa: E501
+
+
+def test_a_launcher_says_of_ctrl_c_what_it_says_of_failures(explained: Explained) -> None:
+    assert explained(_STOPPED).is_healthy
+    assert not explained(_STOPPED.replace("130", "1")).is_healthy
+    assert not explained(f"[rank0]: RuntimeError: weird\n{_STOPPED}").is_healthy
+
+
 def test_an_error_that_the_job_outlived_is_no_failure(explained: Explained) -> None:
     caught = "Traceback (most recent call last):\n  File 'x.py', line 1, in f\nValueError: never mind\n"
     going_on = "".join(f"step {step} loss 1.0\n" for step in range(6000))
