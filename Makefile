@@ -18,7 +18,7 @@ DEEPSPEED := .venv-deepspeed/.installed
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix compat npu-env deepspeed-env ascend-sim benchmarks clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,7 @@ test: lint types contracts ## Everything that runs without accelerators: lint, t
 	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
 	@$(MAKE) --no-print-directory deepspeed-env || echo 'the tests of DeepSpeed will be skipped'
 	$(BIN)/pytest -n $(WORKERS)
+	@if [ -f $(DEEPSPEED) ]; then $(MAKE) --no-print-directory deepspeed-tests; fi
 
 check: lint types contracts unit ## What to run before a commit.
 
@@ -71,6 +72,10 @@ compat: $(DEV) ## Run LLaMA-Factory's own examples, or say why not; needs its so
 	$(BIN)/python tests/compat/run.py --write
 
 npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
+
+deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
+	PYTHONPATH=.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) \
+	  tests/integration/train/test_deepspeed.py tests/integration/test_recipes.py
 
 deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
@@ -18,7 +17,6 @@ from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.train import guard
 from ascendtune.train.adapters import Adapter
 from ascendtune.train.batch import BatchMaker
 from ascendtune.train.callback.base import Callback
@@ -26,13 +24,11 @@ from ascendtune.train.callback.stop import StopRequest
 from ascendtune.train.checkpoint import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
-from ascendtune.train.kernel.install import fused, install_kernels
-from ascendtune.train.memory import activation_store, recompute_activations
-from ascendtune.train.model import choose_attention, load_model, read_config, score_once
+from ascendtune.train.kernel.install import fused
+from ascendtune.train.memory import activation_store
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
-from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.reference import reference_log_probs
 from ascendtune.train.reference_model import reference_model
@@ -41,7 +37,8 @@ from ascendtune.train.schedule import Schedule
 from ascendtune.train.stage import make_objective
 from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.tuner import apply_tuner, trainable_share
+from ascendtune.train.trainee import make_trainee
+from ascendtune.train.tuner import trainable_share
 
 
 @dataclass
@@ -66,45 +63,13 @@ def build(
         RecipeError: the model or a name in the recipe does not fit.
         FoundWrong: packed documents would see each other.
     """
-    record = run.read()
-    device, directory = strategy.device, Path(record["model_directory"])
-    precision = choose_precision(recipe, device)
-    config = read_config(recipe.model, directory)
-    if recipe.method.stage == "reward":
-        score_once(config, prepared.pad_id)
-    attention, attention_reason = choose_attention(recipe.model, config, device.attention)
-    tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
-
-    # The seed decides random weights and adapters, alike on every rank; dropout differs between ranks from here on.
-    torch.manual_seed(recipe.seed)
-    model = load_model(
-        recipe.model, recipe.method.stage, directory, config,
-        precision=precision, attention=attention, vocabulary=tokenizer.vocab_size, seed=recipe.seed,
-    ).to(device.torch_device)  # fmt: skip
-    export_dtype = _export_dtype(recipe, config)
-    torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
-    # After the tuner: it copies modules, and what is copied must be the model's own.
-    kernels = install_kernels(model, recipe.kernel, device, precision)
-    if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
-        warn(
-            "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
-            "name the embeddings (and the head, if it is not tied) in method.lora.modules_to_save to train them"
-        )
-    recompute_activations(model, recipe.memory)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    with precision.autocast():
-        if recipe.method.stage == "reward":
-            guard.require_one_score(model, device.torch_device, vocabulary)
-            plain_head = False
-        else:
-            plain_head = guard.head_is_plain(model, device.torch_device, vocabulary)
-    packed = _packs(model, recipe, strategy, vocabulary, attention=attention, precision=precision)
-    torch.manual_seed(recipe.seed + strategy.rank)
-
+    record, device = run.read(), strategy.device
+    adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
+    trainee = make_trainee(recipe, Path(record["model_directory"]), adapters, strategy, pad_id=prepared.pad_id)
+    model, precision = trainee.model, trainee.precision
     dataset = TokenDataset.open(prepared.train)
-    _warn_of_long_rows(config, int(dataset.lengths.max()))
-    capacity = recipe.data.max_length if packed else None
+    _warn_of_long_rows(trainee.config, int(dataset.lengths.max()))
+    capacity = recipe.data.max_length if trainee.packed else None
     global_batch = record.get("global_batch") or recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
     plan = BatchPlan(
         dataset.lengths, dataset.label_counts,
@@ -115,11 +80,11 @@ def build(
     resolved = {
         "device": {"kind": device.kind, "name": device.name, "world_size": strategy.world_size},
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
-        "attention": {"name": attention, "reason": attention_reason},
-        "kernel": kernels,
+        "attention": trainee.attention,
+        "kernel": trainee.kernels,
         "strategy": {"name": strategy.name, "reason": strategy.reason},
-        "loss": _name_of_loss(recipe, plain_head),
-        "packing": packed,
+        "loss": _name_of_loss(recipe, trainee.plain_head),
+        "packing": trainee.packed,
         "learning_rate": recipe.learning_rate,
         "total_steps": total_steps,
         "steps_per_epoch": plan.steps_per_epoch,
@@ -131,10 +96,10 @@ def build(
     if strategy.is_main:
         _say(resolved, record, recipe, strategy)
 
-    objective = make_objective(model, recipe, plain_head=plain_head, mean_over_ranks=strategy.mean)
+    objective = make_objective(model, recipe, plain_head=trainee.plain_head, mean_over_ranks=strategy.mean)
     flops = flops_per_token(model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters)
     every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
-    require_room(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // every)
+    require_room(run, recipe, model, trainee.export_dtype, checkpoints=(total_steps - 1) // every)
 
     def optimizer_over_what_is_there() -> torch.optim.Optimizer:
         return make_optimizer(
@@ -151,7 +116,7 @@ def build(
     )  # fmt: skip
     make_batches = partial(
         BatchMaker,
-        device=device, packed=packed, pad_id=prepared.pad_id,
+        device=device, packed=trainee.packed, pad_id=prepared.pad_id,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     batches, evaluation = make_batches(dataset), None
@@ -163,19 +128,19 @@ def build(
         )  # fmt: skip
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
-        compute = partial(
+        reference = reference_model(
+            recipe, record["reference_directory"], objective, strategy, precision, trainee.tokenizer.vocab_size
+        )
+        ask = partial(
             reference_log_probs,
-            per_device=recipe.batch.per_device, strategy=strategy, precision=in_loop,
-            reference=reference_model(
-                recipe, record["reference_directory"], objective, strategy, precision, tokenizer.vocab_size
-            ),
+            per_device=recipe.batch.per_device, strategy=strategy, precision=in_loop, reference=reference,
         )  # fmt: skip
         first_epoch = map(plan.batch, range(min(total_steps, plan.steps_per_epoch)))
-        batches.reference = compute(run.reference("train"), dataset, first_epoch, batches=batches)
+        batches.reference = ask(run.reference("train"), dataset, first_epoch, batches=batches)
         if evaluation:
-            batches_of_evaluation = map(evaluation.plan.batch, range(evaluation.plan.steps_per_epoch))
-            evaluation.batches.reference = compute(
-                run.reference("eval"), evaluation.dataset, batches_of_evaluation, batches=evaluation.batches
+            whole = map(evaluation.plan.batch, range(evaluation.plan.steps_per_epoch))
+            evaluation.batches.reference = ask(
+                run.reference("eval"), evaluation.dataset, whole, batches=evaluation.batches
             )
     parts = Parts(
         recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=in_loop,
@@ -192,7 +157,7 @@ def build(
         phases=Phases(run.heartbeats / f"rank_{strategy.rank}.json"),
         stop=StopRequest(),
     )  # fmt: skip
-    return Built(parts, tuned, tokenizer, prepared.chat_template, export_dtype, resolved)
+    return Built(parts, trainee.tuned, trainee.tokenizer, prepared.chat_template, trainee.export_dtype, resolved)
 
 
 def _name_of_loss(recipe: Recipe, plain_head: bool) -> str:
@@ -204,26 +169,6 @@ def _name_of_loss(recipe: Recipe, plain_head: bool) -> str:
             return "pairwise, on the score of the last token"
         case _:
             return how
-
-
-def _packs(
-    model: Any, recipe: Recipe, strategy: Strategy, vocabulary: int, *, attention: str, precision: Precision
-) -> bool:
-    """Whether documents share sequences; proven to be safe where they do."""
-    if recipe.data.packing is False:
-        return False
-    try:
-        with precision.autocast():
-            guard.prove_isolation(
-                model, strategy.device.torch_device, vocabulary, attention=attention, compute=precision.compute
-            )
-    except RecipeError as error:
-        if recipe.data.packing is True:
-            raise
-        if strategy.is_main:
-            warn(f"data.packing: auto pads: {error.what}")
-        return False
-    return True
 
 
 def _warn_of_long_rows(config: Any, longest: int) -> None:
@@ -238,19 +183,6 @@ def _warn_of_long_rows(config: Any, longest: int) -> None:
 def _tell_checkpoint(callbacks: list[Callback], step: int) -> None:
     for callback in callbacks:
         callback.on_checkpoint(step)
-
-
-def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
-    if recipe.method.tuner == "lora":
-        # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
-        return torch.float32
-    if recipe.model.dtype != "auto":
-        return DTYPES[recipe.model.dtype]
-    source = getattr(config, "dtype", None)
-    if recipe.model.init == "random" or source not in DTYPES.values():
-        return torch.float32
-    assert isinstance(source, torch.dtype)
-    return source
 
 
 def _say(resolved: dict[str, Any], record: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -30,17 +28,12 @@ from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
 
+# Where it can be imported, accelerate and transformers import it too, in every process and with other results: these
+# tests have a process of their own, to which `make test` shows DeepSpeed.
+pytest.importorskip("deepspeed", reason="DeepSpeed is shown to a process of its own (make deepspeed-tests)")
+
 LORA: dict[str, Any] = {"method": {"tuner": "lora"}}
 PACKED: dict[str, Any] = {"data": {"packing": True}, "memory": {"gradient_checkpointing": True}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _installed() -> None:
-    """It may stand beside the environment. Imported here, once, rather than in every rank that is forked from here."""
-    beside = Path(__file__).parents[3] / ".venv-deepspeed" / "packages"
-    if importlib.util.find_spec("deepspeed") is None:
-        sys.path.append(str(beside))
-    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed (make deepspeed-env)")
 
 
 def deepspeed(**section: Any) -> dict[str, Any]:
