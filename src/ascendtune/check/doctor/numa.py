@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.machine.host import numa_nodes
+from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.visible import VARIABLES, Kind
 
 CODE = "numa"
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
     nodes = {int(node): _numbers(cores) for node, cores in numa_nodes(outside.root).items()}
-    devices = [*outside.npu_smi[0].devices, *outside.gpus[0]]
+    devices = [*_chosen(outside, "npu", outside.npu_smi[0].devices), *_chosen(outside, "cuda", outside.gpus[0])]
     if len(nodes) < 2 or not (devices or outside.has_npus):
         return
     homes = {device.label: _home(outside, device.bus_id) for device in devices}
@@ -34,6 +36,14 @@ def _look(outside: Outside) -> Iterator[Finding]:
     else:
         places = ", ".join(map(str, sorted(set(known.values()))))
         yield ok(CODE, f"devices on NUMA node {places}; this process may run on cores of each")
+
+
+def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
+    """Those that the kind's variable names; all where it is not set, or not by plain numbers."""
+    names = outside.env.get(VARIABLES[kind], "").split(",")
+    if not all(name.isdigit() and int(name) < len(devices) for name in names):
+        return devices
+    return [devices[int(name)] for name in names]
 
 
 def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:
@@ -77,7 +87,7 @@ def _numbers(ranges: str) -> set[int]:
 
 CHECK = Check(
     CODE,
-    what="On a machine with several NUMA nodes: compares the node of each device with the cores that this process may "
+    what="On a machine with several NUMA nodes: compares the node of each visible device with the cores that this process may "
     "run on.",
     why="Operators are sent, and batches copied, by the CPU. From the other socket both go through the link between "
     "the sockets; a container that was given the cores of one node and the cards of another loses speed on every step, "

@@ -322,6 +322,12 @@ def test_combinations(lay: Lay, breaks: dict[str, str], works: dict[str, str], s
     assert [each.status for each in _answers(outside, "combinations")] == ["ok"]
 
 
+@pytest.mark.parametrize(("ids", "status"), [("0,2", "ok"), ("0,1", "warning"), ("1 ,2", "warning")])
+def test_only_the_devices_that_were_chosen_must_be_near(lay: Lay, ids: str, status: str) -> None:
+    (found,) = _answers(lay("cores-of-one-socket", ASCEND_RT_VISIBLE_DEVICES=ids), "numa")
+    assert found.status == status
+
+
 def test_every_combination_is_tested() -> None:
     assert len(COMBINATIONS) == len(known())
 
