@@ -87,8 +87,8 @@ def _numbers(ranges: str) -> set[int]:
 
 CHECK = Check(
     CODE,
-    what="On a machine with several NUMA nodes: compares the node of each visible device with the cores that this process may "
-    "run on.",
+    what="On a machine with several NUMA nodes: compares the node of each visible device with the cores that this "
+    "process may run on.",
     why="Operators are sent, and batches copied, by the CPU. From the other socket both go through the link between "
     "the sockets; a container that was given the cores of one node and the cards of another loses speed on every step, "
     "and nothing says so.",
