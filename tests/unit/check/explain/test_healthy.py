@@ -1,0 +1,52 @@
+"""Logs of runs that went well: nothing is said of them, whoever printed them into which frame.
+
+The logs are of runs of ours and of a script below torchrun, cut (`benchmarks/healthy_logs.py` makes a hundred such).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+_LOGS = sorted((Path(__file__).parents[3] / "fixtures" / "explain" / "healthy").glob("*.log"))
+_FRAMES = (
+    "",
+    "[rank1]: ",
+    "[default0]:",
+    "3: ",
+    "(Worker rank=2 pid=71) ",
+    "2026-11-21T10:11:12.123456Z stderr F ",
+    "worker-0: ",
+)
+_FAILURE = "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 1; 60.96 GiB total capacity)"
+
+
+def _read(log: Path) -> str:
+    # Progress bars end their lines with \r.
+    with log.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def test_there_are_some() -> None:
+    assert len(_LOGS) >= 12
+
+
+@pytest.mark.parametrize("frame", _FRAMES)
+@pytest.mark.parametrize("log", _LOGS, ids=lambda log: str(log.stem))
+def test_explain_is_silent(explained: Callable[..., Explanation], log: Path, frame: str) -> None:
+    text = "\n".join(frame + line for line in _read(log).split("\n"))
+
+    assert explained(text).is_healthy, explained(text).verdict.first
+
+
+@pytest.mark.parametrize("log", _LOGS, ids=lambda log: str(log.stem))
+def test_explain_is_not_silent_when_it_ends_in_a_failure(explained: Callable[..., Explanation], log: Path) -> None:
+    verdict = explained(_read(log).rstrip() + f"\n{_FAILURE}\n").verdict
+
+    assert verdict.first is not None
+    assert verdict.first.hit is not None
+    assert verdict.first.hit.entry.id == "npu-oom"
