@@ -68,13 +68,13 @@ mutants: $(DEV) ## Put faults into copies of the source; the tests must notice e
 matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
 	$(BIN)/python tests/matrix/run.py --write
 
-compat: $(DEV) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.
-	$(BIN)/python tests/compat/run.py --write
+compat: $(DEV) $(DEEPSPEED) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.
+	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/python tests/compat/run.py --write
 
 npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
 
 deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
-	PYTHONPATH=.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) \
+	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) \
 	  tests/integration/train/test_deepspeed.py tests/integration/test_recipes.py
 
 deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.
