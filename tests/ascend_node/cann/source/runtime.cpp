@@ -153,8 +153,9 @@ aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo, int64_t* cores) {
   *cores = 24;
   return ACL_SUCCESS;
 }
-aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr, int64_t* cores) {
-  *cores = 24;
+aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr what, int64_t* value) {
+  // Everything else that torch_npu asks here counts cores.
+  *value = what == ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE ? static_cast<int64_t>(memory_of_a_device()) : 24;
   return ACL_SUCCESS;
 }
 aclError aclrtGetPrimaryCtxState(int32_t, uint32_t* flags, int32_t* active) {

@@ -74,6 +74,18 @@ def test_a_chip_has_bf16_where_torch_npu_says_so(node: Node, soc: str) -> None:
     assert best == ("bf16" if vendor else "fp16")
 
 
+def memory() -> int:
+    """On the node."""
+    from ascendtune.machine.device import open_device
+
+    return open_device("npu").memory_total_bytes
+
+
+def test_a_device_tells_its_memory(node: Node) -> None:
+    """What `auto` holds a model against when it chooses a strategy."""
+    assert node.call(memory, SIMULATED_NPU_MEMORY_MB=4096) == 4096 << 20
+
+
 def test_a_fault_on_the_device_ends_the_run(node: Node, prepared: Prepared) -> None:
     """It shows when somebody waits for the device, not where the operator was queued."""
     run = prepared(optim=STEPS, kernel="off")
