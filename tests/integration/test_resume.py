@@ -412,13 +412,22 @@ def test_a_recipe_that_changed_is_refused_unless_allowed(interrupted: RunDir) ->
     assert _prepare("optim.learning_rate=1e-2", "checkpoint.every_steps=7", "track.tensorboard=true")
 
 
-def test_data_that_changed_is_refused_unless_allowed(interrupted: RunDir) -> None:
+def test_data_that_changed_is_refused_unless_allowed(
+    interrupted: RunDir, uninterrupted: Callable[[str], RunDir]
+) -> None:
     rows = json.loads(Path("rows.json").read_text())
     Path("rows.json").write_text(json.dumps(rows[:-1]))
     error = _refused()
     assert isinstance(error, InputError) and "not what this run was trained on" in error.what
     assert "--allow-change data" in error.remedy
-    assert _prepare(allow_change=["data"])[0].path == interrupted.path
+    run, _ = _prepare(allow_change=["data"])
+    assert run.path == interrupted.path
+    # What is trained on from here are the new rows, not those that the run began with.
+    assert worker.main([str(run)]) == 0
+    hashes, before = (
+        {each["step"]: each["batch_hash"] for each in of.read_metrics()} for of in (run, uninterrupted("full"))
+    )
+    assert hashes[20] == before[20] and hashes[21] != before[21]
 
 
 def test_which_run_a_start_takes(interrupted: RunDir) -> None:

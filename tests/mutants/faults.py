@@ -709,6 +709,20 @@ FAULTS = [
         "a merge that was killed leaves half a model under its name",
         "tests/integration/train/merge/test_merge_command.py",
     ),
+    Fault(
+        "train/prepare.py",
+        "            data_hash=prepared.fingerprint,\n            argv",
+        "            argv",
+        "a run that goes on with other data is trained on the old",
+        "tests/integration/test_resume.py::test_data_that_changed_is_refused_unless_allowed",
+    ),
+    Fault(
+        "core/rundir.py",
+        'f"reference_{part}_{data_hash[:16]}.f32"',
+        'f"reference_{part}_.f32"',
+        "other data of as many rows get the reference of the old",
+        f"{_PREFERENCE}::test_other_data_have_another_reference",
+    ),
     # Preferences and rewards
     Fault(
         "train/loss/preference.py",

@@ -70,9 +70,9 @@ class RunDir:
         """The final weights in Hugging Face format: a whole model, or an adapter when the tuner is lora."""
         return self.path / "model"
 
-    def reference(self, data: str) -> Path:
-        """Log-probabilities under the reference model, a little-endian fp32 for every row; `data` is train or eval."""
-        return self.path / f"reference_{data}.f32"
+    def reference(self, part: str, data_hash: str) -> Path:
+        """Log-probabilities under the reference model, a little-endian fp32 for every row of a part (train or eval)."""
+        return self.path / f"reference_{part}_{data_hash[:16]}.f32"
 
     @property
     def lock(self) -> Path:

@@ -136,11 +136,11 @@ def build(
             per_device=recipe.batch.per_device, strategy=strategy, precision=in_loop, reference=reference,
         )  # fmt: skip
         first_epoch = map(plan.batch, range(min(total_steps, plan.steps_per_epoch)))
-        batches.reference = ask(run.reference("train"), dataset, first_epoch, batches=batches)
+        batches.reference = ask(run.reference("train", prepared.fingerprint), dataset, first_epoch, batches=batches)
         if evaluation:
             whole = map(evaluation.plan.batch, range(evaluation.plan.steps_per_epoch))
             evaluation.batches.reference = ask(
-                run.reference("eval"), evaluation.dataset, whole, batches=evaluation.batches
+                run.reference("eval", prepared.fingerprint), evaluation.dataset, whole, batches=evaluation.batches
             )
     parts = Parts(
         recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=in_loop,

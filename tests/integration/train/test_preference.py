@@ -115,11 +115,32 @@ def test_a_resumed_run_keeps_its_reference(recipe: Callable[..., Recipe], train:
     run = prepare_run(recipe(**(changes | {"optim": short})), {}).run
     assert run is not None
     attempt.train(run)
-    before = run.reference("train").read_bytes()
+    (kept,) = run.path.glob("reference_train_*.f32")
+    before = kept.read_bytes()
     run.update(state="stopped", resume_from=str(run.checkpoint(4)))
     attempt.train(run)
-    assert run.reference("train").read_bytes() == before
+    assert kept.read_bytes() == before
     assert [each["loss"] for each in RunDir(run.path).read_metrics()] == whole.losses()
+
+
+def test_other_data_have_another_reference(
+    recipe: Callable[..., Recipe], asking: Asking, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """As many rows, other texts: what the reference said of the old ones must not be taken for them."""
+    rows = tmp_path / "pairs.jsonl"
+    rows.write_text(files["pairs"].read_text())
+    changes = asking("sigmoid", data={"train": str(rows)}, checkpoint={"every_steps": 2, "resume": "auto"})
+    asked = recipe(**changes)
+    run = prepare_run(asked, {}).run
+    assert run is not None
+    attempt.train(run)
+    (before,) = run.path.glob("reference_train_*.f32")
+    rows.write_text(rows.read_text().replace("good", "diet"))
+    run.update(state="stopped")
+    assert prepare_run(asked, {}, allow_change=["data"]).run is not None
+    attempt.train(run)
+    after = next(path for path in run.path.glob("reference_train_*.f32") if path != before)
+    assert after.stat().st_size == before.stat().st_size and after.read_bytes() != before.read_bytes()
 
 
 def test_evaluation_tells_accuracy(train: Train, asking: Asking, files: dict[str, Path]) -> None:
