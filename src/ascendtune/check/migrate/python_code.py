@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 
 from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES
@@ -30,12 +31,17 @@ def find_in_python(source: bytes) -> list[Hit]:
     if not _WORTH_READING.search(source):
         return []
     try:
-        tree = ast.parse(source)
+        # What Python has to say of strange escapes is not the question here.
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         return [Hit("not-readable", getattr(error, "lineno", None) or 1, str(error).splitlines()[0])]
     lines = source.decode("utf-8", errors="replace").splitlines()
     finder = _Finder(lines)
-    finder.visit(tree)
+    try:
+        finder.visit(tree)
+    except RecursionError:
+        finder.hits.append(Hit("not-readable", 1, "nested too deeply to be followed to its end"))
     return sorted(set(finder.hits), key=lambda hit: hit.line)
 
 
@@ -58,7 +64,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(other)
 
     def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if getattr(node.test, "id", getattr(node.test, "attr", None)) == "TYPE_CHECKING":
             for each in node.orelse:
                 self.visit(each)
         else:

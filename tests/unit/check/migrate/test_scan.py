@@ -64,6 +64,8 @@ PYTHON = {
     "# import bitsandbytes, x.cuda()": set(),
     '"""import xformers\n\nx.cuda()"""': set(),
     "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import flash_attn": set(),
+    "import typing\nif typing.TYPE_CHECKING:\n    import flash_attn": set(),
+    "from typing import TYPE_CHECKING\nif not TYPE_CHECKING:\n    import flash_attn": {"flash-attn"},
     "cuda_like = 'barracuda'": set(),
     "print(cuda for cuda in xs": {"not-readable"},
 }
@@ -72,6 +74,13 @@ PYTHON = {
 @pytest.mark.parametrize("code", PYTHON)
 def test_python(code: str) -> None:
     assert {hit.code for hit in find_in_python(code.encode())} == PYTHON[code]
+
+
+def test_code_that_is_nested_deeper_than_python_recurses() -> None:
+    branches = "".join(f"elif a == {number}:\n    pass\n" for number in range(500))
+    found = find_in_python(f"import xformers\nif a:\n    pass\n{branches}".encode())
+
+    assert {hit.code for hit in found} == {"xformers", "not-readable"}
 
 
 TEXT = {
