@@ -141,7 +141,8 @@ def _load(plan: Plan, directory: Path) -> Any:
     architectures = plan.config.get("architectures") or [""]
     is_classifier = architectures[0].endswith("ForSequenceClassification")
     kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
-    options = {"num_labels": len(plan.config["id2label"])} if is_classifier else {}
+    # A config that says nothing means transformers' own number, two; the base of a new head has no labels yet.
+    options = {"num_labels": len(plan.config["id2label"])} if is_classifier and "id2label" in plan.config else {}
     try:
         model = kind.from_pretrained(directory, dtype=torch.float32, use_safetensors=True, **options)
     except (ValueError, ImportError) as error:

@@ -213,3 +213,19 @@ def test_a_reward_model_gets_its_score(make_base: Any, tmp_path: Path) -> None:
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert loaded.config.num_labels == 1
     assert torch.equal(loaded.score.weight, tuned.base_model.model.score.modules_to_save["default"].weight)
+
+
+def test_a_classifier_whose_config_leaves_its_two_labels_out(make_base: Any, tmp_path: Path) -> None:
+    base, source = tmp_path / "classifier", make_base()
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)
+    model.save_pretrained(base)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(source / name, base / name)
+    assert "id2label" not in json.loads((base / "config.json").read_text())
+    model.name_or_path = str(base)
+    tuned = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["q_proj"]))
+    tuned.save_pretrained(tmp_path / "adapter")
+
+    merged = merge([str(tmp_path / "adapter")], tmp_path / "merged", onto=str(base))
+
+    assert merged.verification is not None and merged.verification.agrees
