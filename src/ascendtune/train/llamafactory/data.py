@@ -70,6 +70,8 @@ def _put_template(theirs: Theirs, native: Native) -> None:
             native.note("template: llama3: texts end with the tokenizer's own end token; theirs writes <|end_of_text|>")
         return
     if not theirs.given("template"):
+        if not theirs["enable_thinking"]:
+            native.note("enable_thinking: no effect: without `template` the model's own chat template decides it")
         return
     name = theirs["template"]
     found = template_of(name)
@@ -91,16 +93,19 @@ def _put_template(theirs: Theirs, native: Native) -> None:
 def _put_lengths(theirs: Theirs, native: Native) -> None:
     length, stage = theirs["cutoff_len"], theirs["stage"]
     asked = theirs["packing"] or theirs["neat_packing"]
+    packs = asked or (stage == "pt" and theirs["packing"] is None)
     place = theirs.place("neat_packing" if theirs["neat_packing"] else "packing")
     # Theirs takes one token off, and pads it on again.
     native.put("data.max_length", length - 1 if asked else length, theirs.place("cutoff_len"))
     if stage == "pt":
-        native.put("data.packing", theirs["packing"] is not False, place)
+        native.put("data.packing", bool(packs), place)
+        if not packs:
+            native.note("packing: false: a text longer than cutoff_len becomes several rows; theirs loses its end")
     elif stage == "sft":
         native.put("data.packing", bool(asked), place)
         if asked:
             native.put("data.on_long_row", "drop", place)
-    if asked and not theirs["neat_packing"] and stage in ("pt", "sft"):
+    if packs and not theirs["neat_packing"] and stage in ("pt", "sft"):
         native.note("packing: rows that share a sequence do not see each other here; in theirs they do")
     if stage != "pt" and not (asked and stage == "sft"):
         native.note(

@@ -16,7 +16,7 @@ _IN_TURNS = {"messages": "conversations", "system": "system", "tools": "tools"}
 # Words of ours that a format would take from the file by itself, before those above or beside them.
 _RIVALS = {
     "preference": ("prompt", "conversations", "messages", "margin", "tools"),
-    "unpaired": ("completion", "messages", "label"),
+    "unpaired": ("completion", "instruction", "messages", "label"),
 }
 _FORMATS = {"pt": "text", "rm": "preference", "dpo": "preference", "kto": "unpaired"}
 

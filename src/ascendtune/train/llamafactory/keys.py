@@ -73,7 +73,7 @@ TRANSLATED: dict[str, Key] = {
     "simpo_gamma": Key("number", 0.5, "method.preference.simpo_gamma", copied=True),
     "kto_chosen_weight": Key("number", 1.0, "method.preference.desirable_weight", copied=True),
     "kto_rejected_weight": Key("number", 1.0, "method.preference.undesirable_weight", copied=True),
-    "ref_model": Key("text", None, "method.preference.reference", copied=True),
+    "ref_model": Key("text", None, "method.preference.reference"),
     # How far and how long.
     "learning_rate": Key("number", 5e-5, "optim.learning_rate", copied=True, filled=True),
     "lr_scheduler_type": Key("text", "linear", "optim.scheduler"),

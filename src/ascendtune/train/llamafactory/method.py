@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ascendtune.train.llamafactory.native import Native
 from ascendtune.train.llamafactory.theirs import Theirs
+from ascendtune.train.llamafactory.weights import final_weights
 
 _STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", "dpo": "preference", "kto": "preference"}
 
@@ -31,6 +32,8 @@ def _put_stage(theirs: Theirs, native: Native) -> None:
         native.put("method.preference.loss", "kto", place)
     elif theirs.given("pref_loss") or stage == "dpo":
         _put_loss(theirs, native)
+    if theirs.given("ref_model"):
+        native.put("method.preference.reference", final_weights(theirs["ref_model"]), theirs.place("ref_model"))
 
 
 def _put_loss(theirs: Theirs, native: Native) -> None:
@@ -54,6 +57,11 @@ def _put_lora(theirs: Theirs, native: Native) -> None:
         native.put("method.lora.init", "pissa", theirs.place("pissa_init"))
     if adapters := theirs["adapter_name_or_path"]:
         place = theirs.place("adapter_name_or_path")
+        if (tuner := theirs["finetuning_type"]) != "lora":
+            theirs.complain(
+                "adapter_name_or_path", f"adapter_name_or_path: finetuning_type: {tuner} does not go on from adapters",
+                "use finetuning_type: lora; or merge them first, with `ascendtune merge`, and train the result",
+            )  # fmt: skip
         native.put("method.lora.start_from", adapters, place)
         if theirs["stage"] in ("dpo", "kto") and not theirs["ref_model"]:
             native.note(

@@ -9,7 +9,7 @@ from typing import Any
 from ascendtune.core.config import Document
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.llamafactory.keys import TRANSLATED
-from ascendtune.train.llamafactory.theirs import KEYS
+from ascendtune.train.llamafactory.theirs import KEYS, names_of
 
 _MARK = "model_name_or_path"
 # Top-level keys that only their rewrite (v1) has.
@@ -121,13 +121,13 @@ def _merging(values: dict[str, Any]) -> tuple[str, str]:
             "export_quantization_bit: quantised models are not in this version",
             f"export without it: ascendtune merge ADAPTER --onto {base} --to {target}",
         )
-    adapters = values.get("adapter_name_or_path")
+    adapters = names_of(values.get("adapter_name_or_path"))
     if not adapters:
         return (
             "export_dir: there is no adapter to merge, and full weights are saved in Hugging Face format in any case",
             f"copy them: the directory `model` of the run, or {base} itself, to {target}",
         )
-    each = " --adapter ".join(shlex.quote(adapter.strip()) for adapter in str(adapters).split(","))
+    each = " --adapter ".join(map(shlex.quote, adapters))
     return (
         "export_dir: this recipe merges an adapter; it does not train",
         f"ascendtune merge {each} --onto {base} --to {target}",

@@ -122,16 +122,17 @@ def _of_kind(kind: Kind, value: Any) -> Any:
         case "number":
             return value if is_number else None
         case "whole number":
-            return int(value) if is_number and float(value).is_integer() else None
+            return int(value) if is_number and (isinstance(value, int) or value.is_integer()) else None
         case "names":
-            return _names(value)
+            return names_of(value)
         case "text or truth":
             return value if isinstance(value, str | bool) else None
         case _:
             return value if isinstance(value, str | dict) else None
 
 
-def _names(value: Any) -> list[str] | None:
+def names_of(value: Any) -> list[str] | None:
+    """A list of names, or names with commas between them, as a list; None for anything else and for no name."""
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):

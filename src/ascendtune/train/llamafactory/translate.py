@@ -58,15 +58,7 @@ def _put_copies(theirs: Theirs, native: Native) -> None:
 
 
 def _put_model(theirs: Theirs, native: Native, environment: Mapping[str, str]) -> None:
-    path = final_weights(theirs["model_name_or_path"])
-    if wants_modelscope(environment) and not Path(path).expanduser().exists():
-        theirs.complain(
-            "model_name_or_path", "USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version",
-            "download the model and give its directory; or unset the variable, and set HF_ENDPOINT to a mirror",
-        )  # fmt: skip
-    native.put("model.path", path, theirs.place("model_name_or_path"))
-    if theirs["model_revision"] != "main":
-        native.put("model.revision", theirs["model_revision"], theirs.place("model_revision"))
+    _put_weights(theirs, native, environment)
     if theirs["train_from_scratch"]:
         native.put("model.init", "random", theirs.place("train_from_scratch"))
     if theirs.given("flash_attn"):
@@ -79,6 +71,21 @@ def _put_model(theirs: Theirs, native: Native, environment: Mapping[str, str]) -
         native.put("model.new_tokens", tokens, theirs.place(name))
     name = "disable_gradient_checkpointing"
     native.put("memory.gradient_checkpointing", not theirs[name], theirs.place(name))
+
+
+def _put_weights(theirs: Theirs, native: Native, environment: Mapping[str, str]) -> None:
+    if not theirs.given("model_name_or_path"):
+        theirs.complain("model_name_or_path", "model_name_or_path names no model", "give a directory or a hub id")
+        return
+    path = final_weights(theirs["model_name_or_path"])
+    if wants_modelscope(environment) and not Path(path).expanduser().exists():
+        theirs.complain(
+            "model_name_or_path", "USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version",
+            "download the model and give its directory; or unset the variable, and set HF_ENDPOINT to a mirror",
+        )  # fmt: skip
+    native.put("model.path", path, theirs.place("model_name_or_path"))
+    if theirs["model_revision"] != "main":
+        native.put("model.revision", theirs["model_revision"], theirs.place("model_revision"))
 
 
 def _put_optim(theirs: Theirs, native: Native) -> None:

@@ -61,8 +61,8 @@ OUR_TAGS = {"from": "role", "value": "content", "human": "user", "gpt": "assista
             {
                 "format": "unpaired",
                 "columns": {
-                    "completion": None, "messages": None, "label": None, "conversations": "messages", "system": None,
-                    "tools": None, "kto_tag": "label",
+                    "completion": None, "instruction": None, "messages": None, "label": None,
+                    "conversations": "messages", "system": None, "tools": None, "kto_tag": "label",
                 },
             },
         ),

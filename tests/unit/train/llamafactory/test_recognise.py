@@ -28,6 +28,11 @@ MODEL = "model_name_or_path: base\n"
             "merges an adapter",
             "ascendtune merge saves/a --adapter saves/b --onto base --to 'my models/out'",
         ),
+        (
+            MODEL + "adapter_name_or_path: [saves/a, saves/b]\nexport_dir: out\n",
+            "merges an adapter",
+            "ascendtune merge saves/a --adapter saves/b --onto base --to out",
+        ),
         (MODEL + "export_dir: out\n", "no adapter to merge", "copy"),
         (MODEL + "export_dir: out\nexport_quantization_bit: 4\n", "quantised", "ascendtune merge"),
         (MODEL + "template: qwen\ninfer_backend: vllm\n", "no dataset", "ascendtune chat base"),

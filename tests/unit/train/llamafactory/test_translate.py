@@ -191,6 +191,9 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"template": "vicuna"}, "vicuna is not written here", "data.template=FILE.jinja"),
         ({"template": "qwen2_vl"}, "multimodal", "text"),
         ({"template": "qwen3", "enable_thinking": False}, "another template", "qwen3_nothink"),
+        ({"model_name_or_path": ""}, "names no model", "a directory or a hub id"),
+        ({"model_name_or_path": 7}, "'model_name_or_path: 7' is not possible", "text"),
+        ({"adapter_name_or_path": "a", "finetuning_type": "full"}, "does not go on from adapters", "merge"),
         ({"dataset": None}, "dataset is missing", "dataset_info.json"),
         ({"do_train": None}, "would not train", "add do_train: true"),
     ],
@@ -231,6 +234,9 @@ def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
         ({"overwrite_output_dir": True}, "is resumed"),
         ({"pref_loss": "ipo", "stage": "dpo", "dataset": "pairs"}, "train sigmoid in its place"),
         ({"packing": True}, "do not see each other"),
+        ({"stage": "pt", "dataset": "text"}, "do not see each other"),
+        ({"stage": "pt", "dataset": "text", "packing": False}, "theirs loses its end"),
+        ({"template": None, "enable_thinking": False}, "the model's own chat template"),
         ({"flash_attn": "fa2"}, "the device's own"),
         ({}, "is not taught to stop there"),
         ({"lr_scheduler_type": "constant", "warmup_ratio": 0.1}, "has no warm-up"),
@@ -248,6 +254,8 @@ def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> Non
     (run / "model").mkdir(parents=True)
     (run / "run.json").write_text("{}")
     assert read({"model_name_or_path": "saves/first"})["model"]["path"] == "saves/first/model"
+    preference = read({"stage": "dpo", "dataset": "pairs", "ref_model": "saves/first"})["method"]["preference"]
+    assert preference["reference"] == "saves/first/model"
 
 
 @pytest.mark.parametrize(
