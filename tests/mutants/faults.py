@@ -595,7 +595,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "train/checkpoint.py",
+        "train/named_tensors.py",
         "self._restore_optimizer(tensors)",
         "pass",
         "a resumed run forgets AdamW's moments",

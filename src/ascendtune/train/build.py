@@ -34,7 +34,6 @@ from ascendtune.train.reference import reference_log_probs
 from ascendtune.train.reference_model import reference_model
 from ascendtune.train.room import require_room
 from ascendtune.train.schedule import Schedule
-from ascendtune.train.stage import make_objective
 from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.trainee import make_trainee
@@ -66,7 +65,7 @@ def build(
     record, device = run.read(), strategy.device
     adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
     trainee = make_trainee(recipe, Path(record["model_directory"]), adapters, strategy, pad_id=prepared.pad_id)
-    model, precision = trainee.model, trainee.precision
+    model, objective, precision = trainee.model, trainee.objective, trainee.precision
     dataset = TokenDataset.open(prepared.train)
     _warn_of_long_rows(trainee.config, int(dataset.lengths.max()))
     capacity = recipe.data.max_length if trainee.packed else None
@@ -96,7 +95,6 @@ def build(
     if strategy.is_main:
         _say(resolved, record, recipe, strategy)
 
-    objective = make_objective(model, recipe, plain_head=trainee.plain_head, mean_over_ranks=strategy.mean)
     flops = flops_per_token(model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters)
     every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
     require_room(run, recipe, model, trainee.export_dtype, checkpoints=(total_steps - 1) // every)
@@ -110,7 +108,7 @@ def build(
     module, optimizer = strategy.prepare(objective, precision, optimizer_over_what_is_there)
     in_loop = strategy.precision_of_loop(precision)
     checkpointer = Checkpointer(
-        run, strategy, model, optimizer,
+        run, strategy, strategy.content(model, optimizer),
         keep=recipe.checkpoint.keep,
         on_complete=partial(_tell_checkpoint, callbacks),
     )  # fmt: skip

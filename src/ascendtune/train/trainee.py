@@ -18,6 +18,8 @@ from ascendtune.train.memory import recompute_activations
 from ascendtune.train.model import choose_attention, load_model, read_config, score_once
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.recipe import Recipe
+from ascendtune.train.stage import make_objective
+from ascendtune.train.stage.base import Objective
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.tuner import apply_tuner
 
@@ -25,7 +27,7 @@ from ascendtune.train.tuner import apply_tuner
 @dataclass(frozen=True)
 class Trainee:
     model: Any
-    """On the device; adapters are inside it."""
+    """On the device, divided where the strategy divides; adapters are inside it."""
     tuned: Any
     """What is exported at the end: the model, or the PeftModel around it."""
     config: Any
@@ -37,6 +39,8 @@ class Trainee:
     """Which fused operators were taken, and why others were not."""
     export_dtype: torch.dtype
     """In which type weights leave: as the base came in, adapters as they were trained."""
+    objective: Objective
+    """Around the model."""
     plain_head: bool
     """Logits are `head(decoder(x))` and nothing else."""
     packed: bool
@@ -68,7 +72,9 @@ def make_trainee(
     model = load_model(
         recipe.model, recipe.method.stage, directory, config,
         precision=precision, attention=attention, vocabulary=tokenizer.vocab_size, seed=recipe.seed,
-    ).to(device.torch_device)  # fmt: skip
+    )  # fmt: skip
+    if not strategy.divides_weights:
+        model.to(device.torch_device)
     export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, adapters)
@@ -80,13 +86,16 @@ def make_trainee(
             "name the embeddings (and the head, if it is not tied) in method.lora.modules_to_save to train them"
         )
     recompute_activations(model, recipe.memory)
-    plain_head = _look_at_head(model, recipe, strategy, precision)
-    packed = _packs(model, recipe, strategy, precision, attention)
+    objective: Any = make_objective(model, recipe, plain_head=False, mean_over_ranks=strategy.mean)
+    strategy.place(objective, precision)
+    if plain_head := strategy.ask(objective, lambda: _look_at_head(model, recipe, strategy, precision)):
+        objective.plain_head = True
+    packed = strategy.ask(objective, lambda: _packs(model, recipe, strategy, precision, attention))
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
     return Trainee(
         model, tuned, config, tokenizer, precision, {"name": attention, "reason": reason}, kernels, export_dtype,
-        plain_head, packed,
+        objective, plain_head, packed,
     )  # fmt: skip
 
 

@@ -60,7 +60,8 @@ def small_checkpointer(directory: Path) -> tuple[RunDir, torch.nn.Linear, Checkp
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     model(torch.ones(8)).sum().backward()
     optimizer.step()
-    return run, model, Checkpointer(run, Strategy(find_device()), model, optimizer, keep=9)
+    strategy = Strategy(find_device())
+    return run, model, Checkpointer(run, strategy, strategy.content(model, optimizer), keep=9)
 
 
 def test_what_changes_after_save_is_not_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,8 +84,8 @@ def test_a_checkpoint_is_read_by_deepspeed_on_as_many_ranks_only(train_on_ranks:
     shutil.rmtree(run.model)
     run.update(state="running")
     for other, expected in (
-        (deepspeed(stage=1), "the checkpoint is of 2 ranks, and DeepSpeed reads its own on as many only"),
-        ({}, "the checkpoint was written by parallel.strategy: deepspeed, and single cannot read it"),
+        (deepspeed(stage=1), "the checkpoint is of 2 ranks, and deepspeed reads its own on as many only"),
+        ({}, "the checkpoint is of the form 'zero', and parallel.strategy: single reads 'tensors'"),
     ):
         with pytest.raises(AssertionError):
             train_on_ranks(1, **changes, parallel=other)

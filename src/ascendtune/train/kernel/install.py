@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, Literal
 
+import torch
+
 from ascendtune.core.log import warn
 from ascendtune.core.table import load
 from ascendtune.machine.device import Device
@@ -34,7 +36,7 @@ TABLE: dict[str, dict[str, str]] = {
         "swiglu": "ascendtune.train.kernel.liger:liger_silu_mul",
     },
 }
-_FINDERS: dict[str, Callable[[Any], list[Place]]] = {
+_FINDERS: dict[str, Callable[[Any, torch.device], list[Place]]] = {
     "rms_norm": find_norms,
     "rotary": find_rotary,
     "swiglu": find_mlps,
@@ -60,7 +62,7 @@ def install_kernels(
         elif part not in operators:
             outcome[part] = f"the model's own: no fused operator on {device.kind}"
         else:
-            outcome[part] = _install(part, _FINDERS[part](model), operators, device, precision)
+            outcome[part] = _install(part, _FINDERS[part](model, device.torch_device), operators, device, precision)
     return outcome
 
 

@@ -52,13 +52,13 @@ class NormPlace(Place):
         return (functional_call(self.module, {"weight": weight}, (hidden,)),)
 
 
-def find_norms(model: nn.Module) -> list[Place]:
-    """Every module of `model` that computes one of the two forms."""
-    found = (_recognised(module) for module in model.modules())
+def find_norms(model: nn.Module, device: torch.device) -> list[Place]:
+    """Every module of `model` that computes one of the two forms on `device`."""
+    found = (_recognised(module, device) for module in model.modules())
     return [place for place in found if place is not None]
 
 
-def _recognised(module: nn.Module) -> Place | None:
+def _recognised(module: nn.Module, device: torch.device) -> Place | None:
     epsilon = next((value for name in _EPSILONS if isinstance(value := getattr(module, name, None), float)), None)
     parameters = dict(module.named_parameters())
     if epsilon is None or parameters.keys() != {"weight"} or module.weight.ndim != 1 or any(module.children()):
@@ -66,7 +66,7 @@ def _recognised(module: nn.Module) -> Place | None:
     if not takes_one_argument(module):
         return None
     assert isinstance(module.weight, torch.Tensor)
-    device, width = module.weight.device, len(module.weight)
+    width = len(module.weight)
     hidden, weight = draw((3, width), device, torch.float32), draw((width,), device, torch.float32, seed=1)
     with torch.no_grad():
         output = functional_call(module, {"weight": weight}, (hidden,))

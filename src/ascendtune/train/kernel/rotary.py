@@ -56,8 +56,8 @@ class RotaryPlace(Place):
         return self._current(*samples)
 
 
-def find_rotary(model: nn.Module) -> list[Place]:
-    """Every attention of `model` that rotates by halves."""
+def find_rotary(model: nn.Module, device: torch.device) -> list[Place]:
+    """Every attention of `model` that rotates by halves on `device`."""
     frequencies = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
     rotary_widths = sorted({2 * len(each) for each in frequencies})
     known: dict[Hashable, tuple[int, int] | None] = {}
@@ -69,7 +69,6 @@ def find_rotary(model: nn.Module) -> list[Place]:
         if (rotate, head_width) not in known:
             # Some functions are handed whole heads, others the part that is rotated.
             pairs = [(head, width) for width in rotary_widths for head in (head_width, width) if isinstance(head, int)]
-            device = next(module.parameters()).device
             known[rotate, head_width] = next((pair for pair in pairs if _is_by_halves(rotate, device, *pair)), None)
         if (widths := known[rotate, head_width]) is not None:
             places.append(RotaryPlace(module, rotate, *widths))

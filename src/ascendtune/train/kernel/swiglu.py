@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.functional import silu
 
 from ascendtune.train.kernel.place import Kernel, Place, draw, takes_one_argument
@@ -39,15 +40,15 @@ class MlpPlace(Place):
         return [draw((2, 7, _width(self.module)), device, wanted).requires_grad_()]
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (self.module(*samples),)
+        return (functional_call(self.module, _weights_on(samples[0].device, self.module), samples),)
 
 
-def find_mlps(model: nn.Module) -> list[Place]:
-    """Every module of `model` that computes this form."""
-    return [MlpPlace(module) for module in model.modules() if _is_gated(module)]
+def find_mlps(model: nn.Module, device: torch.device) -> list[Place]:
+    """Every module of `model` that computes this form on `device`."""
+    return [MlpPlace(module) for module in model.modules() if _is_gated(module, device)]
 
 
-def _is_gated(module: nn.Module) -> bool:
+def _is_gated(module: nn.Module, device: torch.device) -> bool:
     children = dict(module.named_children())
     projections = {"gate_up_proj", "down_proj"} if "gate_up_proj" in children else {"gate_proj", "up_proj", "down_proj"}
     if not projections <= children.keys() or not takes_one_argument(module) or _width(module) == 0:
@@ -56,14 +57,20 @@ def _is_gated(module: nn.Module) -> bool:
         return False
     was_training = module.training
     module.eval()
-    weight = next(module.parameters())
-    x = draw((3, _width(module)), weight.device, weight.dtype)
+    place, x = MlpPlace(module), draw((3, _width(module)), device, next(module.parameters()).dtype)
     with torch.no_grad():
-        expected = MlpPlace(module).forward_with(lambda gate, up: silu(gate) * up)(module, x)
-        found = module(x)
+        (found,) = place.run(x)
+        place.swap(lambda gate, up: silu(gate) * up)
+        (expected,) = place.run(x)
+        place.restore()
     module.train(was_training)
     scale = float(expected.abs().max())
     return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
+
+
+def _weights_on(device: torch.device, module: nn.Module) -> dict[str, torch.Tensor]:
+    """A strategy that divides weights leaves them on the host until it does."""
+    return {name: weight.to(device) for name, weight in module.named_parameters()}
 
 
 def _width(module: nn.Module) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ascendtune.machine.device import Device
+from ascendtune.train.checkpoint_content import CheckpointContent
+from ascendtune.train.named_tensors import NamedTensors
 from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
+Answer = TypeVar("Answer")
 
 
 class Strategy:
@@ -22,8 +25,8 @@ class Strategy:
     name = "single"
     reason = "one device"
     """Why it was chosen: for run.json."""
-    has_own_checkpoints = False
-    """Whether weights and optimiser state are written by `write_state` rather than tensor by tensor."""
+    divides_weights = False
+    """Whether `place` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
     leaves_out_overflows = False
     """Whether it scales fp16 losses and leaves out steps that overflow, so that nobody else need look."""
 
@@ -36,6 +39,13 @@ class Strategy:
     def is_main(self) -> bool:
         """Whether this process writes what is written once."""
         return self.rank == 0
+
+    def place(self, objective: nn.Module, precision: Precision) -> None:
+        """Divide the weights of `objective` among the ranks; if nothing is divided, they are on the device already."""
+
+    def ask(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
+        """What `question` returns, which calls the model in `objective` past it. Every rank must call it."""
+        return question()
 
     def prepare(
         self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
@@ -81,13 +91,9 @@ class Strategy:
         for parameter in parameters:
             parameter.data = parameter.data.to(dtype)
 
-    def write_state(self, directory: Path) -> None:
-        """Write weights, optimiser state and what else a step needs; every rank has written when it returns."""
-        raise NotImplementedError
-
-    def read_state(self, directory: Path) -> None:
-        """Put back what `write_state` wrote, on the same number of ranks."""
-        raise NotImplementedError
+    def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
+        """Weights and optimiser state as checkpoints of this strategy hold them."""
+        return NamedTensors(model, optimizer, alone=self.world_size == 1)
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""

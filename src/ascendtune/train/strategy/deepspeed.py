@@ -9,7 +9,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch.optim import Optimizer
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.places import cache_directory
 from ascendtune.machine.device import Device
+from ascendtune.train.checkpoint_content import CheckpointContent
 from ascendtune.train.precision import Precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import MakeOptimizer
@@ -35,7 +37,6 @@ _STARTED = False
 
 class DeepSpeedStrategy(GroupStrategy):
     name = "deepspeed"
-    has_own_checkpoints = True
 
     def __init__(self, device: Device, recipe: Recipe) -> None:
         global _STARTED
@@ -111,12 +112,8 @@ class DeepSpeedStrategy(GroupStrategy):
                 if parameter in whole:
                     module.register_parameter(name, whole[parameter])
 
-    def write_state(self, directory: Path) -> None:
-        self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
-        self.barrier()
-
-    def read_state(self, directory: Path) -> None:
-        self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
+    def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
+        return EngineState(self._engine, model, self.barrier)
 
     def whole(self, parameter: nn.Parameter) -> torch.Tensor:
         """The whole of it, in fp32 where it is trained."""
@@ -127,6 +124,34 @@ class DeepSpeedStrategy(GroupStrategy):
             return found
         with self._deepspeed.zero.GatheredParameters([parameter], enabled=self._stage == 3):
             return parameter.detach().clone()
+
+
+class EngineState(CheckpointContent):
+    """What the engine writes and reads by itself."""
+
+    form = "zero"
+    on_any_ranks = False
+
+    def __init__(self, engine: Any, model: nn.Module, barrier: Callable[[], None]) -> None:
+        self._engine = engine
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._barrier = barrier
+
+    def size_bytes(self) -> int:
+        # A divided weight is empty and remembers its size. Each is kept as it is, in fp32, and with two moments.
+        sizes = (getattr(each, "ds_numel", each.numel()) * (each.element_size() + 12) for each in self._trained)
+        return int(sum(sizes))
+
+    def write(self, directory: Path) -> Future[Any]:
+        self._barrier()  # the directory is there
+        self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
+        self._barrier()
+        written: Future[Any] = Future()
+        written.set_result(None)
+        return written
+
+    def read(self, directory: Path) -> None:
+        self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
 
 
 class EngineOptimizer(Optimizer):

@@ -9,7 +9,7 @@ that are not tied are a group of their own: nobody needs them once tokens are lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -17,10 +17,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.strategy.base import MakeOptimizer
+from ascendtune.train.strategy.base import Answer
 from ascendtune.train.strategy.group import GroupStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
 
@@ -29,10 +28,9 @@ class FsdpStrategy(GroupStrategy):
     """`without_sync` does nothing here: gradients that wait for the last micro-batch would have to wait undivided."""
 
     name = "fsdp"
+    divides_weights = True
 
-    def prepare(
-        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
-    ) -> tuple[nn.Module, Optimizer]:
+    def place(self, objective: nn.Module, precision: Precision) -> None:
         options: dict[str, Any] = {
             "mesh": init_device_mesh(self.device.kind, (self.world_size,)),
             "offload_policy": self._offload_policy(),
@@ -49,7 +47,26 @@ class FsdpStrategy(GroupStrategy):
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         fully_shard(objective, reshard_after_forward=False, **options)
         objective.register_forward_hook(_let_go)
-        return objective, make_optimizer()
+
+    def ask(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
+        # As the forward pass of the root, which gathers; an error must not leave it half way.
+        outcome: list[Answer | Exception] = []
+
+        def forward() -> None:
+            try:
+                outcome.append(question())
+            except Exception as error:  # noqa: BLE001  # raised again below
+                outcome.append(error)
+
+        objective.forward = forward
+        try:
+            with torch.no_grad():
+                objective()
+        finally:
+            del objective.forward
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
 
     def _norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         norm = super()._norm(gradients)
