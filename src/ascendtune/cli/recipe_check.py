@@ -11,7 +11,8 @@ from ascendtune.cli.complain import warn
 
 if TYPE_CHECKING:
     from ascendtune.train.method import MethodSection
-    from ascendtune.train.recipe import OptimSection, Recipe
+    from ascendtune.train.recipe import Recipe
+    from ascendtune.train.sections import OptimSection
 
 
 def check(

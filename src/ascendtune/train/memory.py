@@ -10,7 +10,7 @@ from torch.autograd.graph import save_on_cpu
 
 from ascendtune.core.log import warn
 from ascendtune.machine.device import Device
-from ascendtune.train.recipe import MemorySection
+from ascendtune.train.sections import MemorySection
 
 
 def recompute_activations(model: Any, section: MemorySection) -> None:

@@ -10,7 +10,7 @@ import torch
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.attention.interface import choose, register
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.recipe import ModelSection
+from ascendtune.train.sections import ModelSection
 
 
 def read_config(section: ModelSection, directory: Path) -> Any:

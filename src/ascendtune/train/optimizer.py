@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.recipe import OptimSection
+from ascendtune.train.sections import OptimSection
 
 
 def make_optimizer(

@@ -12,7 +12,8 @@ from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.train.optimizer import states_of
-from ascendtune.train.recipe import CheckpointSection, Recipe
+from ascendtune.train.recipe import Recipe
+from ascendtune.train.sections import CheckpointSection
 
 
 def require_room(run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: torch.dtype, checkpoints: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ascendtune.train.recipe import OptimSection
+from ascendtune.train.sections import OptimSection
 
 
 class Schedule:

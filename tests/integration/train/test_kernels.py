@@ -21,7 +21,7 @@ from ascendtune.train.kernel.install import install_kernels
 from ascendtune.train.kernel.rotary import rotate_by_halves
 from ascendtune.train.kernel.swiglu import MlpPlace
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import KernelSection
+from ascendtune.train.sections import KernelSection
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train

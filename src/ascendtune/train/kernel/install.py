@@ -21,7 +21,7 @@ from ascendtune.train.kernel.rotary import find_rotary
 from ascendtune.train.kernel.selftest import try_kernel
 from ascendtune.train.kernel.swiglu import find_mlps
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import KernelSection
+from ascendtune.train.sections import KernelSection
 
 # What a device says (`Device.kernels`) -> part of a model -> the operator for it.
 TABLE: dict[str, dict[str, str]] = {

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ascend_node.cann.node import Node
 from ascendtune.machine.device import open_device
 from ascendtune.train.optimizer import make_optimizer
-from ascendtune.train.recipe import OptimSection
+from ascendtune.train.sections import OptimSection
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
