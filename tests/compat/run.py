@@ -19,7 +19,8 @@ from pathlib import Path
 
 from templates import compare
 
-from ascendtune.core.config import Document, read_document, validate
+from ascendtune.core.config import validate
+from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.places import cache_directory
 from ascendtune.train.llamafactory.theirs import KEYS

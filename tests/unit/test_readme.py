@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from ascendtune.cli.commands import COMMANDS
-from ascendtune.core.config import origins_of, parse_document, validate
+from ascendtune.core.config import origins_of, validate
+from ascendtune.core.document import parse_document
 from ascendtune.data.conversation import Conversation
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows

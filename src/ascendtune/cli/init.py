@@ -27,7 +27,8 @@ def init(
     The data's columns and first rows, and the model's config.json, decide format, template, lengths and tuner.
     """
     from ascendtune.cli.draft import draft, look_at_data, look_at_model
-    from ascendtune.core.config import parse_document, validate
+    from ascendtune.core.config import validate
+    from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
     from ascendtune.train.recipe import Recipe
 

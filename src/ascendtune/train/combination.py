@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ascendtune.core.config import Path_
+from ascendtune.core.document import Path_
 
 if TYPE_CHECKING:
     from ascendtune.train.recipe import Recipe

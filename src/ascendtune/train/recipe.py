@@ -10,16 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from ascendtune.core.config import (
-    Contradiction,
-    Document,
-    Section,
-    apply_overrides,
-    origins_of,
-    read_document,
-    to_yaml,
-    validate,
-)
+from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
+from ascendtune.core.document import Document, apply_overrides, read_document
 from ascendtune.data.spec import DataSection
 from ascendtune.train.combination import first_refusal
 from ascendtune.train.inert import inert_keys

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.config import Document, read_document
+from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.llamafactory.entry import TAGS, Entry
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection
 from typing import Any
 
-from ascendtune.core.config import Document, Path_
+from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError
 
 KEYS = (

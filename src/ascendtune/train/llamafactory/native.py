@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.core.config import Document
+from ascendtune.core.document import Document
 
 
 class Native:

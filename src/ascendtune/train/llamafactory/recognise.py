@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ascendtune.core.config import Document
+from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.llamafactory.keys import TRANSLATED
 from ascendtune.train.llamafactory.theirs import KEYS, names_of

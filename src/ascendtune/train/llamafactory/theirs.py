@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from ascendtune.core.config import Document
+from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.llamafactory.inert import INERT
 from ascendtune.train.llamafactory.keys import ALIASES, TRANSLATED, Kind

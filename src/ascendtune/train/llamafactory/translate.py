@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ascendtune.core.config import Document
+from ascendtune.core.document import Document
 from ascendtune.train.llamafactory.data import put_data
 from ascendtune.train.llamafactory.environment import require_one_node, wants_modelscope
 from ascendtune.train.llamafactory.keys import TRANSLATED

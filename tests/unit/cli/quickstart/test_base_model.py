@@ -6,7 +6,8 @@ import pytest
 
 from ascendtune.cli.quickstart.base_model import make_base_model
 from ascendtune.cli.quickstart.recipe import recipe_text
-from ascendtune.core.config import parse_document, validate
+from ascendtune.core.config import validate
+from ascendtune.core.document import parse_document
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.verify import check_model_directory
 from ascendtune.train.recipe import Recipe
