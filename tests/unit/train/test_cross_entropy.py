@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.loss import cross_entropy
 from ascendtune.train.loss.cross_entropy import linear_cross_entropy
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.loss.head.rows_per_chunk", lambda vocabulary: 7)
 
 
 class Wrapped(nn.Module):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.loss import log_probs
 from ascendtune.train.loss.log_probs import linear_log_probs
 
 
@@ -25,7 +24,7 @@ class Wrapped(nn.Module):
 def test_values_and_gradients_are_those_of_log_softmax(
     monkeypatch: pytest.MonkeyPatch, bias: bool, wrapped: bool, positions: int
 ) -> None:
-    monkeypatch.setattr(log_probs, "rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.loss.head.rows_per_chunk", lambda vocabulary: 7)
     torch.manual_seed(3)
     head = nn.Linear(16, 50, bias=bias).double()
     hidden = torch.randn(positions, 16, dtype=torch.float64)

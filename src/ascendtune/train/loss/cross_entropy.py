@@ -15,10 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# Bytes of fp32 logits a chunk may take, and positions it has at least: enough for a matrix product at full speed. They
-# come on top of all activations, so they are part of the peak.
-_CHUNK_BYTES = 16 * 1024 * 1024
-_CHUNK_ROWS = 128
+from ascendtune.train.loss.head import chunks, operands, recomputed
 
 
 def linear_cross_entropy(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
@@ -33,20 +30,9 @@ def linear_cross_entropy(hidden: torch.Tensor, head: nn.Module, targets: torch.T
     Returns:
         (): the sum; 0 with a gradient of 0 when there is no position.
     """
-    if type(head) is nn.Linear:
-        return _fused(hidden, head, targets)
-    return _chunkwise(hidden, head, targets)
-
-
-def _fused(hidden: torch.Tensor, head: nn.Linear, targets: torch.Tensor) -> torch.Tensor:
-    weight: torch.Tensor = head.weight
-    bias: torch.Tensor | None = head.bias
-    if torch.is_autocast_enabled(hidden.device.type):
-        # Autocast does not reach into a custom function: cast here, so that gradients flow back through the casts.
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = bias.to(dtype) if bias is not None else None
-    loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
+    if type(head) is not nn.Linear:
+        return _chunkwise(hidden, head, targets)
+    loss: torch.Tensor = _LinearCrossEntropy.apply(*operands(hidden, head), targets)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -60,9 +46,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
-        rows = rows_per_chunk(weight.shape[0])
-        for start in range(0, len(hidden), rows):
-            chunk, target = hidden[start : start + rows], targets[start : start + rows]
+        for part in chunks(len(hidden), len(weight)):
+            chunk, target = hidden[part], targets[part]
             logits = nn.functional.linear(chunk, weight, bias).float()
             normaliser = torch.logsumexp(logits, dim=-1)
             total += (normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum()
@@ -74,7 +59,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_bias += grad.sum(0)
             grad = grad.to(weight.dtype)
             if grad_hidden is not None:
-                torch.mm(grad, weight, out=grad_hidden[start : start + rows])
+                torch.mm(grad, weight, out=grad_hidden[part])
             if grad_weight is not None:
                 if grad_weight.dtype == weight.dtype:
                     grad_weight.addmm_(grad.t(), chunk)
@@ -97,22 +82,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
-    from torch.utils.checkpoint import checkpoint
-
-    def score(chunk: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(head(chunk).float(), target, reduction="sum")
+    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits, target, reduction="sum")
 
     if len(hidden) == 0:
         nothing: torch.Tensor = head(hidden).float().sum()
         return nothing
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    rows = rows_per_chunk(int(getattr(head, "out_features", 131072)))
-    for start in range(0, len(hidden), rows):
-        part = checkpoint(score, hidden[start : start + rows], targets[start : start + rows], use_reentrant=False)
-        assert isinstance(part, torch.Tensor)
+    for part in recomputed(score, hidden, head, targets):
         total = total + part
     return total
-
-
-def rows_per_chunk(vocabulary: int) -> int:
-    return max(_CHUNK_ROWS, _CHUNK_BYTES // (4 * vocabulary))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.loss.cross_entropy import rows_per_chunk
+from ascendtune.train.loss.head import chunks, operands, recomputed
 
 
 def linear_log_probs(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
@@ -28,14 +28,7 @@ def linear_log_probs(hidden: torch.Tensor, head: nn.Module, targets: torch.Tenso
     """
     if type(head) is not nn.Linear:
         return _chunkwise(hidden, head, targets)
-    weight: torch.Tensor = head.weight
-    bias: torch.Tensor | None = head.bias
-    if torch.is_autocast_enabled(hidden.device.type):
-        # Autocast does not reach into a custom function: cast here, so that gradients flow back through the casts.
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = bias.to(dtype) if bias is not None else None
-    found: torch.Tensor = _LinearLogProbs.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _LinearLogProbs.apply(*operands(hidden, head), targets)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -46,7 +39,7 @@ class _LinearLogProbs(torch.autograd.Function):
     ) -> torch.Tensor:
         found = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         normalisers = torch.empty_like(found)
-        for part in _chunks(len(hidden), len(weight)):
+        for part in chunks(len(hidden), len(weight)):
             logits = nn.functional.linear(hidden[part], weight, bias).float()
             normalisers[part] = torch.logsumexp(logits, dim=-1)
             found[part] = logits.gather(1, targets[part][:, None]).squeeze(1) - normalisers[part]
@@ -60,7 +53,7 @@ class _LinearLogProbs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wants_weight else None
         grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if wants_bias else None
-        for part in _chunks(len(hidden), len(weight)):
+        for part in chunks(len(hidden), len(weight)):
             logits = nn.functional.linear(hidden[part], weight, bias).float()
             weights = grad_output[part][:, None]
             grad = logits.sub_(normalisers[part][:, None]).exp_().mul_(-weights)
@@ -80,20 +73,10 @@ class _LinearLogProbs(torch.autograd.Function):
         )
 
 
-def _chunks(positions: int, vocabulary: int) -> list[slice]:
-    rows = rows_per_chunk(vocabulary)
-    return [slice(start, start + rows) for start in range(0, positions, rows)]
-
-
 def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
-    from torch.utils.checkpoint import checkpoint
+    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return -nn.functional.cross_entropy(logits, target, reduction="none")
 
-    def score(chunk: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return -nn.functional.cross_entropy(head(chunk).float(), target, reduction="none")
-
-    vocabulary = int(getattr(head, "out_features", 131072))
-    parts = [
-        checkpoint(score, hidden[part], targets[part], use_reentrant=False) for part in _chunks(len(hidden), vocabulary)
-    ]
+    parts = recomputed(score, hidden, head, targets)
     # A batch without any target still has a place in the graph.
     return torch.cat(parts) if parts else head(hidden).float().sum(-1)
