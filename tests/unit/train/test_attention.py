@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.train.attention.eager import eager_attention
 from ascendtune.train.attention.sdpa import sdpa_attention
 
@@ -73,5 +74,5 @@ def test_soft_capping_and_sinks_are_computed_or_refused():
     score = (inputs[0][0, 0, 0] * inputs[1][0, 0, 0]).sum() * DIMENSION**-0.5
     torch.testing.assert_close(sunk[0, 0, 0], inputs[2][0, 0, 0] * torch.sigmoid(score))
     for argument in ({"softcap": 0.5}, {"s_aux": sinks}):
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(RecipeError, match="attention"):
             sdpa_attention(Layer(), *inputs, None, **argument)

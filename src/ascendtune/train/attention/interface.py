@@ -97,8 +97,13 @@ def grouped_heads(module: nn.Module) -> bool:
 
 
 def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | None) -> None:
-    """Fused attentions that would silently drop a part of the formula must refuse instead."""
+    """Fused attentions that would silently drop a part of the formula refuse instead.
+
+    Raises:
+        RecipeError: for models that `choose` does not know; it sees their config only, this sees what they compute.
+    """
     if softcap is not None or s_aux is not None:
-        raise NotImplementedError(
-            f"{name} attention computes neither soft-capping nor sinks; use model.attention: eager"
+        raise RecipeError(
+            f"model.attention: {name} computes neither soft-capped scores nor attention sinks, and this model has them",
+            remedy="set model.attention: eager",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ class Outcome(NamedTuple):
     """Name -> () sum over units of something worth recording, without a gradient; the same names every time."""
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A model with its loss; the module that strategies wrap."""
 
     unit: ClassVar[Literal["token", "group"]] = "token"
@@ -29,5 +30,6 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
 
+    @abstractmethod
     def forward(self, batch: DeviceBatch) -> Outcome:
-        raise NotImplementedError
+        """The summed loss over the units of `batch`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -56,8 +57,9 @@ class PreferenceObjective(Objective):
         sums = per_token.new_zeros(batch.groups.documents)
         return sums.index_add(0, batch.groups.target_document, per_token)
 
+    @abstractmethod
     def outcome(self, batch: DeviceBatch) -> Outcome:
-        raise NotImplementedError
+        """The summed loss over the groups of `batch`."""
 
 
 class PairedObjective(PreferenceObjective):
@@ -108,7 +110,7 @@ class SinglesObjective(PreferenceObjective):
         assert batch.groups is not None and batch.mismatched is not None
         with torch.no_grad():
             drift = self._ratio(batch.mismatched)
-            count = drift.new_tensor(float(len(drift)))
+            count = drift.new_full((), len(drift))
             divergence = self._mean_over_ranks(drift.sum() * batch.weight, count * batch.weight).clamp(min=0)
         ratio, good = self._ratio(batch), batch.groups.values
         losses = kto(ratio, good, divergence, self.options)
