@@ -80,13 +80,20 @@ class Child:
     """
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], *, stdin: int | None = None, stderr: Path | None = None
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: Path | None = None,
     ) -> None:
         """Start `argv`.
 
         Args:
             stdin: a descriptor for the child's descriptor 0 (default: /dev/null).
-            stderr: a file that the child's stderr is appended to (default: ours). Its stdout is always ours.
+            stdout: a descriptor (default: ours).
+            stderr: a file that the child's stderr is appended to (default: ours).
         """
         self.argv = tuple(argv)
         sink = stderr.open("ab") if stderr else None
@@ -96,6 +103,7 @@ class Child:
                 env=dict(env),
                 start_new_session=True,
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=stdout,
                 stderr=sink,
                 preexec_fn=_terminate_with_parent,
             )

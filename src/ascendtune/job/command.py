@@ -8,10 +8,13 @@ import sys
 from collections.abc import Mapping
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.job.spec import JobSpec
+from ascendtune.job.spec import ALONE, JobSpec, Place
+
+_JOIN_SECONDS = 900
+"""How long nodes that are started by hand may wait for each other."""
 
 
-def command(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list[str]:
     """The argv that starts `spec` on this machine.
 
     Args:
@@ -21,19 +24,40 @@ def command(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         InputError: MASTER_PORT is not a port.
         MachineError: MASTER_PORT is taken.
     """
-    if spec.nproc == 1:
+    if spec.nproc == 1 and place.is_alone:
         return list(spec.argv)
-    # 127.0.0.1 and --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
-    torchrun = [
+    return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", "1"),
         *("--nproc-per-node", str(spec.nproc)),
         *("--max-restarts", "0"),
+        *(_on_this_node(env) if place.is_alone else _among_nodes(place)),
+        *("--module", "ascendtune.job.rank", str(spec.logs)),
+        *spec.argv,
+    ]
+
+
+def _on_this_node(env: Mapping[str, str]) -> list[str]:
+    # 127.0.0.1 and --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
+    return [
+        *("--nnodes", "1"),
         *("--rdzv-backend", "c10d"),
         *("--rdzv-endpoint", f"127.0.0.1:{_port(env.get('MASTER_PORT'))}"),
         *("--local-addr", "127.0.0.1"),
     ]
-    return [*torchrun, "--module", "ascendtune.job.rank", str(spec.run_dir / "log"), *spec.argv]
+
+
+def _among_nodes(place: Place) -> list[str]:
+    # The static rendezvous: rank 0 is on node 0, and ranks follow the order of the nodes. The elastic one sorts nodes
+    # by their addresses, and its agents go on by themselves where whoever started them wants to end them.
+    return [
+        *("--nnodes", str(place.nnodes)),
+        *("--node-rank", str(place.node_rank)),
+        *("--rdzv-backend", "static"),
+        *("--master-addr", place.master_addr),
+        *("--master-port", str(place.master_port)),
+        *("--rdzv-conf", f"timeout={_JOIN_SECONDS}"),
+        *(("--local-addr", place.address) if place.address else ()),
+    ]
 
 
 def _port(given: str | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ascendtune.job.spec import JobSpec
+from ascendtune.job.spec import ALONE, JobSpec, Place
 from ascendtune.machine.visible import VARIABLES
 
 _NPU = {
@@ -12,7 +12,13 @@ _NPU = {
     "TASK_QUEUE_ENABLE": "2",
     # Ranks reach their first collective at different times (weights are read, kernels compiled); 120 s is too short.
     "HCCL_CONNECT_TIMEOUT": "600",
+    # A multiple of 68, as the first generation wants it, and less than the 30 minutes after which torch gives up:
+    # HCCL's own message names the rank that is missing.
+    "HCCL_EXEC_TIMEOUT": "1768",
+    # What CANN documents as its default; releases before had it the other way round and refused every peer.
+    "HCCL_WHITELIST_DISABLE": "1",
 }
+_ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 
 # A rank's place, left over when the command is started inside another job; this job has a world of its own.
 _PLACES = frozenset(
@@ -20,22 +26,46 @@ _PLACES = frozenset(
 )
 
 
-def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int) -> dict[str, str]:
-    """The environment for `spec`: the user's, and defaults for what is not in it.
-
-    Args:
-        cores: how many cores the job may use.
-    """
-    defaults: dict[str, str] = {}
-    if spec.nproc > 1:
-        # torchrun would set 1, which leaves most of a host idle in the optimiser and in data work.
-        defaults["OMP_NUM_THREADS"] = str(max(1, cores // spec.nproc))
-        # Gloo otherwise asks DNS for the name of this machine; all ranks are on it.
-        defaults["GLOO_SOCKET_IFNAME"] = "lo"
-    if spec.kind == "npu":
-        defaults |= _NPU
+def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place = ALONE) -> dict[str, str]:
+    """The environment for `spec`: the user's, and defaults for what is not in it."""
     chosen: dict[str, str] = {}
     if spec.device_ids is not None and spec.kind in VARIABLES:
         chosen[VARIABLES[spec.kind]] = ",".join(spec.device_ids)
     inherited = {name: value for name, value in user.items() if name not in _PLACES}
-    return {**defaults, **inherited, **chosen, **spec.variables}
+    return {**defaults(spec, inherited, cores=cores, place=place), **inherited, **chosen, **spec.variables}
+
+
+def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place = ALONE) -> dict[str, str]:
+    """What is set where the user has set nothing.
+
+    Args:
+        cores: how many cores of this node the job may use.
+    """
+    chosen: dict[str, str] = {}
+    if spec.nproc > 1:
+        # torchrun would set 1, which leaves most of a host idle in the optimiser and in data work.
+        chosen["OMP_NUM_THREADS"] = str(max(1, cores // spec.nproc))
+    if place.is_alone and spec.nproc > 1:
+        # Gloo otherwise asks DNS for the name of this machine; all ranks are on it.
+        chosen["GLOO_SOCKET_IFNAME"] = "lo"
+    elif place.interface is not None:
+        chosen |= _network(spec, place.interface, place.address)
+    if spec.kind == "npu":
+        chosen |= _NPU
+        # Both at once is an error from torch_npu 26.2 on.
+        if "PYTORCH_ALLOC_CONF" not in user:
+            chosen[_ALLOCATOR] = "expandable_segments:True"
+    return {name: value for name, value in chosen.items() if name not in user}
+
+
+def _network(spec: JobSpec, interface: str, address: str | None) -> dict[str, str]:
+    """Every library on the interface that leads to the master: left alone each guesses, and not all guess the same."""
+    chosen = {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}
+    if spec.kind == "npu":
+        # With "=" the name is taken as a whole; HCCL otherwise takes it as the beginning of names.
+        chosen["HCCL_SOCKET_IFNAME"] = f"={interface}"
+        if address:
+            chosen["HCCL_IF_IP"] = address
+    if spec.kind == "cuda":
+        chosen["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    return chosen

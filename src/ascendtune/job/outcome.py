@@ -21,6 +21,27 @@ class Outcome:
 
     exit_code: int
     error: AscendtuneError | None = None
+    cause: str | None = None
+    """What a rank gave as its reason; None where no rank could say anything."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Something broke: neither the end nor a stop, nor a recipe that will be as wrong next time."""
+        return self.exit_code not in (0, InputError.exit_code) and self.exit_code < 128
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the launcher of a node left behind."""
+
+    exit_code: int
+    """torchrun's, or the program's own where it ran alone; negative for a signal."""
+    launcher_log: Path | None
+    """None where the program ran alone."""
+    said_before: int = 0
+    """Length of `launcher_log` before this attempt, in bytes."""
+    host: str | None = None
+    """Named where there are several."""
 
 
 def record_of(run_dir: Path) -> dict[str, Any] | None:
@@ -29,18 +50,15 @@ def record_of(run_dir: Path) -> dict[str, Any] | None:
     return run.read() if run.run_json.is_file() else None
 
 
-def outcome(
-    run_dir: Path, before: dict[str, Any] | None, agent_code: int, asked: signal.Signals | None, said_before: int
-) -> Outcome:
-    """The cause from run.json; where the workers could not write one, from what torchrun saw.
+def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked: signal.Signals | None) -> Outcome:
+    """The cause from run.json; where the workers could not write one, from what the launcher saw.
 
     Args:
-        before: run.json as it was before the job; an old cause must not explain a new failure.
-        agent_code: torchrun's exit code, negative for a signal.
+        before: run.json as it was before the attempt; an old cause must not explain a new failure.
+        ending: of the node that failed first.
         asked: the signal that asked the job to stop.
-        said_before: length of launcher.log before the job, in bytes.
     """
-    if agent_code == 0:
+    if ending.exit_code == 0:
         return Outcome(0)
     record = record_of(run_dir)
     cause = record.get("exit_cause") if record and record != before else None
@@ -49,10 +67,10 @@ def outcome(
     if record and record != before and record.get("state") == "stopped":
         return Outcome(128 + (asked or signal.SIGTERM))
     if asked:
-        _close(run_dir, "stopped", None)
+        close(run_dir, "stopped", None)
         return Outcome(128 + asked)
-    error = _seen_by_torchrun(run_dir / "log", said_before)
-    _close(run_dir, "failed", {"what": error.what, "remedy": error.remedy, "exit_code": error.exit_code, "rank": None})
+    error = _seen(ending, run_dir / "log")
+    close(run_dir, "failed", error)
     return Outcome(error.exit_code, error)
 
 
@@ -60,43 +78,57 @@ def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
     if rank == 0 or code > 128:
         # Rank 0 has the terminal and has said it; a stop is said by every rank.
-        return Outcome(code)
+        return Outcome(code, cause=cause["what"])
     error = _CLASSES.get(code, FoundWrong)(
         f"rank {rank}: {cause['what']}" if rank is not None else cause["what"],
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
     )
-    return Outcome(code, error)
+    return Outcome(code, error, cause["what"])
 
 
-def _seen_by_torchrun(logs: Path, said_before: int) -> AscendtuneError:
-    launcher_log = logs / "launcher.log"
-    with launcher_log.open("rb") as file:
-        file.seek(said_before)
-        said = file.read().decode(errors="replace")
+def _seen(ending: Ending, logs: Path) -> AscendtuneError:
+    at = f" on {ending.host}" if ending.host else ""
+    if ending.launcher_log is None:
+        return _death("the worker", ending.exit_code, logs)
+    said = _said(ending.launcher_log, ending.said_before)
     roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
     if not roots:
         return FoundWrong(
-            "the processes could not be started or lost each other",
+            f"the processes{at} could not be started or lost each other",
             remedy="look at what torchrun says",
-            where=launcher_log,
+            where=ending.launcher_log,
         )
     rank, code = int(roots[0][0]), int(roots[0][1])
-    where = logs / f"rank_{rank}.log" if rank else launcher_log
+    return _death(f"rank {rank}{at}", code, logs / f"rank_{rank}.log" if rank else ending.launcher_log)
+
+
+def _death(who: str, code: int, where: Path) -> AscendtuneError:
     if code == -signal.SIGKILL:
         return FoundWrong(
-            f"rank {rank} was killed (SIGKILL)",
+            f"{who} was killed (SIGKILL)",
             remedy="usually the host ran out of memory: `dmesg | grep -i oom` tells; take a smaller batch",
             where=where,
         )
     if code < 0:
-        name = signal.Signals(-code).name
-        return FoundWrong(f"rank {rank} crashed ({name})", remedy="look at the end of its log", where=where)
-    return FoundWrong(f"rank {rank} ended with exit code {code}", remedy="look at the end of its log", where=where)
+        return FoundWrong(
+            f"{who} crashed ({signal.Signals(-code).name})", remedy="look at the end of its log", where=where
+        )
+    return FoundWrong(f"{who} ended with exit code {code}", remedy="look at the end of its log", where=where)
 
 
-def _close(run_dir: Path, state: Any, cause: dict[str, Any] | None) -> None:
-    """Everything has ended, so nobody else writes run.json any more."""
+def _said(launcher_log: Path, said_before: int) -> str:
+    with launcher_log.open("rb") as file:
+        file.seek(said_before)
+        return file.read().decode(errors="replace")
+
+
+def close(run_dir: Path, state: Any, error: AscendtuneError | None) -> None:
+    """Note the end of an attempt whose workers could not: everything has ended, so nobody else writes run.json."""
     run = RunDir(run_dir)
-    if run.run_json.is_file() and run.read()["state"] == "running":
-        run.end_attempt(state, cause)
+    if run.run_json.is_file() and run.read()["state"] in ("created", "running"):
+        run.end_attempt(state, _cause(error) if error else None)
+
+
+def _cause(error: AscendtuneError) -> dict[str, Any]:
+    return {"what": error.what, "remedy": error.remedy, "exit_code": error.exit_code, "rank": None}

@@ -1,4 +1,4 @@
-"""What is to be started."""
+"""What is to be started, and where this machine stands among those that start it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,42 @@ class JobSpec:
     run_dir: Path
     """Where launcher.log, the ranks' logs and the cause of a failure are found."""
     nproc: int
+    """On each node."""
     kind: Kind
     device_ids: tuple[str, ...] | None = None
     """Names for the visibility variable of `kind`; None leaves what the user has set."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the program is told by its environment, whatever the user has set."""
+    max_restarts: int = 0
+    """How often a job that failed is started again, from its newest checkpoint."""
+
+    @property
+    def logs(self) -> Path:
+        return self.run_dir / "log"
+
+    def launcher_log(self, place: Place) -> Path:
+        """What torchrun's agent of a node says."""
+        return self.logs / ("launcher.log" if place.node_rank == 0 else f"launcher_node_{place.node_rank}.log")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node stands among the nodes of its job, in torchrun's words."""
+
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    """Of node 0, as every node reaches it."""
+    master_port: int = 0
+    """0: the operating system chooses, which only a job on one node can leave to it."""
+    address: str | None = None
+    """Of this node, as the others reach it; None on one node."""
+    interface: str | None = None
+    """The network interface with that address."""
+
+    @property
+    def is_alone(self) -> bool:
+        return self.nnodes == 1
+
+
+ALONE = Place()

@@ -8,7 +8,7 @@ import time
 from ascendtune.core.rundir import RunDir
 
 run, how = RunDir(sys.argv[1]), sys.argv[2]
-rank = int(os.environ["RANK"])
+rank, last = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")) - 1
 asked = []
 
 
@@ -28,7 +28,12 @@ if how == "fail" and rank == 1:
     time.sleep(0.5)
     run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "lower it", "exit_code": 1, "rank": 1})
     sys.exit(1)
-if how == "die" and rank == 1:
+if how == "die-once":
+    # Each rank notes that it was here; the second time all of them finish.
+    been = run.path / f"been_{rank}"
+    how = "finish" if been.exists() else "die"
+    been.touch()
+if how == "die" and rank == last:
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 if how in ("wait", "deaf", "fail", "die"):

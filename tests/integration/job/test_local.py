@@ -25,7 +25,7 @@ from ascendtune.job.spec import JobSpec
 log.set_up()
 run, how = Path(sys.argv[1]), sys.argv[2]
 worker = (sys.executable, sys.argv[3], str(run), how)
-result = start(JobSpec(worker, run, nproc=2, kind="cpu"))
+result = start(JobSpec(worker, run, nproc=int(sys.argv[4]), kind="cpu", max_restarts=int(sys.argv[5])))
 if result.error:
     complain(result.error)
 sys.exit(result.exit_code)
@@ -39,10 +39,10 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def _start(run: RunDir, how: str) -> subprocess.Popen[str]:
+def _start(run: RunDir, how: str, *, nproc: int = 2, max_restarts: int = 0) -> subprocess.Popen[str]:
     worker = Path(__file__).with_name("pretend_worker.py")
     return subprocess.Popen(
-        [sys.executable, "-c", _START, str(run), how, str(worker)],
+        [sys.executable, "-c", _START, str(run), how, str(worker), str(nproc), str(max_restarts)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -140,3 +140,29 @@ def test_no_orphan_is_left_when_torchrun_is_killed(run: RunDir) -> None:
     job.communicate(timeout=60)
     assert job.returncode != 0
     assert _gone(pids)
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_a_killed_job_starts_again(run: RunDir, nproc: int) -> None:
+    job = _start(run, "die-once", nproc=nproc, max_restarts=2)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert "was killed (SIGKILL)); going on from the beginning, 1 restart left" in err
+    assert [each["state"] for each in run.read()["attempts"]] == ["failed", "finished"]
+
+
+def test_the_same_failure_without_progress_is_not_tried_for_ever(run: RunDir) -> None:
+    job = _start(run, "fail", nproc=2, max_restarts=9)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "it is not tried a third time" in err
+    assert len(run.read()["attempts"]) == 2
+
+
+def test_a_stop_is_no_failure_to_be_tried_again(run: RunDir) -> None:
+    job = _start(run, "wait", nproc=1, max_restarts=9)
+    _until(lambda: (run.path / "pid_0").exists())
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert len(run.read()["attempts"]) == 1

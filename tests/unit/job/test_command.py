@@ -8,7 +8,7 @@ import pytest
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.command import command
-from ascendtune.job.spec import JobSpec
+from ascendtune.job.spec import JobSpec, Place
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "torchrun_argv.txt"
 
@@ -22,8 +22,18 @@ def test_one_process_is_the_program_itself() -> None:
 
 
 def test_several_processes_are_torchruns() -> None:
-    argv = ["python" if word == sys.executable else word for word in command(_spec(8), {})]
-    assert "\n".join(argv) + "\n" == GOLDEN.read_text()
+    assert _lines(command(_spec(8), {})) == GOLDEN.read_text()
+
+
+def test_a_node_among_several_meets_the_others_at_node_0() -> None:
+    place = Place(4, 2, "node0", 29500, "192.168.1.7", "eth1")
+    golden = GOLDEN.with_name("torchrun_argv_node.txt")
+    assert _lines(command(_spec(8), {"MASTER_PORT": "nonsense"}, place)) == golden.read_text()
+    assert "--nproc-per-node" in command(_spec(1), {}, place), "one device on each node is a job of several ranks"
+
+
+def _lines(argv: list[str]) -> str:
+    return "".join(f"{'python' if word == sys.executable else word}\n" for word in argv)
 
 
 def test_a_free_master_port_is_used() -> None:

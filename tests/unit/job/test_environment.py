@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ascendtune.job.environment import environment
-from ascendtune.job.spec import JobSpec
+from ascendtune.job.environment import defaults, environment
+from ascendtune.job.spec import JobSpec, Place
 
 
 def _spec(**changes: Any) -> JobSpec:
@@ -27,7 +27,26 @@ def test_what_the_user_set_stays() -> None:
         "TASK_QUEUE_ENABLE": "0",
         "GLOO_SOCKET_IFNAME": "eth0",
     }
-    assert environment(_spec(nproc=2, kind="npu"), user, cores=8) == user
+    found = environment(_spec(nproc=2, kind="npu"), user, cores=8)
+    assert found | user == found
+    assert "OMP_NUM_THREADS" not in defaults(_spec(nproc=2, kind="npu"), user, cores=8)
+
+
+def test_the_allocator_is_set_by_one_variable_only() -> None:
+    assert environment(_spec(kind="npu"), {}, cores=8)["PYTORCH_NPU_ALLOC_CONF"] == "expandable_segments:True"
+    given = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:256"}
+    assert "PYTORCH_NPU_ALLOC_CONF" not in environment(_spec(kind="npu"), given, cores=8)
+
+
+def test_every_library_takes_the_interface_that_leads_to_the_master() -> None:
+    place = Place(2, 1, "node0", 29500, "192.168.1.7", "eth1")
+    found = defaults(_spec(kind="npu"), {"TP_SOCKET_IFNAME": "bond0"}, cores=8, place=place)
+    assert {name: value for name, value in found.items() if name.endswith(("IFNAME", "IF_IP"))} == {
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "HCCL_SOCKET_IFNAME": "=eth1",
+        "HCCL_IF_IP": "192.168.1.7",
+    }
+    assert defaults(_spec(kind="cuda"), {}, cores=8, place=place)["NCCL_SOCKET_IFNAME"] == "=eth1"
 
 
 def test_ascend_defaults_are_for_ascend_only() -> None:

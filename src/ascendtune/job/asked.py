@@ -1,0 +1,36 @@
+"""What the user asks of a job that runs in front: Ctrl-C once ends it after a checkpoint, twice ends it at once."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+from ascendtune.core.log import say
+
+
+class Asked:
+    """Notes signals while it is entered; whoever runs the job looks at `first` and `again`."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.again = False
+
+    def __enter__(self) -> Self:
+        noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._old = {number: signal.signal(number, self._note) for number in noted}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.first is not None:
+            self.again = True
+            return
+        # The terminal that goes away is like a scheduler that takes the machine back.
+        self.first = signal.Signals(number) if number != signal.SIGHUP else signal.SIGTERM
+        say("stopping after a checkpoint; once more stops now")

@@ -1,0 +1,51 @@
+"""A job of several nodes, started by hand or by a scheduler once on each: the usual variables say who is who."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ascendtune.core.errors import InputError
+from ascendtune.job.spec import ALONE, Place
+from ascendtune.machine.route import interface_of, source_address
+
+VARIABLES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def place_by_hand(env: Mapping[str, str]) -> Place:
+    """This node's place by NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; alone without NNODES, or with 1.
+
+    Raises:
+        InputError: a variable is missing or is no number of its kind.
+        MachineError: no route leads to MASTER_ADDR.
+    """
+    nnodes = _number(env, "NNODES", first=1, last=100_000) if env.get("NNODES") else 1
+    if nnodes == 1:
+        return ALONE
+    node_rank = _number(env, "NODE_RANK", first=0, last=nnodes - 1)
+    port = _number(env, "MASTER_PORT", first=1, last=65_535)
+    master = env.get("MASTER_ADDR", "")
+    if not master:
+        raise _missing("MASTER_ADDR", "the name or address of node 0, the same on every node")
+    address = source_address(master)
+    return Place(nnodes, node_rank, master, port, address, interface_of(address))
+
+
+def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
+    given = env.get(name, "").strip()
+    if not given:
+        raise _missing(name, f"a number from {first} to {last}")
+    if not given.isascii() or not given.isdigit() or not first <= int(given) <= last:
+        raise InputError(
+            f"{name}={given} is not a number from {first} to {last}",
+            remedy=f"set {' '.join(VARIABLES)} on every node, or start all nodes with --nodes",
+            where=f"environment variable {name}",
+        )
+    return int(given)
+
+
+def _missing(name: str, wanted: str) -> InputError:
+    return InputError(
+        f"NNODES says that there are several nodes, and {name} is not set",
+        remedy=f"set it to {wanted}; or unset NNODES",
+        where=f"environment variable {name}",
+    )

@@ -1,0 +1,65 @@
+"""The processes of one node: torchrun's agent, or the program alone, and everything below, until none is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from ascendtune.core import process
+
+LOOK_EVERY_SECONDS = 0.2
+_GRACE_SECONDS = 60.0
+"""How long workers may still write a checkpoint after torchrun's agent is gone."""
+
+
+class Launcher:
+    """Started when made. Nobody below it outlives `see_out`.
+
+    Args:
+        stdout, stdin: descriptors; rank 0 speaks through them: torchrun hands it descriptor 0 for its stderr.
+        stderr: where torchrun's own words go; None: where ours go.
+    """
+
+    def __init__(
+        self, argv: list[str], env: dict[str, str], *, stdin: int | None, stdout: int | None = None, stderr: Path | None
+    ) -> None:
+        process.adopt_orphans()
+        self._others = set(process.below(os.getpid()))
+        self._agent = process.Child(argv, env, stdin=stdin, stdout=stdout, stderr=stderr)
+        self._has_agent = stderr is not None
+
+    def wait(self, seconds: float = LOOK_EVERY_SECONDS) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._agent.wait(seconds)
+
+    def ask(self, number: signal.Signals) -> None:
+        """Pass a signal on to the workers.
+
+        Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint.
+        """
+        workers = process.children(self._agent.pid) if self._has_agent else []
+        if workers:
+            process.send(workers, number)
+        else:
+            self._agent.signal(number)
+
+    def kill(self) -> None:
+        """End everything now."""
+        process.send(self.family(), signal.SIGKILL)
+
+    def see_out(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
+        """Wait for whoever outlives the agent: they are ours by now, and the kernel has told them to stop."""
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while (left := self.family()) and time.monotonic() < deadline and not is_impatient():
+            process.wait_all(left, LOOK_EVERY_SECONDS)
+        process.send(left, signal.SIGKILL)
+        process.wait_all(left, LOOK_EVERY_SECONDS)
+
+    def family(self) -> list[psutil.Process]:
+        """The agent and everything below it, also where a parent in between has died."""
+        return [each for each in process.below(os.getpid()) if each not in self._others]

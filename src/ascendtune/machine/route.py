@@ -1,0 +1,46 @@
+"""Which way the network goes from here to another host: the kernel's routing table answers, nothing is sent."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import psutil
+
+from ascendtune.core.errors import MachineError
+
+
+def source_address(target: str) -> str:
+    """The address of this machine that packets to `target`, a name or an address, would carry.
+
+    Raises:
+        MachineError: the name does not resolve, or no route leads there.
+    """
+    try:
+        family, _, _, _, place = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # Connecting a datagram socket only asks for the route.
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise MachineError(
+            f"{socket.gethostname()} knows no way to {target}: {error.strerror or error}",
+            remedy="name the host by an address that every node reaches, or add it to DNS or /etc/hosts on each",
+        ) from error
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has `address`, as "eth0"; None when none here has."""
+    wanted = ipaddress.ip_address(address)
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family in (socket.AF_INET, socket.AF_INET6):
+                # An IPv6 address is written with its zone, "fe80::1%eth0".
+                if ipaddress.ip_address(entry.address.partition("%")[0]) == wanted:
+                    return name
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `address` means the machine itself, whoever says it."""
+    return ipaddress.ip_address(address).is_loopback

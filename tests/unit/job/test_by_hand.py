@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.job.by_hand import place_by_hand
+from ascendtune.job.spec import ALONE, Place
+
+GIVEN = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_without_nnodes_a_node_is_alone() -> None:
+    assert place_by_hand({"MASTER_ADDR": "node0", "NODE_RANK": "7"}) == ALONE
+    assert place_by_hand({"NNODES": "1"}) == ALONE
+
+
+def test_the_usual_variables_give_the_place_and_the_way() -> None:
+    assert place_by_hand(GIVEN) == Place(2, 1, "127.0.0.1", 29500, "127.0.0.1", "lo")
+
+
+@pytest.mark.parametrize("name", ["NODE_RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_missing_variable_is_named(name: str) -> None:
+    with pytest.raises(InputError, match=f"and {name} is not set"):
+        place_by_hand({key: value for key, value in GIVEN.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("NODE_RANK", "2"), ("NODE_RANK", "-1"), ("NNODES", "two"), ("MASTER_PORT", "0")]
+)
+def test_a_number_out_of_range_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InputError, match=f"{name}={value} is not a number from"):
+        place_by_hand(GIVEN | {name: value})
+
+
+def test_a_master_that_has_no_address_is_refused() -> None:
+    with pytest.raises(MachineError, match=r"knows no way to nowhere\.invalid"):
+        place_by_hand(GIVEN | {"MASTER_ADDR": "nowhere.invalid"})
