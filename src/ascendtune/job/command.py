@@ -24,14 +24,14 @@ def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list
         InputError: MASTER_PORT is not a port.
         MachineError: MASTER_PORT is taken.
     """
-    if spec.nproc == 1 and place.is_alone:
+    if spec.nproc == 1 and place.is_alone and not spec.is_foreign:
         return list(spec.argv)
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nproc-per-node", str(spec.nproc)),
         *("--max-restarts", "0"),
         *(_on_this_node(env) if place.is_alone else _among_nodes(place)),
-        *("--module", "ascendtune.job.rank", str(spec.logs)),
+        *("--module", "ascendtune.job.rank", *(("--all",) if spec.is_foreign else ()), str(spec.logs)),
         *spec.argv,
     ]
 

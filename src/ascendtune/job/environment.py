@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from ascendtune.job.spec import ALONE, JobSpec, Place
 from ascendtune.machine.visible import VARIABLES
 
+MARK = "ASCENDTUNE_JOB"
+"""Carries the job's id into every process of the job, so that none is lost when its parents are gone."""
+
 _NPU = {
     # Level 2 of the dispatch queue also overlaps workspace allocation; runs are often bound by the host.
     "TASK_QUEUE_ENABLE": "2",
@@ -32,7 +35,8 @@ def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Pl
     if spec.device_ids is not None and spec.kind in VARIABLES:
         chosen[VARIABLES[spec.kind]] = ",".join(spec.device_ids)
     inherited = {name: value for name, value in user.items() if name not in _PLACES}
-    return {**defaults(spec, inherited, cores=cores, place=place), **inherited, **chosen, **spec.variables}
+    chosen |= {**spec.variables, MARK: spec.id}
+    return {**defaults(spec, inherited, cores=cores, place=place), **inherited, **chosen}
 
 
 def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place = ALONE) -> dict[str, str]:

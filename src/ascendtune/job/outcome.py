@@ -69,9 +69,10 @@ def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked:
     if asked:
         close(run_dir, "stopped", None)
         return Outcome(128 + asked)
-    error = _seen(ending, run_dir / "log")
+    error, code = _seen(ending, run_dir / "log")
     close(run_dir, "failed", error)
-    return Outcome(error.exit_code, error)
+    # Whoever keeps no run.json speaks by the exit code alone.
+    return Outcome(error.exit_code if record else code, error)
 
 
 def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
@@ -87,20 +88,27 @@ def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
     return Outcome(code, error, cause["what"])
 
 
-def _seen(ending: Ending, logs: Path) -> AscendtuneError:
+def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
+    """What happened, and the exit code of the process to which it happened, as a shell would tell it."""
     at = f" on {ending.host}" if ending.host else ""
     if ending.launcher_log is None:
-        return _death("the worker", ending.exit_code, logs)
+        return _death("the worker", ending.exit_code, logs), _as_of_a_shell(ending.exit_code)
     said = _said(ending.launcher_log, ending.said_before)
     roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
     if not roots:
-        return FoundWrong(
+        error = FoundWrong(
             f"the processes{at} could not be started or lost each other",
             remedy="look at what torchrun says",
             where=ending.launcher_log,
         )
+        return error, error.exit_code
     rank, code = int(roots[0][0]), int(roots[0][1])
-    return _death(f"rank {rank}{at}", code, logs / f"rank_{rank}.log" if rank else ending.launcher_log)
+    log = logs / f"rank_{rank}.log"
+    return _death(f"rank {rank}{at}", code, log if log.exists() else ending.launcher_log), _as_of_a_shell(code)
+
+
+def _as_of_a_shell(code: int) -> int:
+    return 128 - code if code < 0 else code
 
 
 def _death(who: str, code: int, where: Path) -> AscendtuneError:

@@ -1,9 +1,9 @@
 """Runs inside each process that torchrun starts: puts its output where it belongs, then becomes the program.
 
-    python -m ascendtune.job.rank LOG_DIRECTORY PROGRAM ARGUMENT…
+    python -m ascendtune.job.rank [--all] LOG_DIRECTORY PROGRAM ARGUMENT…
 
 Rank 0 speaks to the user; torchrun hands it the user's stderr as descriptor 0, because torchrun's own descriptor 2 goes
-to launcher.log. Every other rank writes to rank_N.log.
+to launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def main(log_directory: str, *program: str) -> None:
+def main(*arguments: str) -> None:
+    keeps_all = arguments[0] == "--all"
+    log_directory, *program = arguments[keeps_all:]
     rank = int(os.environ["RANK"])
-    if rank == 0:
+    if rank == 0 and not keeps_all:
         os.dup2(0, 2)
     else:
         log = os.open(Path(log_directory) / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

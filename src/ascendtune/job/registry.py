@@ -1,85 +1,239 @@
-"""Which jobs did this user start on this machine? One JSON file per job, written when it starts."""
+"""Which jobs did this user start, and what has become of them? One JSON file per job, written when it starts.
+
+Beside `ID.json` may stand a directory `ID`, for a job that has no run directory to keep its logs in.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import psutil
-
-from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core import procfs
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import write_json
 from ascendtune.core.places import require_writable_place, state_directory
+from ascendtune.core.rundir import RunDir
 from ascendtune.job.spec import JobSpec
 
+State = Literal["running", "ended", "lost", "unknown"]
+"""`lost`: its process has gone, and nobody noted how it ended. `unknown`: it is on another machine."""
+
 _KEPT_SECONDS = 14 * 24 * 3600
+_KEPT_UNKNOWN_SECONDS = 90 * 24 * 3600
 
 
-def register(spec: JobSpec, argv: list[str]) -> Path:
-    """Note that this process is (or is about to become) the job; returns its file.
+@dataclass(frozen=True)
+class Job:
+    """What was noted when a job started, and how it ended, where that is known."""
 
-    The pid alone would not do: pids are used again. With the time at which the process started they are unique.
+    id: str
+    pid: int
+    """Of the process that started the others, or of the only one."""
+    start_ticks: int
+    """When that process started, in clock ticks since boot: with `pid`, `boot_id` and `pid_namespace` unique."""
+    boot_id: str
+    pid_namespace: str
+    host: str
+    hosts: tuple[str, ...]
+    """Where its processes run; `host` is where the first of them does."""
+    session: int
+    process_group: int
+    uid: int
+    run_dir: Path
+    argv: tuple[str, ...]
+    nproc: int
+    kind: str
+    device_ids: tuple[str, ...] | None
+    watched: bool
+    """A process stays beside the workers and notes the end; without it, the run directory tells."""
+    log_sizes: dict[str, int]
+    """How long the logs were before: what stands there is of earlier attempts."""
+    started: float
+    """Seconds since the epoch, as `ended`."""
+    ended: float | None = None
+    exit_code: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition("-")[0]
+
+    @property
+    def logs(self) -> Path:
+        return self.run_dir / "log"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "run_dir": str(self.run_dir)}
+
+
+def directory_of(job_id: str) -> Path:
+    """Where a job without a run directory keeps its logs; it goes when the job is forgotten."""
+    return _directory() / job_id
+
+
+def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequence[str] = ()) -> Job:
+    """Note that this process is (or is about to become) the job.
+
+    Args:
+        watched: this process stays, and calls `close` at the end.
+        hosts: where the processes run, when that is not this machine alone.
+
+    Raises:
+        MachineError: the registry cannot be written.
     """
     directory = _directory()
-    started = time.time()
-    path = directory / f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}-{os.getpid()}.json"
     require_writable_place(directory, "XDG_STATE_HOME")
     with translated_disk_errors(directory, "registering the job"):
         directory.mkdir(parents=True, exist_ok=True)
     _forget_old(directory)
-    record = {
-        "pid": os.getpid(),
-        "process_started": psutil.Process().create_time(),
-        "host": socket.gethostname(),
-        "started": started,
-        "run_dir": str(spec.run_dir.resolve()),
-        "argv": argv,
-        "nproc": spec.nproc,
-        "kind": spec.kind,
-        "device_ids": list(spec.device_ids) if spec.device_ids is not None else None,
-        "state": "running",
-    }
-    write_json(path, record)
-    return path
+    this = procfs.stat_of(os.getpid())
+    assert this is not None
+    job = Job(
+        id=spec.id,
+        pid=this.pid,
+        start_ticks=this.start_ticks,
+        boot_id=procfs.boot_id(),
+        pid_namespace=procfs.pid_namespace(),
+        host=socket.gethostname(),
+        hosts=tuple(hosts) or (socket.gethostname(),),
+        session=this.session,
+        process_group=this.process_group,
+        uid=os.getuid(),
+        run_dir=spec.run_dir.resolve(),
+        argv=tuple(argv),
+        nproc=spec.nproc,
+        kind=spec.kind,
+        device_ids=spec.device_ids,
+        watched=watched,
+        log_sizes={path.name: path.stat().st_size for path in spec.logs.glob("*.log")},
+        started=time.time(),
+    )
+    _write(job)
+    return job
 
 
-def close(path: Path, exit_code: int) -> None:
-    """Note how the job ended. A process that became its only worker cannot do this: ask `is_alive`."""
-    with suppress(FileNotFoundError):
-        record = json.loads(path.read_text())
-        write_json(path, {**record, "state": "ended", "ended": time.time(), "exit_code": exit_code})
+def close(job: Job, exit_code: int) -> None:
+    """Note how the job ended."""
+    if _path(job.id).exists():
+        _write(replace(job, ended=time.time(), exit_code=exit_code))
 
 
-def jobs() -> Iterator[dict[str, Any]]:
-    """All records, oldest first; damaged files are skipped."""
-    for path in sorted(_directory().glob("*.json")):
-        with suppress(ValueError, FileNotFoundError):
-            yield json.loads(path.read_text())
+def jobs() -> Iterator[Job]:
+    """All jobs, oldest first; damaged files are skipped."""
+    read = (_read(path) for path in _directory().glob("*.json"))
+    yield from sorted((job for job in read if job is not None), key=lambda job: job.started)
 
 
-def is_alive(record: dict[str, Any]) -> bool:
-    """Whether the job's process runs on this machine."""
-    if record["host"] != socket.gethostname():
+def find(text: str) -> Job:
+    """The job that `text` means: its id, its last four letters, or the beginning of either.
+
+    Where several fit and one of them runs, it is that one.
+
+    Raises:
+        InputError: none fits, or several do.
+    """
+    known = list(jobs())
+    fitting = [job for job in known if job.id == text] or [
+        job for job in known if text and (job.id.startswith(text) or job.id.rpartition("-")[2].startswith(text))
+    ]
+    if len(fitting) > 1:
+        fitting = [job for job in fitting if state_of(job) == "running"] or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise InputError(f"there is no job '{text}'", remedy="`ascendtune jobs list --all` shows them")
+    named = ", ".join(job.id for job in fitting[-5:])
+    raise InputError(f"'{text}' may be any of {len(fitting)} jobs: {named}", remedy="write more of the id")
+
+
+def state_of(job: Job) -> State:
+    """What has become of the job, now."""
+    if job.ended is not None:
+        return "ended"
+    alive = is_alive(job)
+    if alive is None:
+        return "unknown"
+    return "running" if alive else "lost"
+
+
+def is_alive(job: Job) -> bool | None:
+    """Whether the job's process runs; None when its pids mean nothing here: another machine, another container."""
+    if job.host != socket.gethostname():
+        return None
+    if job.boot_id != procfs.boot_id():
         return False
-    with suppress(psutil.NoSuchProcess):
-        # Both times are read from the same clock tick counter; they differ by rounding at most.
-        return abs(psutil.Process(record["pid"]).create_time() - float(record["process_started"])) < 0.05
-    return False
+    if job.pid_namespace != procfs.pid_namespace():
+        return None
+    stat = procfs.stat_of(job.pid)
+    return stat is not None and stat.start_ticks == job.start_ticks
 
 
 def _directory() -> Path:
     return state_directory() / "jobs"
 
 
+def _path(job_id: str) -> Path:
+    return _directory() / f"{job_id}.json"
+
+
+def _write(job: Job) -> None:
+    write_json(_path(job.id), job.as_json())
+
+
+def _read(path: Path) -> Job | None:
+    try:
+        content = json.loads(path.read_text())
+        known = {field.name: content[field.name] for field in fields(Job) if field.name in content}
+        for name in ("hosts", "argv", "device_ids"):
+            known[name] = None if known[name] is None else tuple(known[name])
+        return _with_its_end(Job(**{**known, "run_dir": Path(known["run_dir"])}))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _with_its_end(job: Job) -> Job:
+    """What a worker without a watcher wrote about its end into the run directory."""
+    if job.watched or job.ended is not None or is_alive(job):
+        return job
+    record = _record_of(job)
+    attempts = record.get("attempts") or []
+    mine = [each for each in attempts if each.get("pid") == job.pid and each.get("started", 0) >= job.started]
+    if not mine or mine[-1].get("ended") is None:
+        return job
+    last = mine[-1]
+    code = 0 if last.get("state") == "finished" else None
+    if code is None and last is attempts[-1]:
+        code = (record.get("exit_cause") or {}).get("exit_code")
+    return replace(job, ended=last["ended"], exit_code=code)
+
+
+def _record_of(job: Job) -> dict[str, Any]:
+    run = RunDir(job.run_dir)
+    try:
+        return run.read() if run.run_json.is_file() else {}
+    except MachineError:
+        # One damaged run must not hide the others.
+        return {}
+
+
 def _forget_old(directory: Path) -> None:
     for path in directory.glob("*.json"):
-        with suppress(OSError, ValueError):
-            is_old = time.time() - path.stat().st_mtime > _KEPT_SECONDS
-            if is_old and not is_alive(json.loads(path.read_text())):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _KEPT_SECONDS and _is_over(_read(path)):
                 path.unlink()
+                (directory / f"{path.stem}.stopping").unlink(missing_ok=True)
+                shutil.rmtree(directory / path.stem, ignore_errors=True)
+
+
+def _is_over(job: Job | None) -> bool:
+    """Of a job on another machine nobody here knows; one that never noted its end is given a quarter of a year."""
+    if job is None or (state := state_of(job)) in ("ended", "lost"):
+        return True
+    return state == "unknown" and time.time() - job.started > _KEPT_UNKNOWN_SECONDS

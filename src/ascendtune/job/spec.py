@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,15 @@ class JobSpec:
     """What the program is told by its environment, whatever the user has set."""
     max_restarts: int = 0
     """How often a job that failed is started again, from its newest checkpoint."""
+    is_foreign: bool = False
+    """The program is not ours: all its output is kept as rank_N.log, rank 0's too, and one process alone is given
+    torchrun's variables like one of several."""
+    id: str = ""
+    """What the job is called by, on every node; made from the run directory's name where none is given."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", new_id(self.run_dir.name))
 
     @property
     def logs(self) -> Path:
@@ -57,3 +68,12 @@ class Place:
 
 
 ALONE = Place()
+
+_SUFFIX_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+_SUFFIX_LENGTH = 4
+
+
+def new_id(name: str) -> str:
+    """An id that no other job on any machine has: a name, a hyphen and four random letters."""
+    plain = re.sub(r"[^\w.]+", "-", name)[:60].strip("-.") or "job"
+    return f"{plain}-{''.join(secrets.choice(_SUFFIX_LETTERS) for _ in range(_SUFFIX_LENGTH))}"

@@ -6,13 +6,19 @@ from typing import Any
 from ascendtune.job.environment import defaults, environment
 from ascendtune.job.spec import JobSpec, Place
 
+MARK = {"ASCENDTUNE_JOB": "r-1"}
+
 
 def _spec(**changes: Any) -> JobSpec:
-    return JobSpec(**{"argv": ("x",), "run_dir": Path("r"), "nproc": 1, "kind": "cpu", **changes})
+    return JobSpec(**{"argv": ("x",), "run_dir": Path("r"), "nproc": 1, "kind": "cpu", "id": "r-1", **changes})
 
 
 def test_one_process_on_the_cpu_keeps_all_threads() -> None:
-    assert environment(_spec(), {"PATH": "/bin"}, cores=8) == {"PATH": "/bin"}
+    assert environment(_spec(), {"PATH": "/bin"}, cores=8) == {"PATH": "/bin", **MARK}
+
+
+def test_the_mark_is_of_this_job_also_inside_another() -> None:
+    assert environment(_spec(), {"ASCENDTUNE_JOB": "outer-1"}, cores=8) == MARK
 
 
 def test_several_processes_share_the_cores() -> None:
@@ -51,17 +57,17 @@ def test_every_library_takes_the_interface_that_leads_to_the_master() -> None:
 
 def test_ascend_defaults_are_for_ascend_only() -> None:
     assert environment(_spec(kind="npu"), {}, cores=8)["TASK_QUEUE_ENABLE"] == "2"
-    assert environment(_spec(kind="cuda"), {}, cores=8) == {}
+    assert environment(_spec(kind="cuda"), {}, cores=8) == MARK
 
 
 def test_chosen_devices_limit_what_the_children_see() -> None:
     user = {"ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3"}
     assert environment(_spec(kind="npu", device_ids=("1", "3")), user, cores=8)["ASCEND_RT_VISIBLE_DEVICES"] == "1,3"
-    assert environment(_spec(kind="cuda", device_ids=("1",)), {}, cores=8) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert environment(_spec(kind="cuda", device_ids=("1",)), {}, cores=8) == {"CUDA_VISIBLE_DEVICES": "1", **MARK}
 
 
 def test_a_rank_of_another_job_is_not_inherited() -> None:
-    assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == {}
+    assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == MARK
 
 
 def test_what_the_job_is_told_wins() -> None:
@@ -69,4 +75,5 @@ def test_what_the_job_is_told_wins() -> None:
     assert environment(spec, {"TORCH_TRANSFER_TO_NPU": "0", "A": "b"}, cores=8) == {
         "TORCH_TRANSFER_TO_NPU": "1",
         "A": "b",
+        **MARK,
     }

@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.spec import JobSpec
 
 SPEC = JobSpec(("program", "run"), Path("runs/a"), nproc=2, kind="cpu")
+MONTH_SECONDS = 30 * 86400
 
 
 @pytest.fixture(autouse=True)
@@ -20,37 +23,95 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ascendtune" / "jobs"
 
 
+def _registered(name: str = "runs/a", *, watched: bool = True) -> registry.Job:
+    return registry.register(JobSpec(("program",), Path(name), nproc=2, kind="cpu"), ["torchrun"], watched=watched)
+
+
+def _noted(job: registry.Job, state: Path) -> None:
+    """Write what another process, or another machine, would have written."""
+    (state / f"{job.id}.json").write_text(json.dumps(job.as_json()))
+
+
 def test_a_job_is_registered_and_closed() -> None:
-    path = registry.register(SPEC, ["torchrun"])
-    (record,) = registry.jobs()
-    assert record["run_dir"] == str(Path("runs/a").resolve()) and record["argv"] == ["torchrun"]
-    assert record["state"] == "running" and registry.is_alive(record)
-    registry.close(path, 3)
-    (record,) = registry.jobs()
-    assert (record["state"], record["exit_code"]) == ("ended", 3)
+    job = registry.register(SPEC, ["torchrun"], watched=True)
+    assert list(registry.jobs()) == [job]
+    assert job.run_dir == Path("runs/a").resolve() and job.argv == ("torchrun",) and job.uid == os.getuid()
+    assert registry.state_of(job) == "running" and registry.is_alive(job)
+    registry.close(job, 3)
+    (ended,) = registry.jobs()
+    assert (registry.state_of(ended), ended.exit_code) == ("ended", 3)
+    assert ended.ended is not None and ended.ended >= job.started
 
 
 def test_another_process_with_the_same_pid_is_not_the_job() -> None:
-    registry.register(SPEC, [])
-    (record,) = registry.jobs()
-    assert not registry.is_alive({**record, "process_started": record["process_started"] - 100})
-    assert not registry.is_alive({**record, "host": "elsewhere"})
+    job = _registered()
+    assert registry.state_of(replace(job, start_ticks=job.start_ticks - 1)) == "lost"
+    assert registry.state_of(replace(job, boot_id="before the machine was started")) == "lost"
 
 
-def test_old_ended_jobs_are_forgotten_and_damaged_files_ignored(state: Path) -> None:
-    state.mkdir(parents=True)
-    old = state / "20200101-000000-1.json"
-    old.write_text(json.dumps({"host": "elsewhere", "pid": 1, "process_started": 0}))
-    month_ago = time.time() - 30 * 86400
-    os.utime(old, (month_ago, month_ago))
-    (state / "20200101-000000-2.json").write_text("{")
-    registry.register(SPEC, [])
-    assert not old.exists()
+def test_a_pid_of_another_machine_or_container_means_nothing_here() -> None:
+    job = _registered()
+    for elsewhere in (replace(job, host="elsewhere"), replace(job, pid_namespace="pid:[1]")):
+        assert registry.is_alive(elsewhere) is None and registry.state_of(elsewhere) == "unknown"
+
+
+def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path: Path, state: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    job = _registered(str(run), watched=False)
+    run.begin_attempt({})
+    _noted(replace(job, start_ticks=1), state)
+    assert registry.state_of(registry.find(job.id)) == "lost"
+    run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "", "exit_code": 1, "rank": 0})
+    assert (registry.find(job.id).exit_code, registry.state_of(registry.find(job.id))) == (1, "ended")
+    run.begin_attempt({})
+    run.end_attempt("finished")
+    assert registry.find(job.id).exit_code == 0
+    run.run_json.write_text("{")
+    assert registry.state_of(registry.find(job.id)) == "lost"
+
+
+def test_a_job_is_found_by_what_people_type() -> None:
+    first, second = _registered("runs/a"), _registered("runs/ab")
+    assert first.name == "a" and second.name == "ab"
+    assert registry.find(second.id) == registry.find("ab") == registry.find(second.id[-4:]) == second
+    assert registry.find("a-") == first
+    with pytest.raises(InputError, match=r"'a' may be any of 2 jobs: a-.{4}, ab-"):
+        registry.find("a")
+    registry.close(first, 0)
+    assert registry.find("a") == second, "of several it is the one that runs"
+    for nothing in ("", "zzzzz", "../a"):
+        with pytest.raises(InputError, match="there is no job"):
+            registry.find(nothing)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("runs/阿里 2", "阿里-2-"), ("..", "job-"), ("x" * 200, "x" * 60 + "-")])
+def test_any_name_makes_an_id_that_is_a_file_name(name: str, begins: str) -> None:
+    assert _registered(name).id.startswith(begins)
     assert len(list(registry.jobs())) == 1
+
+
+def test_old_jobs_that_are_over_are_forgotten_and_damaged_files_ignored(state: Path) -> None:
+    ended, running, elsewhere = _registered("ended"), _registered("running"), _registered("elsewhere")
+    registry.close(ended, 0)
+    registry.directory_of(ended.id).mkdir()
+    _noted(replace(elsewhere, host="elsewhere"), state)
+    (state / "damaged.json").write_text("{")
+    (state / "older.json").write_text('{"pid": 1, "hosts": []}')
+    month_ago = time.time() - MONTH_SECONDS
+    for path in state.glob("*.json"):
+        os.utime(path, (month_ago, month_ago))
+    new = _registered("new")
+    assert {job.id for job in registry.jobs()} == {running.id, elsewhere.id, new.id}
+    assert len(list(state.iterdir())) == 3
+    _noted(replace(elsewhere, host="elsewhere", started=time.time() - 4 * MONTH_SECONDS), state)
+    os.utime(state / f"{elsewhere.id}.json", (month_ago, month_ago))
+    _registered("newer")
+    assert elsewhere.id not in {job.id for job in registry.jobs()}
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(MachineError, match="looking for a place to write"):
-        registry.register(SPEC, [])
+        registry.register(SPEC, [], watched=True)

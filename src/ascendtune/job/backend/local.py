@@ -34,14 +34,15 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
     """
     argv = command(spec, os.environ, place)
     env = environment(spec, os.environ, cores=cpu_count(), place=place)
-    entry = registry.register(spec, argv)
-    if argv == list(spec.argv) and not spec.max_restarts:
+    becomes_program = argv == list(spec.argv) and not spec.max_restarts
+    job = registry.register(spec, argv, watched=not becomes_program)
+    if becomes_program:
         process.replace(argv, env)
     with Asked() as asked:
         result = with_restarts(
             spec, lambda: _attempt(spec, place, argv, env, asked), may_go_on=lambda: asked.first is None
         )
-    registry.close(entry, result.exit_code)
+    registry.close(job, result.exit_code)
     return result
 
 

@@ -1,0 +1,120 @@
+"""What Linux tells about processes under /proc: who they are, whose they are, what they hold.
+
+A pid alone names nobody: pids are used again. A pid with the time at which its process started does, as long as the
+machine runs. That time is read in clock ticks since boot; as a date it would move whenever the clock is set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A process that lives. `start_ticks`: when it started, in clock ticks since boot."""
+
+    pid: int
+    name: str
+    state: str
+    """The kernel's letter: R runs, S sleeps, D waits in the kernel and cannot be killed, T is stopped."""
+    parent: int
+    process_group: int
+    session: int
+    start_ticks: int
+
+    @property
+    def age_seconds(self) -> float:
+        uptime = float((_PROC / "uptime").read_text().split()[0])
+        return max(0.0, uptime - self.start_ticks / _TICKS_PER_SECOND)
+
+
+def stat_of(pid: int) -> Stat | None:
+    """The process `pid`, or None when there is none. A zombie is none: it has ended, and nobody asked for its code."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name may hold spaces and parentheses; the last one closes it.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if fields[0] in "ZX":
+        return None
+    return Stat(
+        pid=pid,
+        name=head.partition("(")[2],
+        state=fields[0],
+        parent=int(fields[1]),
+        process_group=int(fields[2]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def stats() -> Iterator[Stat]:
+    """Every process that can be seen from here."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (stat := stat_of(int(entry.name))):
+            yield stat
+
+
+def owner_of(pid: int) -> int | None:
+    """The user id of a process; None when it has ended, or acts for another user than the one who started it."""
+    # The owner of /proc/PID would not do: it is root for every process that has changed its user.
+    with suppress(OSError):
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+        if found := re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE):
+            return int(found[1]) if found[1] == found[2] else None
+    return None
+
+
+def command_of(pid: int) -> str:
+    """The command line, words joined by spaces; the name in brackets where there is none."""
+    with suppress(OSError):
+        words = (_PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        return words or f"[{(_PROC / str(pid) / 'comm').read_text().strip()}]"
+    return "-"
+
+
+def environment_of(pid: int) -> Mapping[str, str]:
+    """The environment with which a process was started; empty where this user may not read it."""
+    try:
+        content = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.decode(errors="replace").partition("=") for entry in content.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def open_files(pid: int) -> frozenset[str]:
+    """What the file descriptors of a process lead to; empty where this user may not look."""
+    found = set()
+    with suppress(OSError):
+        for descriptor in (_PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(descriptor.readlink()))
+    return frozenset(found)
+
+
+def is_service(pid: int) -> bool:
+    """Whether systemd keeps the process as a service of the machine: its parent is not gone, it never had another."""
+    with suppress(OSError):
+        return "/system.slice/" in (_PROC / str(pid) / "cgroup").read_text()
+    return False
+
+
+def boot_id() -> str:
+    """Another one after every start of the machine."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def pid_namespace() -> str:
+    """What pids are counted in; a container usually has one of its own."""
+    return str((_PROC / "self/ns/pid").readlink())

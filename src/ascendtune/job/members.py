@@ -1,0 +1,86 @@
+"""Which processes belong to a job? Those below the one that started them, and those that carry its mark.
+
+Every process of a job has the variable ASCENDTUNE_JOB in its environment, so that it can be told from others when its
+parents have gone. The mark alone is not believed: the process must be this user's, and younger than the job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from ascendtune.core import procfs
+from ascendtune.job.environment import MARK
+from ascendtune.job.registry import Job, is_alive
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A process that carries the mark of a job."""
+
+    stat: procfs.Stat
+    job_id: str
+
+
+def marked() -> Iterator[Marked]:
+    """This user's processes with the mark of any job."""
+    for stat in procfs.stats():
+        if procfs.owner_of(stat.pid) == os.getuid() and (job_id := procfs.environment_of(stat.pid).get(MARK)):
+            yield Marked(stat, job_id)
+
+
+def driver_of(job: Job) -> procfs.Stat | None:
+    """The process that the registry names, as long as it runs; a later process with its pid is not it."""
+    return procfs.stat_of(job.pid) if is_alive(job) else None
+
+
+def members_of(job: Job) -> list[procfs.Stat]:
+    """The processes of the job on this machine, oldest first; none where its pids mean nothing here.
+
+    A process that was started by one of another job's is that job's, whoever started the other job.
+    """
+    if is_alive(job) is None:
+        return []
+    driver = driver_of(job)
+    there = {stat.pid: stat for stat in procfs.stats()}
+    mine = {driver.pid} if driver else set()
+    for stat in there.values():
+        if stat.start_ticks >= job.start_ticks and procfs.environment_of(stat.pid).get(MARK) == job.id:
+            mine.add(stat.pid)
+    if driver:
+        mine |= {pid for pid in _below(driver.pid, there) if procfs.environment_of(pid).get(MARK, job.id) == job.id}
+    ours = (there[pid] for pid in mine if pid in there and procfs.owner_of(pid) == job.uid)
+    return sorted(ours, key=lambda stat: stat.start_ticks)
+
+
+def handle(stat: procfs.Stat) -> psutil.Process | None:
+    """What a signal can be sent through: it refuses when another process has the pid by now. None when it is gone."""
+    try:
+        process = psutil.Process(stat.pid)
+    except psutil.NoSuchProcess:
+        return None
+    # Looked at after psutil did: whatever it has hold of is no younger than what is found now.
+    return process if still_there([stat]) else None
+
+
+def still_there(stats: Iterable[procfs.Stat]) -> list[procfs.Stat]:
+    """Those that have not ended, as they are now."""
+    now = ((stat, procfs.stat_of(stat.pid)) for stat in stats)
+    return [current for stat, current in now if current is not None and current.start_ticks == stat.start_ticks]
+
+
+def _below(root: int, there: dict[int, procfs.Stat]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for stat in there.values():
+        children.setdefault(stat.parent, []).append(stat.pid)
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                waiting.append(pid)
+    return found
