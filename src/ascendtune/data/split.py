@@ -35,7 +35,8 @@ def tokenize_texts(
 
     A text begins with what the tokenizer itself puts before a text (BOS, or nothing) and ends with EOS. One that is
     longer than `max_length` is split into rows of that length one after the other, of which the last one ends with EOS;
-    `drop` and `fail` leave it out and list it in the outcome.
+    `drop` and `fail` leave it out and list it in the outcome. Rows of two cannot give a last single token any company:
+    it is cut off and counted.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -99,7 +100,7 @@ class _Job:
             pieces = self._pieces(number, len(ids), total)
             if pieces:
                 offsets += [len(tokens) + end for end in pieces]
-                tokens += ids
+                tokens += ids[: pieces[-1]]
         input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
         labels: Int32 = input_ids
         writer.write(input_ids, labels, where)
@@ -117,9 +118,14 @@ class _Job:
             total.dropped.append((number, NOTHING_TO_LEARN, f"{length:,} tokens"))
             return []
         ends = [*range(most, length, most), length]
-        if length % most == 1 and most > 2:
-            # A row of one token would teach nothing: it gets the last one of the row before.
-            ends[-2] -= 1
+        if length % most == 1:
+            # A row of one token would teach nothing.
+            if most > 2:
+                ends[-2] -= 1
+            else:
+                ends.pop()
+                total.truncated_rows += 1
+                total.truncated_tokens += 1
         total.rows += 1
         if len(ends) > 1:
             total.split_rows += 1

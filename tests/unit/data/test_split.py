@@ -66,6 +66,13 @@ def test_nothing_is_lost_and_every_row_teaches(
     assert outcome.rows == len(texts)
 
 
+def test_rows_of_two_leave_no_token_alone(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    # With EOS two and three tokens.
+    outcome, dataset = run([" cat", " cat cat"], tokenizer, tmp_path / "o", max_length=2)
+    assert dataset.lengths.tolist() == [2, 2] and dataset.label_counts.tolist() == [1, 1]
+    assert (outcome.rows, outcome.tokens, outcome.truncated_rows, outcome.truncated_tokens) == (2, 4, 1, 1)
+
+
 @pytest.mark.parametrize("choice", ["drop", "fail"])
 def test_long_texts_can_be_left_out(choice: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     outcome, dataset = run(["cat", "cat " * 90], tokenizer, tmp_path / "o", on_long_row=choice)
