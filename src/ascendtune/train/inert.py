@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ascendtune.train.recipe import Recipe
 
+_NO_TURNS = "texts of stage pretrain have no turns"
+
 
 def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
     """A sentence for every key that was given and has no effect.
@@ -15,13 +17,22 @@ def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
         origins: where each key's value came from, as `Recipe.load_with_origins` says it.
     """
     given = [key for key, origin in origins.items() if origin != "default"]
-    return [
-        f"{key} has no effect: {reason} ({origins[key]})"
+    found = [
+        (key, reason, origins[key])
         for prefix, is_inert, reason in _rules(recipe)
         if is_inert
         for key in given
         if key.startswith(prefix)
     ]
+    if recipe.method.stage == "pretrain":
+        # Of a list only the whole has an origin.
+        found += [
+            (f"{name}[{number}].system", _NO_TURNS, origins[name])
+            for name, datasets in (("data.train", recipe.data.train), ("data.eval", recipe.data.eval))
+            for number, dataset in enumerate(datasets)
+            if dataset.system
+        ]
+    return [f"{key} has no effect: {reason} ({origin})" for key, reason, origin in found]
 
 
 def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
@@ -39,7 +50,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
         ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),
         ("method.reward.", stage != "reward", f"stage is {stage}"),
         ("method.preference.", stage != "preference", f"stage is {stage}"),
-        ("data.template", stage == "pretrain", "texts of stage pretrain have no turns"),
+        ("data.template", stage == "pretrain", _NO_TURNS),
         ("data.loss_on", stage == "pretrain", "stage pretrain learns everything"),
         ("data.loss_on", stage in ("reward", "preference"), "only the last answer counts here"),
         (

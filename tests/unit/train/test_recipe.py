@@ -64,3 +64,13 @@ def test_what_the_adapters_to_go_on_from_decide(path):
         path, ["method.tuner=lora", "method.lora.start_from=[a]", "method.lora.rank=4", "method.lora.dropout=0.1"]
     )
     assert [line.split()[0] for line in recipe.without_effect(origins)] == ["method.lora.rank"]
+
+
+def test_a_system_message_for_texts_without_turns_is_said(path):
+    datasets = "data.train=[{path: a.txt}, {path: b.txt, system: Be kind.}]"
+    recipe, origins = Recipe.load_with_origins(path, [datasets, "method.stage=pretrain"])
+    assert recipe.without_effect(origins) == [
+        f"data.train[1].system has no effect: texts of stage pretrain have no turns (command line '{datasets}')"
+    ]
+    recipe, origins = Recipe.load_with_origins(path, [datasets])
+    assert recipe.without_effect(origins) == []
