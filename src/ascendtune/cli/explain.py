@@ -20,7 +20,7 @@ def explain(
     ascendtune explain rank_*.log
     kubectl logs my-pod | ascendtune explain -
 
-    Exit code 0: no failure in the logs; 1: a cause or an unexplained failure.
+    Exit code 0: no failure in the logs, or a run that was asked to stop; 1: a cause or an unexplained failure.
     """
     import sys
 

@@ -34,6 +34,8 @@ class Explanation:
     scans: tuple[Scan, ...]
     run_cause: dict[str, Any] | None = None
     """`exit_cause` of run.json, where a run was asked about."""
+    stop: dict[str, Any] | None = None
+    """The same, of a run that ended because it was asked to."""
 
     @property
     def is_healthy(self) -> bool:
@@ -46,8 +48,10 @@ class Explanation:
     def headline(self) -> str:
         """One sentence: what, and on which rank."""
         first = self.verdict.first
+        if first is None and self.run_cause is not None:
+            return str(self.run_cause["what"]) + self._culprit()
         if first is None:
-            return str(self.run_cause["what"]) + self._culprit() if self.run_cause else "no failure was found"
+            return f"nothing went wrong: {self.stop['what']}" if self.stop else "no failure was found"
         if first.hit is not None:
             what = first.meaning
         elif first.trace is not None and first.trace.type:
@@ -94,6 +98,7 @@ class Explanation:
             "host": found.host,
             "memory": self.sums.as_json() if self.sums else None,
             "run_cause": self.run_cause,
+            "stop": self.stop,
             "echoes": [_event_json(event) for event in found.echoes],
             "notices": [_event_json(event) for event in found.notices],
             "sources": [{"name": scan.name, "lines": scan.lines, "bytes": scan.bytes} for scan in self.scans],
@@ -107,13 +112,15 @@ def explain(names: Sequence[str]) -> Explanation:
         InputError: a file cannot be read; a directory is no run.
     """
     cause: dict[str, Any] | None = None
+    stop: dict[str, Any] | None = None
     files: list[str] = []
     for name in names:
         if name != STDIN and Path(name).is_dir():
             run = RunDir.open(name)
             record = run.read()
-            if record["state"] == "finished":
-                # What its logs hold of earlier attempts did not end it.
+            if record["state"] in ("finished", "stopped"):
+                # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
+                stop = stop or (_as_asked(record.get("exit_cause")) if record["state"] == "stopped" else None)
                 continue
             cause = cause or record.get("exit_cause")
             files += sorted(str(path) for path in run.logs.glob("*.log"))
@@ -123,7 +130,15 @@ def explain(names: Sequence[str]) -> Explanation:
     found = _weighed(verdict(scans), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
-    return Explanation(found, scans, cause)
+    return Explanation(found, scans, cause, stop)
+
+
+def _as_asked(cause: dict[str, Any] | None) -> dict[str, Any]:
+    """Why a run stopped; a job that was ended before its workers could write has noted nothing."""
+    return cause or {
+        "what": "the run was asked to stop",
+        "remedy": "the same command goes on from its newest checkpoint",
+    }
 
 
 @cache

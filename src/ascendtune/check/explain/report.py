@@ -40,6 +40,8 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
     found, first = explanation.verdict, explanation.verdict.first
     yield "", explanation.headline()
     if first is None and explanation.run_cause is None:
+        if explanation.stop:
+            yield "do", str(explanation.stop["remedy"])
         yield from _read(explanation)
         return
     if first is not None and first.hit and first.hit.entry.kind == "consequence":

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,6 +181,28 @@ def test_a_run_that_finished_is_healthy_whatever_earlier_attempts_said(run: RunD
     run.end_attempt("finished")
 
     assert explain([str(run)]).is_healthy
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (
+            {"what": "stopped by SIGINT after step 2", "remedy": "go on", "exit_code": 130, "rank": 0},
+            "nothing went wrong: stopped by SIGINT after step 2",
+        ),
+        (None, "nothing went wrong: the run was asked to stop"),
+    ],
+)
+def test_a_stop_is_nothing_wrong(run: RunDir, cause: dict[str, Any] | None, said: str) -> None:
+    (run.logs / "launcher.log").write_text("ModuleNotFoundError: No module named 'deepspeed'\n")
+    run.end_attempt("stopped", cause)
+
+    explanation = explain([str(run)])
+
+    assert (explanation.is_healthy, explanation.headline()) == (True, said)
+    text = as_text(explanation, columns=None, paint=lambda text, name: text)
+    assert text.splitlines()[1].startswith("do")
+    assert json.loads(as_json(explanation))["exit_code"] == 0
 
 
 @pytest.mark.parametrize("unlike_first", [True, False])
