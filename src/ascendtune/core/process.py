@@ -6,11 +6,11 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import psutil
 
@@ -73,6 +73,25 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists") from error
 
 
+def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Start a child for what this process becomes: in a session and a directory of its own; it has our stderr alone.
+
+    Raises:
+        MachineError: it cannot be started.
+    """
+    try:
+        subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            cwd="/",
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists") from error
+
+
 class Child:
     """A child in a session of its own, so that the terminal's Ctrl-C reaches us alone and we pass it on once.
 
@@ -130,6 +149,76 @@ class Child:
         """Send `number` to the child alone."""
         if self._process.poll() is None:
             self._process.send_signal(number)
+
+
+class Dialogue:
+    """A child that is spoken to in lines, and answers in lines. It gets SIGTERM when this process dies."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Start `argv`, in a session of its own: the terminal's Ctrl-C reaches us alone.
+
+        Raises:
+            MachineError: the program does not exist or may not be executed.
+        """
+        self.argv = tuple(argv)
+        try:
+            self._process = subprocess.Popen(
+                list(argv),
+                env=env,
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                preexec_fn=_terminate_with_parent,
+            )
+        except OSError as error:
+            raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="install it") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def say(self, line: str) -> bool:
+        """Send a line; False when nobody reads any more."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def answers(self) -> Iterator[str]:
+        """Lines of its stdout, until it closes it."""
+        return self._lines(self._process.stdout)
+
+    def complaints(self) -> Iterator[str]:
+        """Lines of its stderr, until it closes it."""
+        return self._lines(self._process.stderr)
+
+    def hang_up(self) -> None:
+        """Close its stdin: we have nothing more to say."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+
+    def wait(self, timeout_seconds: float | None = None) -> int | None:
+        """The exit code, or None when the child still runs after `timeout_seconds`."""
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+
+    @staticmethod
+    def _lines(stream: IO[bytes] | None) -> Iterator[str]:
+        assert stream is not None
+        with suppress(OSError, ValueError):
+            for line in stream:
+                yield line.decode(errors="replace").rstrip("\r\n")
 
 
 _KILL_SECONDS = 1.0

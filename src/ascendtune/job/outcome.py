@@ -42,6 +42,8 @@ class Ending:
     """Length of `launcher_log` before this attempt, in bytes."""
     host: str | None = None
     """Named where there are several."""
+    lost: AscendtuneError | None = None
+    """Why nothing was heard of the node's end."""
 
 
 def record_of(run_dir: Path) -> dict[str, Any] | None:
@@ -62,9 +64,11 @@ def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked:
         return Outcome(0)
     record = record_of(run_dir)
     cause = record.get("exit_cause") if record and record != before else None
-    if cause:
+    # Ranks on other hosts are asked to stop when one host fails: that they did is not why the job ended.
+    is_echo = cause and cause["exit_code"] > 128 and ending.host and not asked
+    if cause and not is_echo:
         return _told(run_dir, cause)
-    if record and record != before and record.get("state") == "stopped":
+    if record and record != before and record.get("state") == "stopped" and not is_echo:
         return Outcome(128 + (asked or signal.SIGTERM))
     if asked:
         close(run_dir, "stopped", None)
@@ -91,6 +95,8 @@ def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
 def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
     """What happened, and the exit code of the process to which it happened, as a shell would tell it."""
     at = f" on {ending.host}" if ending.host else ""
+    if ending.lost is not None:
+        return ending.lost, ending.lost.exit_code
     if ending.launcher_log is None:
         return _death("the worker", ending.exit_code, logs), _as_of_a_shell(ending.exit_code)
     said = _said(ending.launcher_log, ending.said_before)
@@ -134,7 +140,7 @@ def _said(launcher_log: Path, said_before: int) -> str:
 def close(run_dir: Path, state: Any, error: AscendtuneError | None) -> None:
     """Note the end of an attempt whose workers could not: everything has ended, so nobody else writes run.json."""
     run = RunDir(run_dir)
-    if run.run_json.is_file() and run.read()["state"] in ("created", "running"):
+    if run.run_json.is_file() and run.read()["state"] in ("created", "running", "stopped"):
         run.end_attempt(state, _cause(error) if error else None)
 
 

@@ -7,8 +7,11 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ascendtune.machine.visible import Kind
+
+OnHang = Literal["warn", "restart", "stop"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class JobSpec:
     """What the program is told by its environment, whatever the user has set."""
     max_restarts: int = 0
     """How often a job that failed is started again, from its newest checkpoint."""
+    on_hang: OnHang = "warn"
+    """What happens when no rank gives a sign of life any more; programs that keep no heartbeat are left alone."""
     is_foreign: bool = False
     """The program is not ours: all its output is kept as rank_N.log, rank 0's too, and one process alone is given
     torchrun's variables like one of several."""
@@ -56,7 +61,7 @@ class Place:
     master_addr: str = "127.0.0.1"
     """Of node 0, as every node reaches it."""
     master_port: int = 0
-    """0: the operating system chooses, which only a job on one node can leave to it."""
+    """0: there is nobody to meet."""
     address: str | None = None
     """Of this node, as the others reach it; None on one node."""
     interface: str | None = None
@@ -64,7 +69,7 @@ class Place:
 
     @property
     def is_alone(self) -> bool:
-        return self.nnodes == 1
+        return self.master_port == 0
 
 
 ALONE = Place()

@@ -9,6 +9,8 @@ import psutil
 
 from ascendtune.core.errors import MachineError
 
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
 
 def source_address(target: str) -> str:
     """The address of this machine that packets to `target`, a name or an address, would carry.
@@ -33,11 +35,10 @@ def interface_of(address: str) -> str | None:
     """The network interface that has `address`, as "eth0"; None when none here has."""
     wanted = ipaddress.ip_address(address)
     for name, entries in psutil.net_if_addrs().items():
-        for entry in entries:
-            if entry.family in (socket.AF_INET, socket.AF_INET6):
-                # An IPv6 address is written with its zone, "fe80::1%eth0".
-                if ipaddress.ip_address(entry.address.partition("%")[0]) == wanted:
-                    return name
+        # An IPv6 address is written with its zone, "fe80::1%eth0".
+        written = (each.address.partition("%")[0] for each in entries if each.family in _FAMILIES)
+        if wanted in map(ipaddress.ip_address, written):
+            return name
     return None
 
 

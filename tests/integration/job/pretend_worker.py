@@ -22,16 +22,18 @@ if rank == 0:
     run.begin_attempt({})
 print(f"out {rank}", flush=True)
 print(f"err {rank} {sys.stderr.fileno()}", file=sys.stderr, flush=True)
+places = [os.environ.get(name, "-") for name in ("RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME")]
+(run.path / f"seen_{rank}").write_text(" ".join(places))
 (run.path / f"pid_{rank}").write_text(str(os.getpid()))
 
 if how == "fail" and rank == 1:
     time.sleep(0.5)
     run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "lower it", "exit_code": 1, "rank": 1})
     sys.exit(1)
-if how == "die-once":
+if how.endswith("-once"):
     # Each rank notes that it was here; the second time all of them finish.
     been = run.path / f"been_{rank}"
-    how = "finish" if been.exists() else "die"
+    how = "finish" if been.exists() else how.removesuffix("-once")
     been.touch()
 if how == "die" and rank == last:
     time.sleep(0.5)

@@ -32,13 +32,6 @@ sys.exit(result.exit_code)
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    run = RunDir(tmp_path / "run")
-    run.create("", {}, {})
-    return run
-
-
 def _start(run: RunDir, how: str, *, nproc: int = 2, max_restarts: int = 0) -> subprocess.Popen[str]:
     worker = Path(__file__).with_name("pretend_worker.py")
     return subprocess.Popen(

@@ -1,0 +1,102 @@
+"""Lines as they are appended to a file that somebody else writes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_BLOCK_BYTES = 64 * 1024
+
+
+class Tail:
+    """Reads on where it stopped, also when the file is cut, or replaced by another of its name.
+
+    Args:
+        begin: the first byte to read; by default the end that the file has now.
+    """
+
+    def __init__(self, path: Path, begin: int | None = None) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._rest = b""
+        self._position = _size(path) if begin is None else begin
+
+    def lines(self) -> list[str]:
+        """Complete lines since the last call, without their newlines."""
+        if self._file is None and not self._open():
+            return []
+        read = self._read()
+        if self._was_replaced() and self._open():
+            # What the old file still had has just been read.
+            self._position = 0
+            read += self._read()
+        *complete, self._rest = (self._rest + read).split(b"\n")
+        return [_text(line) for line in complete]
+
+    def rest(self) -> list[str]:
+        """The last line, which nobody has completed; nothing when there is none."""
+        rest, self._rest = self._rest, b""
+        return [_text(rest)] if rest else []
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> bool:
+        try:
+            file = self._path.open("rb")
+        except OSError:
+            return False
+        self.close()
+        self._file = file
+        return True
+
+    def _read(self) -> bytes:
+        assert self._file is not None
+        if os.fstat(self._file.fileno()).st_size < self._position:
+            self._position, self._rest = 0, b""
+        self._file.seek(self._position)
+        read = self._file.read()
+        self._position += len(read)
+        return read
+
+    def _was_replaced(self) -> bool:
+        assert self._file is not None
+        try:
+            there = self._path.stat()
+        except OSError:
+            return False
+        return not os.path.samestat(there, os.fstat(self._file.fileno()))
+
+
+def begin_of_last(path: Path, count: int, first: int = 0) -> int:
+    """Where the last `count` lines of a file begin, but not before the byte `first`."""
+    with suppress(OSError), path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        # The newline at the end completes the last line and begins none.
+        found = -1
+        while position > first:
+            size = min(_BLOCK_BYTES, position - first)
+            position -= size
+            file.seek(position)
+            block = file.read(size)
+            newlines = block.count(b"\n")
+            if found + newlines >= count:
+                kept = block.split(b"\n", found + newlines - count + 1)[-1]
+                return position + size - len(kept)
+            found += newlines
+    return first
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _text(line: bytes) -> str:
+    # A bar that draws over itself leaves its last state, as on a terminal.
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -1,0 +1,217 @@
+"""Jobs of several hosts, started and ended from one terminal."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.job import registry
+from ascendtune.job.asked import Asked
+from ascendtune.job.gather import Gathered, Wanted, gather
+from ascendtune.job.message import ALIVE, ALIVE_EVERY_SECONDS, error_of_json
+from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
+from ascendtune.job.remote import Heard, RemoteNode
+from ascendtune.job.restart import with_restarts
+from ascendtune.job.spec import JobSpec, Place
+
+_LEFT_ALONE_SECONDS = 10.0
+"""How long ranks whose peers have failed may take to notice and to say why."""
+_LAST_CHECKPOINT_SECONDS = 30.0
+"""How long they may then still write a checkpoint."""
+_REPEATED = 1000
+
+
+def start(spec: JobSpec, wanted: Wanted) -> Outcome:
+    """Run the job on all hosts to its end.
+
+    Args:
+        spec: `nproc` and `kind` are what the hosts have, and need not be right here.
+
+    Raises:
+        MachineError: a host cannot be reached, or is not like the others.
+    """
+    job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
+    exit_code = 1
+    try:
+        with Asked() as asked:
+            result = with_restarts(spec, lambda: _attempt(spec, wanted, asked), may_go_on=lambda: asked.first is None)
+        exit_code = result.exit_code
+    except AscendtuneError as error:
+        exit_code = error.exit_code
+        raise
+    finally:
+        registry.close(job, exit_code)
+    return result
+
+
+def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked) -> Outcome:
+    before = record_of(spec.run_dir)
+    heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    with _connected(wanted, heard) as nodes:
+        gathered = gather(spec, wanted, nodes, heard)
+        for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
+            node.say(start=message)
+        ending = _Run(spec, gathered, heard, asked, wanted.silence_seconds).until_the_end()
+    return outcome(spec.run_dir, before, ending, asked.first)
+
+
+@contextmanager
+def _connected(wanted: Wanted, heard: queue.SimpleQueue[Heard]) -> Iterator[Sequence[RemoteNode]]:
+    """Connections that show every host, as long as this process lives, that it does."""
+    nodes = [RemoteNode(host, heard) for host in wanted.hosts]
+    over = threading.Event()
+
+    def live() -> None:
+        # Not in the main thread: it waits while the terminal is held with Ctrl-S.
+        while not over.wait(ALIVE_EVERY_SECONDS):
+            for node in nodes:
+                node.say(**ALIVE)
+
+    threading.Thread(target=live, daemon=True).start()
+    try:
+        yield nodes
+    finally:
+        over.set()
+        for node in nodes:
+            node.end()
+
+
+def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
+    first_rank = 0
+    for node_rank, nproc in enumerate(gathered.nproc):
+        yield {
+            "id": spec.id,
+            "argv": spec.argv,
+            "run_dir": str(spec.run_dir),
+            "nproc": nproc,
+            "kind": gathered.kind,
+            "variables": dict(spec.variables),
+            "is_foreign": spec.is_foreign,
+            "ranks": list(range(first_rank, first_rank + nproc)),
+            "nnodes": len(gathered.nproc),
+            "node_rank": node_rank,
+            "master_addr": gathered.master_addr,
+            "master_port": gathered.master_port,
+        }
+        first_rank += nproc
+
+
+class _Run:
+    """Shows what the nodes say, and sees to it that all end when one has failed."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        gathered: Gathered,
+        heard: queue.SimpleQueue[Heard],
+        asked: Asked,
+        silence_seconds: float,
+    ) -> None:
+        self._nodes = gathered.nodes
+        self._heard = heard
+        self._asked = asked
+        self._silence_seconds = silence_seconds
+        self._shown: dict[str, None] = {}
+        places = [spec.launcher_log(Place(node_rank=rank)) for rank in range(len(self._nodes))]
+        self._logs = dict(zip(self._nodes, places, strict=True))
+        self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
+        self._failure: Ending | None = None
+        self._failed_at = 0.0
+        self._told: set[str] = set()
+
+    def until_the_end(self) -> Ending:
+        """How the node ended that failed first; any, when none did."""
+        while any(not node.is_over() for node in self._nodes):
+            self._listen()
+            self._pass_on()
+            self._look_for_silence()
+        return self._failure or Ending(0, None)
+
+    def _listen(self) -> None:
+        try:
+            said = self._heard.get(timeout=0.2)
+        except queue.Empty:
+            return
+        node, message = said.node, said.message
+        if node not in self._nodes:
+            return
+        if message is None:
+            if not node.is_over():
+                self._lose(node, node.why_gone())
+        elif "ended" in message:
+            node.exit_code = message["ended"]
+            if node.exit_code:
+                self._fail(Ending(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
+        elif "refused" in message:
+            self._lose(node, error_of_json(message["refused"], node.host.name))
+        else:
+            self._show(node, message)
+
+    def _show(self, node: RemoteNode, message: dict[str, Any]) -> None:
+        if "out" in message:
+            _write(sys.stdout, message["out"])
+        elif "err" in message:
+            _write(sys.stderr, message["err"])
+        elif "line" in message and message["line"] not in self._shown:
+            # What every rank says is read once.
+            self._shown[message["line"]] = None
+            if len(self._shown) > _REPEATED:
+                del self._shown[next(iter(self._shown))]
+            _write(sys.stderr, f"[{node.host.name} rank {message['rank']}] {message['line']}\n")
+
+    def _lose(self, node: RemoteNode, error: AscendtuneError) -> None:
+        node.is_gone = True
+        lost = Ending(1, None, host=node.host.name, lost=error)
+        if self._failure is None or self._failure.lost is None:
+            # Ranks elsewhere notice at once what we notice late; their trouble was this one.
+            self._failed_at = self._failed_at or time.monotonic()
+            self._failure = lost
+
+    def _fail(self, ending: Ending) -> None:
+        if self._failure is None:
+            self._failure, self._failed_at = ending, time.monotonic()
+
+    def _look_for_silence(self) -> None:
+        for node in self._nodes:
+            if not node.is_over() and node.is_silent(self._silence_seconds):
+                name = node.host.name
+                error = MachineError(
+                    f"{name} has been silent for {self._silence_seconds:.0f} s",
+                    remedy="look at that machine and at the network between; with --max-restarts and --min-nodes a job "
+                    "goes on without it",
+                    where=name,
+                )
+                self._lose(node, error)
+
+    def _pass_on(self) -> None:
+        """What the user asks, and what a failure asks of those that still run."""
+        if self._asked.again:
+            self._tell_once("kill", kill=True)
+        elif self._asked.first:
+            self._tell_once("asked", signal=int(self._asked.first))
+        if self._failure:
+            since = time.monotonic() - self._failed_at
+            if since > _LEFT_ALONE_SECONDS:
+                self._tell_once("stop", signal=int(signal.SIGTERM))
+            if since > _LEFT_ALONE_SECONDS + _LAST_CHECKPOINT_SECONDS:
+                self._tell_once("kill", kill=True)
+
+    def _tell_once(self, what: str, **message: Any) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            for node in self._nodes:
+                if not node.is_over():
+                    node.say(**message)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """What the ranks print passes through here as it is."""
+    stream.write(text)
+    stream.flush()

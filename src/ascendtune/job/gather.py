@@ -1,0 +1,222 @@
+"""Before a job of several hosts starts: every host answers, stands on the same ground, and knows where to meet."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
+from ascendtune.core.log import warn
+from ascendtune.job.hosts import Host
+from ascendtune.job.message import error_of_json
+from ascendtune.job.remote import Heard, RemoteNode, portable
+from ascendtune.job.spec import JobSpec
+
+_ANSWER_SECONDS = 60.0
+_APPEARS_WITHIN_SECONDS = 10.0
+_SKEW_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Nodes that are ready, in the order of their ranks."""
+
+    nodes: tuple[RemoteNode, ...]
+    nproc: tuple[int, ...]
+    kind: Any
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which hosts, and what of them.
+
+    Attributes:
+        nproc: processes on each; None: one per device, or what the host file says.
+        min_nodes: with how many a job may begin or go on where others do not answer.
+        silence_seconds: after which either side takes the other for lost.
+    """
+
+    hosts: tuple[Host, ...]
+    nproc: int | None = None
+    min_nodes: int | None = None
+    silence_seconds: float = 30.0
+
+    @property
+    def fewest(self) -> int:
+        return self.min_nodes if self.min_nodes is not None else len(self.hosts)
+
+
+def gather(spec: JobSpec, wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard]) -> Gathered:
+    """Greet every node, leave out those that do not answer where that is allowed, and find where they meet.
+
+    Raises:
+        MachineError: a host cannot be reached or differs from the others; all that are found are named at once.
+    """
+    with _token(spec.run_dir) as token:
+        hellos, troubles = _greet(wanted, nodes, heard, token)
+        troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
+    ready = [node for node in nodes if node in hellos and node not in troubles]
+    if len(ready) < wanted.fewest:
+        _raise(list(troubles.values()))
+    for node, error in troubles.items():
+        warn(f"going on without {node.host.name}: {error.what}")
+        node.end()
+    answers = [hellos[node] for node in ready]
+    _require_alike(ready, answers)
+    _warn_of_clocks(ready, answers)
+    nproc = tuple(_nproc(node, answer, wanted) for node, answer in zip(ready, answers, strict=True))
+    address, port = _endpoint(ready, answers, heard)
+    return Gathered(tuple(ready), nproc, answers[0]["kind"], address, port)
+
+
+def _greet(
+    wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard], token: Path
+) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
+    """Who answered, and what kept the others from it."""
+    for number, node in enumerate(nodes):
+        node.say(
+            job={
+                "directory": str(Path.cwd()),
+                "env": portable(os.environ),
+                "token": str(token),
+                "node": number,
+                "silence_seconds": wanted.silence_seconds,
+            }
+        )
+    hellos: dict[RemoteNode, dict[str, Any]] = {}
+    troubles: dict[RemoteNode, AscendtuneError] = {}
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while len(hellos) + len(troubles) < len(nodes):
+        try:
+            said = heard.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        if said.message is None:
+            troubles.setdefault(said.node, said.node.why_gone())
+        elif "hello" in said.message:
+            hellos[said.node] = {**said.message["hello"], "heard": time.time()}
+        elif "refused" in said.message:
+            troubles[said.node] = error_of_json(said.message["refused"], said.node.host.name)
+    for node in nodes:
+        if node not in hellos and node not in troubles:
+            troubles[node] = MachineError(
+                f"{node.host.name} does not answer within {_ANSWER_SECONDS:.0f} s",
+                remedy=f"look whether `ssh {node.host.name} {node.python} -V` answers",
+                where=node.host.name,
+            )
+    return hellos, troubles
+
+
+def _raise(errors: list[AscendtuneError]) -> None:
+    first, *others = errors
+    raise type(first)(first.what, remedy=first.remedy, where=first.where, further=others)
+
+
+@contextmanager
+def _token(run_dir: Path) -> Iterator[Path]:
+    """A file in the run directory that every node must see, and beside which it puts another."""
+    token = run_dir / f".meeting_{secrets.token_hex(8)}"
+    with translated_disk_errors(run_dir, "looking whether the run directory is shared"):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    try:
+        yield token
+    finally:
+        for path in run_dir.glob(f"{token.name}*"):
+            path.unlink(missing_ok=True)
+
+
+def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError | None:
+    answer = token.with_name(f"{token.name}.{number}")
+    deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
+    while not answer.exists():
+        if time.monotonic() > deadline:
+            return MachineError(
+                f"what {node.host.name} writes into the run directory is not seen here",
+                remedy="put run_dir on a file system that all nodes share",
+                where=token.parent,
+            )
+        time.sleep(0.1)
+    return None
+
+
+def _require_alike(nodes: Sequence[RemoteNode], answers: Sequence[dict[str, Any]]) -> None:
+    first, name = answers[0], nodes[0].host.name
+    errors: list[AscendtuneError] = []
+    for node, answer in zip(nodes[1:], answers[1:], strict=True):
+        other = node.host.name
+        for package, version in first["versions"].items():
+            if answer["versions"][package] != version:
+                errors.append(
+                    MachineError(
+                        f"{package} is {version or 'absent'} on {name} and "
+                        f"{answer['versions'][package] or 'absent'} on {other}",
+                        remedy="install the same versions on every node",
+                        where=other,
+                    )
+                )
+        if answer["kind"] != first["kind"]:
+            errors.append(
+                MachineError(
+                    f"{name} would compute on {first['kind']} and {other} on {answer['kind']}",
+                    remedy=answer["note"] or first["note"] or f"`ascendtune doctor` on {other} says more",
+                    where=other,
+                )
+            )
+    if errors:
+        _raise(errors)
+
+
+def _warn_of_clocks(nodes: Sequence[RemoteNode], answers: Sequence[dict[str, Any]]) -> None:
+    for node, answer in zip(nodes, answers, strict=True):
+        # Its answer was on the way for less than the time since: what is beyond is the clock.
+        skew = answer["time"] - answer["heard"]
+        if abs(skew) > _SKEW_SECONDS:
+            side = "ahead of" if skew > 0 else "behind"
+            warn(f"the clock of {node.host.name} is {abs(skew):.0f} s {side} ours: logs will not line up")
+
+
+def _nproc(node: RemoteNode, answer: dict[str, Any], wanted: Wanted) -> int:
+    is_cpu = answer["kind"] == "cpu"
+    nproc = wanted.nproc or node.host.slots or (1 if is_cpu else int(answer["devices"]))
+    if not is_cpu and nproc > answer["devices"]:
+        raise MachineError(
+            f"{nproc} devices asked for, {node.host.name} shows {answer['devices']}",
+            remedy=f"use --devices {answer['devices']}, or leave the host out",
+            where=node.host.name,
+        )
+    return nproc
+
+
+def _endpoint(
+    nodes: Sequence[RemoteNode], answers: Sequence[dict[str, Any]], heard: queue.SimpleQueue[Heard]
+) -> tuple[str, int]:
+    """Where node 0 will wait for the others."""
+    reached = [
+        answer["address"] or node.host.name.rpartition("@")[2] for node, answer in zip(nodes, answers, strict=True)
+    ]
+    nodes[0].say(peers=reached[1:] or reached)
+    while True:
+        try:
+            said = heard.get(timeout=_ANSWER_SECONDS)
+        except queue.Empty as error:
+            raise MachineError(
+                f"{nodes[0].host.name} does not say where to meet",
+                remedy="look whether the machine is up",
+                where=nodes[0].host.name,
+            ) from error
+        if said.message is None and said.node in nodes:
+            raise said.node.why_gone()
+        if said.message and "refused" in said.message:
+            raise error_of_json(said.message["refused"], said.node.host.name)
+        if said.message and "endpoint" in said.message:
+            return said.message["endpoint"]["address"], int(said.message["endpoint"]["port"])

@@ -1,0 +1,39 @@
+"""What the terminal of a job and its nodes say to each other: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, FoundWrong, InputError, MachineError
+
+ALIVE: dict[str, Any] = {"alive": True}
+ALIVE_EVERY_SECONDS = 2.0
+
+_CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError}
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One line, with its newline. A newline in a text is escaped by JSON."""
+    return json.dumps(message).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> dict[str, Any] | None:
+    """None where the line is no message: shells greet, and libraries print."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def error_to_json(error: AscendtuneError) -> dict[str, Any]:
+    return {"what": error.what, "remedy": error.remedy, "where": error.where, "exit_code": error.exit_code}
+
+
+def error_of_json(content: dict[str, Any], host: str) -> AscendtuneError:
+    """The error as it was on `host`, which it names."""
+    where = f"{host}:{content['where']}" if content.get("where") else host
+    return _CLASSES.get(content["exit_code"], FoundWrong)(
+        f"{host}: {content['what']}", remedy=content["remedy"], where=where
+    )

@@ -1,0 +1,186 @@
+"""Runs on each host of a job that is started from one terminal: one node's part of it, steered by lines of JSON.
+
+    python -m ascendtune.job.node        (started by ascendtune.job.backend.ssh)
+
+    it hears                                        it says
+    {"job": …}          from where, for whom        {"hello": …} or {"refused": …}
+    {"peers": [addr]}   how the others are reached  {"endpoint": {"address", "port"}}   asked of node 0 only
+    {"start": …}        what, and the node's place  {"out": text}, {"err": text} of rank 0, {"rank": N, "line": text}
+    {"signal": 15}, {"kill": true}                  {"ended": exit code}
+    {"alive": true}     every two seconds           {"alive": true}
+
+When nothing is heard for long, or the connection ends, whoever started us is gone, or we are cut off: the workers are asked
+to stop as by a user, and killed when they cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.tail import Tail
+from ascendtune.job.command import command
+from ascendtune.job.environment import environment
+from ascendtune.job.launcher import Launcher
+from ascendtune.job.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
+from ascendtune.job.spec import JobSpec
+from ascendtune.job.welcome import endpoint, look_around, place_of
+from ascendtune.machine.visible import cpu_count
+
+_LAST_CHECKPOINT_SECONDS = 60.0
+
+
+class Node:
+    """One node's part of a job.
+
+    Args:
+        hears, says: streams to the one who started it.
+    """
+
+    def __init__(self, hears: IO[bytes], says: IO[bytes]) -> None:
+        self._says = says
+        self._turn = threading.Lock()
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._heard = time.monotonic()
+        self._silence_seconds = float("inf")
+        self._is_left = False
+        threading.Thread(target=self._listen, args=(hears,), daemon=True).start()
+        threading.Thread(target=self._live, daemon=True).start()
+
+    def run(self) -> None:
+        """Answer until the part is over or nobody is there any more."""
+        job: dict[str, Any] = {}
+        while (message := self._messages.get()) is not None:
+            try:
+                if "job" in message:
+                    job = message["job"]
+                    self._silence_seconds = job["silence_seconds"]
+                    self._say(hello=look_around(job))
+                elif "peers" in message:
+                    self._say(endpoint=endpoint(message["peers"], job["env"]))
+                elif "start" in message:
+                    self._say(ended=self._start(message["start"], job["env"]))
+                    return
+            except AscendtuneError as error:
+                self._say(refused=error_to_json(error))
+                return
+
+    def _start(self, start: dict[str, Any], env: dict[str, str]) -> int:
+        spec = JobSpec(
+            tuple(start["argv"]),
+            Path(start["run_dir"]),
+            start["nproc"],
+            start["kind"],
+            variables=start["variables"],
+            is_foreign=start["is_foreign"],
+            id=start["id"],
+        )
+        user, place = {**os.environ, **env}, place_of(start)
+        tails = [(rank, Tail(spec.logs / f"rank_{rank}.log")) for rank in start["ranks"] if rank or spec.is_foreign]
+        out, err = os.pipe(), os.pipe()
+        launcher = Launcher(
+            command(spec, user, place),
+            environment(spec, user, cores=cpu_count(), place=place),
+            stdin=err[1],
+            stdout=out[1],
+            stderr=spec.launcher_log(place),
+        )
+        for name, (read, write) in (("out", out), ("err", err)):
+            os.close(write)
+            threading.Thread(target=self._forward, args=(name, read), daemon=True).start()
+        watch = _Watch(self, launcher)
+        while (exit_code := launcher.wait()) is None:
+            watch.look()
+            self._say_lines(tails)
+        launcher.see_out(watch.look)
+        self._say_lines(tails)
+        return exit_code
+
+    def pending(self) -> list[dict[str, Any]]:
+        """What was heard meanwhile."""
+        found = []
+        while not self._messages.empty():
+            if (message := self._messages.get()) is None:
+                self._is_left = True
+            else:
+                found.append(message)
+        return found
+
+    def is_left(self) -> bool:
+        """Whether whoever started us is gone, or out of reach."""
+        return self._is_left or time.monotonic() - self._heard > self._silence_seconds
+
+    def _say_lines(self, tails: list[tuple[int, Tail]]) -> None:
+        for rank, tail in tails:
+            for line in tail.lines():
+                self._say(rank=rank, line=line)
+
+    def _forward(self, name: str, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as stream:
+            for line in stream:
+                self._say(**{name: line.decode(errors="replace")})
+
+    def _say(self, **message: Any) -> None:
+        with self._turn:
+            try:
+                self._says.write(encode(message))
+                self._says.flush()
+            except (OSError, ValueError):
+                self._is_left = True
+
+    def _listen(self, hears: IO[bytes]) -> None:
+        for line in hears:
+            self._heard = time.monotonic()
+            message = decode(line)
+            if message is not None and message != ALIVE:
+                self._messages.put(message)
+        self._messages.put(None)
+
+    def _live(self) -> None:
+        while True:
+            time.sleep(ALIVE_EVERY_SECONDS)
+            self._say(**ALIVE)
+
+
+class _Watch:
+    """Does with the processes what is asked for, and what must be done when nobody can ask any more."""
+
+    def __init__(self, node: Node, launcher: Launcher) -> None:
+        self._node = node
+        self._launcher = launcher
+        self._left_since: float | None = None
+
+    def look(self) -> bool:
+        """True when everything was killed."""
+        for message in self._node.pending():
+            if "signal" in message:
+                self._launcher.ask(signal.Signals(message["signal"]))
+            if "kill" in message:
+                self._launcher.kill()
+                return True
+        if self._left_since is None:
+            if self._node.is_left():
+                self._left_since = time.monotonic()
+                self._launcher.ask(signal.SIGTERM)
+        elif time.monotonic() - self._left_since > _LAST_CHECKPOINT_SECONDS:
+            self._launcher.kill()
+            return True
+        return False
+
+
+def main() -> None:
+    # The connection's end is noticed by its streams, whatever else it sends.
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    Node(sys.stdin.buffer, sys.stdout.buffer).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Two machines on this one: network namespaces on a bridge, each with an sshd of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ascendtune.core.rundir import RunDir
+
+_SSHD = "/usr/sbin/sshd"
+
+_START = """
+import json, sys
+from pathlib import Path
+from ascendtune.cli.complain import complain
+from ascendtune.core import log
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.job.backend.ssh import start
+from ascendtune.job.gather import Wanted
+from ascendtune.job.hosts import hosts_of
+from ascendtune.job.spec import JobSpec
+log.set_up()
+asked = json.loads(sys.argv[1])
+spec = JobSpec(tuple(asked["argv"]), Path(asked["run"]), nproc=1, kind="cpu", max_restarts=asked["max_restarts"])
+wanted = Wanted(hosts_of(asked["hosts"]), asked["nproc"], asked["min_nodes"], silence_seconds=5)
+try:
+    result = start(spec, wanted)
+except AscendtuneError as error:
+    complain(error)
+    sys.exit(error.exit_code)
+if result.error:
+    complain(result.error)
+sys.exit(result.exit_code)
+"""
+
+
+@dataclass
+class Cluster:
+    """`hosts`: name -> namespace; names are known to ssh alone, as aliases often are."""
+
+    hosts: dict[str, str]
+    path: Path
+    sshds: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def pids(self, host: str) -> list[int]:
+        """What runs on `host`, sshd itself and its children of a session aside."""
+        listed = subprocess.run(["ip", "netns", "pids", self.hosts[host]], capture_output=True, text=True, check=True)
+        return [pid for pid in map(int, listed.stdout.split()) if "sshd" not in _name(pid)]
+
+    def everything(self) -> list[int]:
+        return [pid for host in self.hosts for pid in self.pids(host)]
+
+    def named(self, host: str, word: str) -> list[int]:
+        """Pids on `host` whose command line has `word` in it."""
+        return [pid for pid in self.pids(host) if any(word in part for part in _argv(pid))]
+
+    def is_quiet(self) -> bool:
+        return not self.everything()
+
+    def link(self, host: str, *words: str) -> None:
+        """`ip link set` for the cable of `host`."""
+        subprocess.run(["ip", "link", "set", f"{self.hosts[host]}o", *words], check=True)
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PATH": f"{self.path / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if os.getuid() != 0 or not shutil.which("ip") or not Path(_SSHD).exists():
+        pytest.skip("needs root, iproute2 and openssh-server: two machines are made of network namespaces")
+    path = tmp_path_factory.mktemp("cluster")
+    worker = int("".join(filter(str.isdigit, os.environ.get("PYTEST_XDIST_WORKER", "0"))))
+    prefix, net = f"at{os.getpid() % 100000}", f"10.93.{worker}"
+    cluster = Cluster({"nodea": f"{prefix}a", "nodeb": f"{prefix}b"}, path)
+    bridge = f"{prefix}br"
+    try:
+        _run(f"ip link add {bridge} type bridge")
+        _run(f"ip addr add {net}.1/24 dev {bridge}")
+        _run(f"ip link set {bridge} up")
+        _prepare_ssh(path, net)
+        for number, (host, namespace) in enumerate(cluster.hosts.items(), 2):
+            _run(f"ip netns add {namespace}")
+            _run(f"ip link add {namespace}o type veth peer name eth7 netns {namespace}")
+            _run(f"ip link set {namespace}o master {bridge} up")
+            _run(f"ip -n {namespace} addr add {net}.{number}/24 dev eth7")
+            _run(f"ip -n {namespace} link set eth7 up")
+            _run(f"ip -n {namespace} link set lo up")
+            # A private mount: what host B finds there is not what the others see.
+            hidden = path / "not-shared"
+            hidden.mkdir(exist_ok=True)
+            mount = f"mount -t tmpfs none {hidden} && " if host == "nodeb" else ""
+            command = f"{mount}exec {_SSHD} -D -e -f {path}/sshd_config -o ListenAddress={net}.{number}"
+            cluster.sshds.append(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", namespace, "sh", "-c", command],
+                    stderr=(path / f"{host}.log").open("wb"),
+                )
+            )
+        until(lambda: all("Server listening" in (path / f"{host}.log").read_text() for host in cluster.hosts), 10)
+        yield cluster
+    finally:
+        for sshd in cluster.sshds:
+            sshd.terminate()
+            sshd.wait(10)
+        for namespace in cluster.hosts.values():
+            subprocess.run(["ip", "netns", "del", namespace], check=False)
+            subprocess.run(["ip", "link", "del", f"{namespace}o"], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", bridge], check=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    return run
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_nodes(cluster: Cluster) -> Start:
+    def start(run: RunDir, how: str, *, hosts: str = "nodea,nodeb", **asked: Any) -> subprocess.Popen[str]:
+        worker = Path(__file__).with_name("pretend_worker.py")
+        job = {
+            "argv": [sys.executable, str(worker), str(run), how],
+            "run": str(run),
+            "hosts": hosts,
+            "nproc": 1,
+            "max_restarts": 0,
+            "min_nodes": None,
+            **asked,
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(job)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=cluster.environment(),
+        )
+
+    return start
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    return until
+
+
+def _prepare_ssh(path: Path, net: str) -> None:
+    for name in ("host_key", "user_key"):
+        _run(f"ssh-keygen -q -t ed25519 -N '' -f {path / name}", shell=True)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    (path / "sshd_config").write_text(
+        f"Port 22\nHostKey {path}/host_key\nAuthorizedKeysFile {path}/user_key.pub\nStrictModes no\nUsePAM no\n"
+        f"PermitRootLogin prohibit-password\nPidFile none\n"
+    )
+    (path / "ssh_config").write_text(
+        f"Host nodea\n  HostName {net}.2\nHost nodeb\n  HostName {net}.3\nHost nodec\n  HostName {net}.4\n"
+        f"Host *\n  IdentityFile {path}/user_key\n  UserKnownHostsFile /dev/null\n  StrictHostKeyChecking no\n"
+        "  LogLevel ERROR\n"
+    )
+    (path / "bin").mkdir()
+    ssh = path / "bin" / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {path}/ssh_config "$@"\n')
+    ssh.chmod(0o755)
+
+
+def _run(command: str, *, shell: bool = False) -> None:
+    subprocess.run(command if shell else command.split(), shell=shell, check=True)
+
+
+def _name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.NoSuchProcess:
+        return "sshd"
+
+
+def _argv(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def until(condition: Callable[[], bool], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)

@@ -1,0 +1,135 @@
+"""One command, two machines: started, watched and ended together; whatever breaks is named with its host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ascendtune.core.rundir import RunDir
+
+Until = Callable[..., None]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def _started(run: RunDir) -> bool:
+    return all((run.path / f"pid_{rank}").exists() for rank in (0, 1))
+
+
+def test_two_hosts_are_one_job(run: RunDir, cluster: Any, start_nodes: Start) -> None:
+    job = start_nodes(run, "finish")
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert out == "out 0\n"
+    assert "err 0 2" in err.splitlines()
+    assert "[nodeb rank 1] out 1" in err
+    assert run.read()["state"] == "finished"
+    assert (run.path / "seen_1").read_text().split() == ["1", "2", "eth7"]
+    assert cluster.is_quiet()
+    assert not list(run.path.glob(".meeting*"))
+
+
+def test_a_killed_rank_is_named_with_its_host(run: RunDir, cluster: Any, start_nodes: Start) -> None:
+    job = start_nodes(run, "die")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "rank 1 on nodeb was killed (SIGKILL)" in err.splitlines()[-3], err
+    assert "Traceback" not in err
+    assert run.read()["exit_cause"]["what"] == "rank 1 on nodeb was killed (SIGKILL)"
+    assert cluster.is_quiet()
+
+
+def test_a_host_that_is_cut_off_is_named(run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until) -> None:
+    job = start_nodes(run, "wait")
+    wait_until(lambda: _started(run))
+    cluster.link("nodeb", "down")
+    try:
+        _, err = job.communicate(timeout=60)
+        assert job.returncode == 3
+        assert "error: nodeb has been silent for 5 s" in err
+        wait_until(cluster.is_quiet, 20)
+        assert run.read()["state"] == "failed"
+    finally:
+        cluster.link("nodeb", "up")
+
+
+def test_a_job_goes_on_without_a_lost_host(run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until) -> None:
+    job = start_nodes(run, "wait-once", max_restarts=1, min_nodes=1)
+    wait_until(lambda: _started(run))
+    cluster.link("nodeb", "down")
+    try:
+        _, err = job.communicate(timeout=90)
+        assert job.returncode == 0, err
+        assert "going on without nodeb" in err
+        assert run.read()["state"] == "finished"
+        wait_until(cluster.is_quiet, 20)
+    finally:
+        cluster.link("nodeb", "up")
+
+
+def test_a_host_that_does_not_answer_stops_the_job_before_it_starts(run: RunDir, start_nodes: Start) -> None:
+    job = start_nodes(run, "finish", hosts="nodea,nodec")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 3
+    assert "error: the connection to nodec has ended: ssh: connect to host 10.93." in err
+    assert run.read()["attempts"] == []
+
+
+def test_a_run_directory_that_is_not_shared_is_refused(cluster: Any, start_nodes: Start) -> None:
+    run = RunDir(cluster.path / "not-shared" / "run")
+    run.create("", {}, {})
+    job = start_nodes(run, "finish")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 3
+    assert "error: nodeb: the run directory is not the one of the machine that starts the job" in err
+    assert cluster.is_quiet()
+
+
+def test_the_first_signal_asks_the_workers_of_every_host(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
+) -> None:
+    job = start_nodes(run, "wait")
+    wait_until(lambda: _started(run))
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 130, err
+    assert [(run.path / f"stopped_{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
+    assert cluster.is_quiet()
+
+
+def test_the_second_signal_ends_what_does_not_listen(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
+) -> None:
+    job = start_nodes(run, "deaf")
+    wait_until(lambda: _started(run))
+    job.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.communicate(timeout=2)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=20)
+    assert job.returncode == 143
+    wait_until(cluster.is_quiet, 5)
+
+
+@pytest.mark.parametrize("victim", ["driver", "ascendtune.job.node", "torch.distributed.run", "ssh"])
+def test_whichever_process_is_killed_none_is_left(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, victim: str
+) -> None:
+    job = start_nodes(run, "wait")
+    wait_until(lambda: _started(run))
+    if victim == "driver":
+        doomed = [job.pid]
+    elif victim == "ssh":
+        children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
+        doomed = [int(children.stdout.split()[1])]
+    else:
+        doomed = cluster.named("nodeb", victim)[:1]
+    os.kill(doomed[0], signal.SIGKILL)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode not in (0, None)
+    assert victim == "driver" or "nodeb" in err, err
+    wait_until(cluster.is_quiet, 10)
