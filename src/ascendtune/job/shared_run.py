@@ -1,0 +1,117 @@
+"""Nodes that are started one by one agree on a run: node 0 chooses it, and tells through the directory that all share.
+
+    RUNS/.nodes_ADDRESS_PORT/node_K.json      a question of node K: a number that nobody can guess
+    RUNS/.nodes_ADDRESS_PORT/answer.json      the run, and the numbers that it is the answer to
+
+A file that an earlier start left behind has another number in it, so it answers nothing. A question that is answered
+proves that the nodes do see the same directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.files import write_json
+from ascendtune.core.log import say
+from ascendtune.job.spec import Place
+
+_PATIENCE_SECONDS = 3600.0
+"""The slowest node may tokenise for long."""
+_TELL_AFTER_SECONDS = 15.0
+_LOOK_EVERY_SECONDS = 0.2
+
+
+def lead(runs: Path, place: Place, run: Path) -> None:
+    """As node 0: tell every other node that `run` it is, and wait until each knows.
+
+    Raises:
+        MachineError: a node does not ask within an hour.
+    """
+    directory = _directory(runs, place)
+    answered: dict[str, str] = {}
+
+    def all_know() -> bool:
+        nonlocal answered
+        questions = {str(rank): _read(directory / f"node_{rank}.json") for rank in range(1, place.nnodes)}
+        asked = {rank: question["nonce"] for rank, question in questions.items() if "nonce" in question}
+        if asked != answered:
+            write_json(directory / "answer.json", {"run": str(run.resolve()), "nonces": asked})
+            answered = asked
+        return all(question.get("knows") == question.get("nonce", "") for question in questions.values())
+
+    with translated_disk_errors(directory, "telling the other nodes which run it is"):
+        # Whoever asks now asks again.
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        _wait(all_know, lambda: f"for {_missing(place, directory)}", directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def follow(runs: Path, place: Place) -> Path:
+    """As another node: ask node 0 which run it is.
+
+    Raises:
+        MachineError: it does not answer within an hour.
+    """
+    directory, nonce = _directory(runs, place), secrets.token_hex(8)
+    answer: dict[str, Any] = {}
+
+    def is_answered() -> bool:
+        nonlocal answer
+        question = directory / f"node_{place.node_rank}.json"
+        if _read(question).get("nonce") != nonce:
+            # Node 0 may be clearing the directory away just now.
+            with suppress(FileNotFoundError):
+                directory.mkdir(parents=True, exist_ok=True)
+                write_json(question, {"nonce": nonce})
+        answer = _read(directory / "answer.json")
+        return bool(answer.get("nonces", {}).get(str(place.node_rank)) == nonce)
+
+    with translated_disk_errors(directory, "asking node 0 which run it is"):
+        _wait(is_answered, lambda: f"for node 0 at {place.master_addr}", directory)
+        write_json(directory / f"node_{place.node_rank}.json", {"nonce": nonce, "knows": nonce})
+    return Path(answer["run"])
+
+
+def _directory(runs: Path, place: Place) -> Path:
+    address = re.sub(r"[^\w.-]", "_", place.master_addr)
+    return runs / f".nodes_{address}_{place.master_port}"
+
+
+def _missing(place: Place, directory: Path) -> str:
+    there = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
+    missing = [str(rank) for rank in range(1, place.nnodes) if rank not in there]
+    return f"node {', '.join(missing[:8])} of {place.nnodes}" if missing else "the nodes to go on"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Path) -> None:
+    start, told = time.monotonic(), False
+    while not is_so():
+        waited = time.monotonic() - start
+        if waited > _PATIENCE_SECONDS:
+            raise MachineError(
+                f"waited an hour {for_what()}",
+                remedy="start the command on every node, with run_dir on a file system that all share",
+                where=directory,
+            )
+        if waited > _TELL_AFTER_SECONDS and not told:
+            say(f"waiting {for_what()}: not started yet, or run_dir is not shared with it")
+            told = True
+        time.sleep(_LOOK_EVERY_SECONDS)
