@@ -134,3 +134,24 @@ def workshop(tmp_path: Path) -> Iterator[Workshop]:
 def new_workshop() -> Callable[[Path], Workshop]:
     """For what lives longer than a test."""
     return Workshop
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`disk("size=2m")`: a file system of its own; tests run as root, whom permission bits do not stop."""
+    mounted: list[Path] = []
+
+    def mount(options: str = "size=1m", name: str = "disk") -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)

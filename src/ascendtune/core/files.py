@@ -16,6 +16,9 @@ from typing import Any
 
 from ascendtune.core.errors import translated_disk_errors
 
+# A writer that gave up in the middle of a block has left less than this.
+_PROBE_BYTES = 1 << 20
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write, fsync, rename: a reader sees the old file or the new one, never a part.
@@ -54,6 +57,22 @@ def require_writable(path: Path) -> None:
         if not os.access(there, os.W_OK):
             read_only = os.statvfs(there).f_flag & os.ST_RDONLY
             raise OSError(errno.EROFS if read_only else errno.EACCES, "")
+
+
+def ask_disk(directory: Path) -> None:
+    """Write a little and remove it: for after a library has failed to write and does not tell what the disk said.
+
+    Raises:
+        OSError: what the disk says now.
+    """
+    probe = directory / f".probe.{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.train.strategy.hush import hush_deepspeed
 from ascendtune.train.tuner.fold import TRAINED, fold
 
 
@@ -32,6 +33,8 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         # PEFT would find out by asking the hub for the base model's vocabulary.
         adapted = hasattr(tuned, "peft_config")
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
+        # Saving asks accelerate, which imports DeepSpeed where it is installed.
+        hush_deepspeed()
         try:
             tuned.save_pretrained(temporary, **options)
         except Exception as error:

@@ -21,6 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.files import ask_disk
 from ascendtune.core.places import cache_directory
 from ascendtune.machine.device import Device
 from ascendtune.train.checkpoint_content import CheckpointContent
@@ -28,6 +29,7 @@ from ascendtune.train.precision import Precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import MakeOptimizer
 from ascendtune.train.strategy.group import GroupStrategy
+from ascendtune.train.strategy.hush import hush_deepspeed
 from ascendtune.train.strategy.zero_config import require_deepspeed, stage_of, zero_config
 
 # Its directory inside a checkpoint.
@@ -144,7 +146,12 @@ class EngineState(CheckpointContent):
 
     def write(self, directory: Path) -> Future[Any]:
         self._barrier()  # the directory is there
-        self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
+        try:
+            self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
+        except RuntimeError:
+            # So torch's writer fails, whatever happened to it.
+            ask_disk(directory)
+            raise
         self._barrier()
         written: Future[Any] = Future()
         written.set_result(None)
@@ -184,14 +191,10 @@ def _import() -> Any:
     require_deepspeed()
     # Operators that it compiles; a folder of ours, because a build that was broken off in the common one leaves a lock.
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(cache_directory() / "torch_extensions"))
-    logging.disable(logging.WARNING)
-    try:
-        import deepspeed
-    finally:
-        logging.disable(logging.NOTSET)
-    logger = logging.getLogger("DeepSpeed")
-    logger.setLevel(logging.ERROR)
-    for handler in logger.handlers:
+    hush_deepspeed()
+    import deepspeed
+
+    for handler in logging.getLogger("DeepSpeed").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
