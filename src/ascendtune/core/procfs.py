@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -83,6 +85,14 @@ def command_of(pid: int) -> str:
     return "-"
 
 
+def memory_of(pid: int) -> int | None:
+    """Resident memory in bytes; None when the process has ended."""
+    with suppress(OSError):
+        pages = (_PROC / str(pid) / "statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
 def environment_of(pid: int) -> Mapping[str, str]:
     """The environment with which a process was started; empty where this user may not read it."""
     try:
@@ -118,3 +128,25 @@ def boot_id() -> str:
 def pid_namespace() -> str:
     """What pids are counted in; a container usually has one of its own."""
     return str((_PROC / "self/ns/pid").readlink())
+
+
+def is_first_pid_namespace() -> bool:
+    """Whether pids are counted here as the host counts them."""
+    return pid_namespace() == f"pid:[{_FIRST_PID_NAMESPACE}]"
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for the signal `number`; without one many signals end it."""
+    with suppress(OSError):
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+        if found := re.search(r"^SigCgt:\s+([0-9a-f]+)", status, re.MULTILINE):
+            return bool(int(found[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def waits_in(pid: int) -> str | None:
+    """The kernel's function in which a process sleeps; None where it does not sleep or this user may not know."""
+    with suppress(OSError):
+        name = (_PROC / str(pid) / "wchan").read_text()
+        return name if name not in ("", "0") else None
+    return None

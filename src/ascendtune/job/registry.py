@@ -78,6 +78,11 @@ def directory_of(job_id: str) -> Path:
     return _directory() / job_id
 
 
+def lock_of(job_id: str) -> Path:
+    """The file that is locked by whoever is stopping the job."""
+    return _directory() / f"{job_id}.stopping"
+
+
 def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequence[str] = ()) -> Job:
     """Note that this process is (or is about to become) the job.
 
@@ -129,6 +134,11 @@ def jobs() -> Iterator[Job]:
     """All jobs, oldest first; damaged files are skipped."""
     read = (_read(path) for path in _directory().glob("*.json"))
     yield from sorted((job for job in read if job is not None), key=lambda job: job.started)
+
+
+def reread(job: Job) -> Job:
+    """The job as its record says by now."""
+    return _read(_path(job.id)) or job
 
 
 def find(text: str) -> Job:
@@ -228,7 +238,7 @@ def _forget_old(directory: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _KEPT_SECONDS and _is_over(_read(path)):
                 path.unlink()
-                (directory / f"{path.stem}.stopping").unlink(missing_ok=True)
+                lock_of(path.stem).unlink(missing_ok=True)
                 shutil.rmtree(directory / path.stem, ignore_errors=True)
 
 

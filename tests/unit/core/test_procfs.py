@@ -20,6 +20,7 @@ def test_a_process_tells_who_it_is() -> None:
         assert procfs.owner_of(child.pid) == os.getuid()
         assert procfs.environment_of(child.pid)["MARK"] == "x=y"
         assert procfs.command_of(child.pid).endswith("sys.stdin.read() a b")
+        assert (procfs.memory_of(child.pid) or 0) > 1e6
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert procfs.stat_of(child.pid) is None, "a zombie has ended"

@@ -1,0 +1,62 @@
+"""`ascendtune jobs list`"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ascendtune.job.registry import Job
+
+
+def list_jobs(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are over, of the last two weeks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List your jobs that run, the newest last.
+
+    \b
+    ascendtune jobs list
+    ascendtune jobs list --all --json
+
+    The other commands take a job's id, its last four letters, or the beginning of either. State "lost": the job's
+    process has gone without a word; "unknown": it runs on another machine.
+    """
+    from ascendtune.job.registry import jobs, state_of
+
+    known = list(jobs())
+    shown = [job for job in known if everything or state_of(job) in ("running", "unknown")]
+    if as_json:
+        print(json.dumps([{**job.as_json(), "state": state_of(job)} for job in shown], indent=2, ensure_ascii=False))
+    elif shown:
+        _print(shown)
+    else:
+        print("no job runs" + (f"; --all lists {len(known)} that did" if known else ""))
+
+
+def _print(shown: list[Job]) -> None:
+    import time
+
+    from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
+    from ascendtune.cli.run_summary import last_metrics
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.core.units import format_duration
+
+    rows = []
+    for job in shown:
+        step = (last_metrics(RunDir(job.run_dir)) or {}).get("step")
+        rows.append(
+            [
+                job.id,
+                state_in_words(job),
+                devices_in_words(job),
+                ",".join(job.hosts),
+                moment(job.started),
+                format_duration((job.ended or time.time()) - job.started),
+                "-" if step is None else f"{step:,}",
+            ]
+        )
+    print(table(["job", "state", "devices", "hosts", "started", "time", "step"], rows, right=["time", "step"]))

@@ -1,0 +1,131 @@
+"""`ascendtune jobs show`"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ascendtune.cli.job_choice import JobId
+
+if TYPE_CHECKING:
+    from ascendtune.job.registry import Job
+
+
+def show(
+    job: JobId,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show one job: its processes and devices now, how far it is, its logs, and why it ended.
+
+    \b
+    ascendtune jobs show alpaca
+    """
+    from ascendtune.job.registry import find
+
+    facts = _facts(find(job))
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(find(job), facts)))
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    from ascendtune.cli.run_summary import last_metrics, state_of
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.job import registry
+
+    run = RunDir(job.run_dir)
+    record = run.read() if run.run_json.is_file() else None
+    last = last_metrics(run)
+    return {
+        **job.as_json(),
+        "state": registry.state_of(job),
+        "processes": processes_of(job),
+        "run_state": state_of(record) if record else None,
+        "step": last["step"] if last else None,
+        "loss": last.get("loss") if last else None,
+        "exit_cause": record.get("exit_cause") if record and _is_newest_attempt_of(record, job) else None,
+        "log_files": {str(path): path.stat().st_size for path in sorted(job.logs.glob("*.log"))},
+    }
+
+
+def _is_newest_attempt_of(record: dict[str, Any], job: Job) -> bool:
+    """Whether it is this job, and no later one in the same run directory, of which run.json tells."""
+    attempts = record.get("attempts") or []
+    began = attempts[-1].get("started", 0) if attempts else 0
+    return bool(job.started <= began <= (job.ended or began))
+
+
+def processes_of(job: Job) -> list[dict[str, Any]]:
+    """What the job's processes on this machine are and hold, now."""
+    from ascendtune.core import procfs
+    from ascendtune.job.held import devices_of
+    from ascendtune.job.members import members_of
+    from ascendtune.machine.snapshot import take_snapshot
+
+    members = members_of(job)
+    devices = take_snapshot().devices if members and job.kind != "cpu" else ()
+    held = devices_of([stat.pid for stat in members], devices)
+    return [
+        {
+            "pid": stat.pid,
+            "rank": _rank(procfs.environment_of(stat.pid).get("RANK")),
+            "state": stat.state,
+            "age_seconds": stat.age_seconds,
+            "memory_used_bytes": procfs.memory_of(stat.pid),
+            "devices": {each.device: each.memory_used_bytes for each in held.get(stat.pid, ())},
+            "command": procfs.command_of(stat.pid),
+        }
+        for stat in members
+    ]
+
+
+def _rank(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
+    from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
+    from ascendtune.core.units import count_of, format_bytes
+
+    cause = facts["exit_cause"] if facts["state"] != "running" else None
+    progress = [f"run {facts['run_state']}"] if facts["run_state"] else []
+    if facts["step"] is not None:
+        progress.append(f"step {facts['step']:,}" + ("" if facts["loss"] is None else f", loss {facts['loss']:.4f}"))
+    shown = {
+        "command": " ".join(job.argv),
+        "devices": devices_in_words(job),
+        "hosts": ", ".join(job.hosts),
+        "started": moment(job.started),
+        "ended": moment(job.ended) if job.ended else None,
+        "directory": str(job.run_dir),
+        "progress": ", ".join(progress),
+        "cause": cause["what"] if cause else None,
+        "do": cause.get("remedy") if cause else None,
+    }
+    lines = [f"{job.id}: {state_in_words(job)}, {count_of(len(facts['processes']), 'process', 'processes')}"]
+    lines += [f"  {name.ljust(9)}  {value}" for name, value in shown.items() if value]
+    if facts["processes"]:
+        lines += ["", *process_table(facts["processes"])]
+    logs = [f"  {path}  {format_bytes(size)}" for path, size in facts["log_files"].items()]
+    return [*lines, *(["", "logs", *logs] if logs else [])]
+
+
+def process_table(processes: list[dict[str, Any]]) -> list[str]:
+    """One line a process."""
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.units import format_bytes, format_duration
+
+    rows = [
+        [
+            each["command"],
+            str(each["pid"]),
+            "-" if each["rank"] is None else str(each["rank"]),
+            format_duration(each["age_seconds"]),
+            format_bytes(each["memory_used_bytes"]),
+            ", ".join(f"{name} {format_bytes(used)}" for name, used in each["devices"].items()) or "-",
+        ]
+        for each in processes
+    ]
+    return table(
+        ["command", "pid", "rank", "age", "memory", "devices"], rows, right=["pid", "rank", "age", "memory"]
+    ).splitlines()

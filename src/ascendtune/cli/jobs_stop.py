@@ -1,0 +1,88 @@
+"""`ascendtune jobs stop`"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.job_choice import JobId
+
+if TYPE_CHECKING:
+    from ascendtune.job.registry import Job
+    from ascendtune.job.stop import Stopped
+
+
+def stop(
+    job: JobId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    # A large checkpoint takes minutes on a file server.
+    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long a checkpoint may take.")] = 300,
+) -> int:
+    """End a job: after a checkpoint (SIGINT), else firmly (SIGTERM), else at once (SIGKILL).
+
+    \b
+    ascendtune jobs stop alpaca
+    ascendtune jobs stop alpaca --yes --grace 30
+
+    Then looks whether its processes are gone and the memory of its devices is free. Exit code 1: they are not.
+    """
+    from ascendtune.cli.job_choice import moment, state_in_words
+    from ascendtune.cli.jobs_show import process_table, processes_of
+    from ascendtune.cli.progress import Progress
+    from ascendtune.core.units import count_of
+    from ascendtune.job.registry import find, state_of
+    from ascendtune.job.stop import require_ours
+    from ascendtune.job.stop import stop as end
+
+    found = find(job)
+    require_ours(found)
+    processes = processes_of(found)
+    if not processes and state_of(found) != "running":
+        print(f"{found.id} runs no more: {state_in_words(found)}, {moment(found.ended)}")
+        return 0
+    print(f"{found.id}: {state_in_words(found)}, {count_of(len(processes), 'process', 'processes')}, {found.run_dir}")
+    print(*process_table(processes), sep="\n", flush=True)
+    if not _agreed(yes):
+        return 1
+    with Progress(sys.stderr) as progress:
+        try:
+            result = end(
+                found,
+                grace_seconds=grace,
+                say=lambda message: print(message, file=sys.stderr, flush=True),
+                show=lambda what, waited, limit: progress.show(f"waiting {what}: s", int(waited), int(limit)),
+            )
+        except KeyboardInterrupt:
+            print(f"not waited for: {found.id} may still be writing a checkpoint", file=sys.stderr)
+            raise
+    return _told(found, result)
+
+
+def _agreed(yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        print("nothing is done: add --yes", file=sys.stderr)
+        return False
+    return typer.confirm("Stop it?")
+
+
+def _told(job: Job, result: Stopped) -> int:
+    from ascendtune.cli.complain import warn
+    from ascendtune.core import procfs
+    from ascendtune.core.units import format_bytes
+
+    for stat in result.survivors:
+        hangs = "; it hangs in the kernel, and only a reset of its device, or of the machine, ends it"
+        warn(f"pid {stat.pid} lives on ({procfs.command_of(stat.pid)}){hangs if stat.state == 'D' else ''}")
+    for held in result.held:
+        whose = f"by pid {held.pid}, which has ended" if held.pid else "by whom cannot be seen from here"
+        warn(f"{held.device}: {format_bytes(held.memory_used_bytes)} still held, {whose}")
+    if result.survivors or result.held:
+        return 1
+    gone = "every process is gone" + ("" if job.kind == "cpu" else ", the memory of its devices is free")
+    how = "; some were killed, so what came after the newest checkpoint is lost" if result.was_killed else ""
+    print(f"{job.id} has ended: {gone}{how}")
+    return 0

@@ -1,0 +1,38 @@
+"""One process becomes two: one stays with the terminal, the other goes on without it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Other:
+    """The process in the background, as seen by the one that stayed."""
+
+    pid: int
+
+    def has_ended(self) -> bool:
+        """Whether it has; asked again after that, ChildProcessError is raised."""
+        return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+
+
+def divide(log: Path) -> Other | None:
+    """Fork. Returns None in the process that goes on in the background: in a session of its own, where the terminal's
+    signals do not reach it, without input, with its output appended to `log`.
+    """
+    # What is buffered would otherwise be written by both.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return Other(pid)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, target)
+    os.close(nothing)
+    os.close(output)
+    return None

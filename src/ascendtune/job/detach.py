@@ -1,0 +1,50 @@
+"""Go on in the background: a session of its own, which no terminal ends, and a log in place of the terminal."""
+
+from __future__ import annotations
+
+import time
+
+from ascendtune.core.background import divide
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.job import registry
+from ascendtune.job.follow import JOB_LOG
+from ascendtune.job.registry import Job
+from ascendtune.job.spec import JobSpec
+
+_START_SECONDS = 60.0
+_LOOK_EVERY_SECONDS = 0.05
+_SHOWN_CHARACTERS = 2000
+
+
+def detach(spec: JobSpec) -> Job | None:
+    """Divide this process in two, when all is ready to start `spec`.
+
+    Returns the job in the process that stays with the terminal, as soon as the other one has registered it; None in the
+    other one, which is in the background now and is to start the job.
+
+    Raises:
+        MachineError: the log cannot be written, or the job ended before it was registered.
+    """
+    log = spec.logs / JOB_LOG
+    with translated_disk_errors(log, "opening a log"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        before = log.stat().st_size
+    other = divide(log)
+    if other is None:
+        return None
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        # Asked first: a job may end as soon as it is registered.
+        has_ended = other.has_ended()
+        if job := _registered(spec.id):
+            return job
+        if has_ended:
+            break
+        time.sleep(_LOOK_EVERY_SECONDS)
+    said = log.read_bytes()[before:].decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
+    raise MachineError(f"the job did not start:\n{said}", remedy="try it without --detach", where=log)
+
+
+def _registered(job_id: str) -> Job | None:
+    return next((job for job in registry.jobs() if job.id == job_id), None)

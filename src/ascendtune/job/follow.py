@@ -1,0 +1,66 @@
+"""What do the processes of a job say? The lines of its logs, as they come."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.core.tail import Tail, begin_of_last
+
+JOB_LOG = "job.log"
+"""What a job in the background says itself; rank 0 of a training speaks there, too."""
+_RANK_LOG = re.compile(r"rank_(\d+)\.log")
+_LOOK_EVERY_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Line:
+    """`rank` is None for what the job itself says."""
+
+    rank: int | None
+    text: str
+
+
+def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
+    """The logs of a job, in the order of ranks, and the rank of each; only `rank`'s where one is given."""
+    found = [(int(name[1]), path) for path in directory.glob("*.log") if (name := _RANK_LOG.fullmatch(path.name))]
+    logs: dict[Path, int | None] = {directory / JOB_LOG: None} if (directory / JOB_LOG).exists() else {}
+    logs |= {path: of for of, path in sorted(found)}
+    return {path: of for path, of in logs.items() if rank is None or of == rank}
+
+
+def follow(
+    directory: Path,
+    is_over: Callable[[], bool],
+    *,
+    began: Mapping[str, int],
+    last: int | None = None,
+    rank: int | None = None,
+) -> Iterator[Line]:
+    """Lines of all logs in `directory` until `is_over`; also of those that come into being meanwhile.
+
+    Args:
+        is_over: whether nothing will be written any more; what was written before is still read.
+        began: log -> the byte at which this job's part of it begins.
+        last: begin with that many lines of each log that is there; None: with all.
+        rank: only the log of that rank.
+    """
+    tails: dict[Path, tuple[int | None, Tail]] = {}
+    over = False
+    while not over:
+        # Asked before reading: what is written up to the end is read in this round.
+        over = is_over()
+        for path, of in logs_of(directory, rank).items():
+            if path not in tails:
+                first = began.get(path.name, 0)
+                tails[path] = of, Tail(path, first if last is None else begin_of_last(path, last, first))
+        for of, tail in tails.values():
+            yield from (Line(of, text) for text in tail.lines())
+            if over:
+                yield from (Line(of, text) for text in tail.rest())
+                tail.close()
+        if not over:
+            time.sleep(_LOOK_EVERY_SECONDS)

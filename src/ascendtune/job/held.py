@@ -1,0 +1,68 @@
+"""Who holds the memory of a device? The vendor's list of processes, held against ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ascendtune.core.procfs import Stat, is_first_pid_namespace
+from ascendtune.job.registry import Job
+from ascendtune.machine.free import IDLE_RATIO
+from ascendtune.machine.inventory import Accelerator, DeviceProcess
+from ascendtune.machine.snapshot import take_snapshot
+
+_RELEASE_SECONDS = 10.0
+"""How long a driver may take to clear up behind a process that was killed."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory of a device. `pid` is None where it cannot be seen from here who holds it, as in most containers."""
+
+    device: str
+    pid: int | None
+    memory_used_bytes: int | None
+
+
+def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int, list[Held]]:
+    """What each of `pids` holds; a container counts its processes otherwise than the host, and both are asked for."""
+    found: dict[int, list[Held]] = {}
+    for device in devices:
+        for each in device.processes:
+            pid = pid_here(each)
+            if pid in pids:
+                found.setdefault(pid, []).append(Held(device.label, pid, each.memory_used_bytes))
+    return found
+
+
+def pid_here(entry: DeviceProcess) -> int:
+    """The pid as it is counted here: the vendor's tool may tell the host's and the container's."""
+    if entry.container_pid is None or is_first_pid_namespace():
+        return entry.pid
+    return entry.container_pid
+
+
+def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[Held, ...]:
+    """What processes of a job that have ended still hold; waits while there is hope that it will be nothing."""
+    if job.kind == "cpu":
+        return ()
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        held = _held(job, [stat.pid for stat in ended], take_snapshot().devices)
+        if not held or time.monotonic() > deadline:
+            return held
+        time.sleep(look_every_seconds)
+
+
+def _held(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[Held, ...]:
+    named = [held for each in devices_of(pids, devices).values() for held in each]
+    ours = [
+        device for device in devices if device.kind == job.kind and str(device.logical_id) in (job.device_ids or ())
+    ]
+    return (*named, *(Held(device.label, None, device.memory_used_bytes) for device in ours if _is_unexplained(device)))
+
+
+def _is_unexplained(device: Accelerator) -> bool:
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    return not device.processes and bool(used and total and used > IDLE_RATIO * total)

@@ -1,0 +1,186 @@
+"""End a job: after a checkpoint, else firmly, else at once; then look whether everything of it is gone.
+
+Whoever started the workers is asked first: it passes the first signal on to them, and ends them all at a second one. So
+the later signals go to the workers, and to the one that started them only when nobody else is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.core import process, procfs
+from ascendtune.core.errors import FoundWrong, InputError, MachineError
+from ascendtune.core.files import file_lock
+from ascendtune.core.units import count_of
+from ascendtune.job import registry
+from ascendtune.job.held import Held, held_after
+from ascendtune.job.members import driver_of, handle, members_of, still_there
+from ascendtune.job.outcome import close as close_run
+from ascendtune.job.registry import Job
+
+_TERMINATE_SECONDS = 10.0
+_KILL_SECONDS = 10.0
+_LOOK_EVERY_SECONDS = 0.2
+
+Show = Callable[[str, float, float], None]
+"""Called while waiting: for what, for how many seconds by now, for how many at most."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What is left of a job that was stopped; nothing, when all went well."""
+
+    survivors: tuple[procfs.Stat, ...]
+    held: tuple[Held, ...]
+    was_killed: bool
+    """Something had to be killed: what it had not yet written is lost."""
+
+
+def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Show) -> Stopped:
+    """End every process of `job` on this machine; whoever started it ends those on other machines.
+
+    Args:
+        grace_seconds: how long it may take to write a checkpoint.
+
+    Raises:
+        InputError: the job runs on another machine, or in another container.
+        MachineError: a process of the job is another user's.
+        FoundWrong: somebody else is stopping it just now.
+    """
+    require_ours(job)
+    with _alone(job) as was_asked_before:
+        seen = members_of(job)
+        was_killed = _end(job, seen, was_asked_before, grace_seconds, say, show)
+        survivors = _members(job, seen)
+        if not survivors:
+            _note_the_end(job, was_killed)
+        held = held_after(job, seen, _LOOK_EVERY_SECONDS)
+    return Stopped(tuple(survivors), held, was_killed)
+
+
+def require_ours(job: Job) -> None:
+    """Raise unless this user may stop the job, from here; see `stop`."""
+    if registry.state_of(job) == "unknown":
+        raise InputError(
+            f"{job.id} runs on {job.host}, or in another container: its processes cannot be reached from here",
+            remedy=f"run `ascendtune jobs stop {job.id}` there",
+        )
+    driver = driver_of(job)
+    owner = procfs.owner_of(driver.pid) if driver else job.uid
+    for uid in (job.uid, owner):
+        if uid != os.getuid():
+            place = f" (pid {driver.pid})" if driver else ""
+            raise MachineError(f"{job.id} belongs to {user_name(uid)}{place}", remedy="only its owner may stop it")
+
+
+def user_name(uid: int | None) -> str:
+    """As people know them; the number where it has no name."""
+    if uid is None:
+        return "another user"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _end(
+    job: Job,
+    seen: list[procfs.Stat],
+    was_asked_before: bool,
+    grace_seconds: float,
+    say: Callable[[str], None],
+    show: Show,
+) -> bool:
+    """The three stages; `seen` grows by the processes that come to light meanwhile. True when some had to be killed."""
+    if driver := driver_of(job):
+        if was_asked_before:
+            say("it was asked to stop before, and is not asked again: that would end it without a checkpoint")
+        else:
+            say(f"SIGINT to pid {driver.pid}: it may write a checkpoint, for at most {grace_seconds:.0f} s")
+            _send([driver], signal.SIGINT)
+            # A job that was stopped by Ctrl-Z hears nothing before it is continued.
+            _send([driver], signal.SIGCONT)
+        _wait(job, seen, grace_seconds, "for a checkpoint", show)
+    if left := _workers(job, seen):
+        say(f"SIGTERM to {_pids(left)}")
+        _send(left, signal.SIGTERM)
+        _wait(job, seen, _TERMINATE_SECONDS, "for them to end", show)
+    left = _workers(job, seen)
+    if left:
+        say(f"SIGKILL to {_pids(left)}")
+        _send(left, signal.SIGKILL)
+    if _members(job, seen):
+        _wait(job, seen, _KILL_SECONDS, "for the kernel to end them", show)
+    if last := _members(job, seen):
+        _send(last, signal.SIGKILL)
+        _wait(job, seen, _KILL_SECONDS, "for the kernel to end them", show)
+    return bool(left or last)
+
+
+def _members(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
+    """Those of the job that live, also when they have lost their parents since they were seen."""
+    known = {(stat.pid, stat.start_ticks) for stat in seen}
+    seen += [stat for stat in members_of(job) if (stat.pid, stat.start_ticks) not in known]
+    return still_there(seen)
+
+
+def _workers(job: Job, seen: list[procfs.Stat]) -> list[procfs.Stat]:
+    """Without the one that started them, where that one only watches: it ends when they have ended."""
+    everybody = _members(job, seen)
+    others = [stat for stat in everybody if stat.pid != job.pid]
+    return others if job.watched and others else everybody
+
+
+def _wait(job: Job, seen: list[procfs.Stat], seconds: float, what: str, show: Show) -> None:
+    began = time.monotonic()
+    while (still_there(seen) or _members(job, seen)) and (waited := time.monotonic() - began) < seconds:
+        show(what, waited, seconds)
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _send(stats: Sequence[procfs.Stat], number: signal.Signals) -> None:
+    process.send([found for stat in stats if (found := handle(stat))], number)
+
+
+def _pids(stats: Sequence[procfs.Stat]) -> str:
+    return f"{count_of(len(stats), 'process', 'processes')}: {', '.join(str(stat.pid) for stat in stats)}"
+
+
+def _note_the_end(job: Job, was_killed: bool) -> None:
+    """Where whoever would have noted it was ended before it could."""
+    if job.watched and registry.state_of(registry.reread(job)) == "lost":
+        registry.close(job, 128 + signal.SIGKILL)
+    if was_killed and job.hosts == (job.host,):
+        close_run(job.run_dir, "stopped", None)
+
+
+@contextmanager
+def _alone(job: Job) -> Iterator[bool]:
+    """Only one process stops a job; yields whether an earlier one has already asked the job to stop."""
+    path = registry.lock_of(job.id)
+    with file_lock(path, wait=False) as is_ours:
+        note = _read(path)
+        if not is_ours:
+            since = time.strftime("%H:%M:%S", time.localtime(note.get("since", 0)))
+            raise FoundWrong(
+                f"{job.id} is being stopped already, by pid {note.get('pid', '?')} since {since}",
+                remedy=f"wait for it; `ascendtune jobs show {job.id}` says what is left",
+            )
+        path.write_text(json.dumps({"pid": os.getpid(), "since": time.time()}))
+        yield bool(note) and driver_of(job) is not None
+
+
+def _read(path: Path) -> dict[str, float]:
+    with suppress(OSError, ValueError):
+        note = json.loads(path.read_text())
+        if isinstance(note, dict):
+            return note
+    return {}
