@@ -15,6 +15,7 @@ class Entry(NamedTuple):
 
 
 GROUPS = {
+    "jobs": "List, watch and end your jobs.",
     "recipe": "Check or convert a recipe, or print the schema of all recipes.",
     "runs": "Look at run directories.",
     "migrate": "Move code that was written for CUDA to Ascend.",
@@ -24,12 +25,22 @@ COMMANDS = {
     "quickstart": Entry("ascendtune.cli.quickstart.command:quickstart", "Teach a small model a skill; no network."),
     "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
+    "launch": Entry(
+        "ascendtune.cli.launch:launch",
+        "Start any program once per device, as training is started.",
+        starts_another=True,
+    ),
     "merge": Entry("ascendtune.cli.merge:merge", "Write the model that a LoRA adapter makes of its base."),
     "chat": Entry("ascendtune.cli.chat:chat", "Talk to a run's final weights, or to any model."),
     "generate": Entry("ascendtune.cli.generate:generate", "Let a run's final weights, or any model, answer prompts."),
     "devices": Entry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Say what keeps this machine from training, and what to do."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
+    "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
+    "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
+    "jobs logs": Entry("ascendtune.cli.jobs_logs:logs", "Print what the processes of a job say."),
+    "jobs stop": Entry("ascendtune.cli.jobs_stop:stop", "End a job, after a checkpoint; look whether all is gone."),
+    "jobs reap": Entry("ascendtune.cli.jobs_reap:reap", "Find and end processes that earlier jobs left behind."),
     "recipe check": Entry("ascendtune.cli.recipe_check:check", "Check a recipe without starting anything."),
     "recipe convert": Entry("ascendtune.cli.recipe_convert:convert", "Print a LLaMA-Factory recipe as one of ours."),
     "recipe schema": Entry("ascendtune.cli.recipe_schema:schema", "Print the JSON schema that editors complete from."),
