@@ -9,8 +9,8 @@
     {"signal": 15}, {"kill": true}                  {"ended": exit code}
     {"alive": true}     every two seconds           {"alive": true}
 
-When nothing is heard for long, or the connection ends, whoever started us is gone, or we are cut off: the workers are asked
-to stop as by a user, and killed when they cannot.
+When nothing is heard for long, or the connection ends, whoever started us is gone, or we are cut off: the workers are
+asked to stop as by a user, and killed when they cannot.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.tail import Tail
+from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment
 from ascendtune.job.launcher import Launcher
@@ -87,7 +88,7 @@ class Node:
         out, err = os.pipe(), os.pipe()
         launcher = Launcher(
             command(spec, user, place),
-            environment(spec, user, cores=cpu_count(), place=place),
+            environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user),
             stdin=err[1],
             stdout=out[1],
             stderr=spec.launcher_log(place),

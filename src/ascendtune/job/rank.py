@@ -14,6 +14,11 @@ import signal
 import sys
 from pathlib import Path
 
+from ascendtune.machine.npu.topology import cores_of
+
+CORES = "ASCENDTUNE_CORES"
+"""For each local rank the cores that it may use, as "0-23;24-47"; an empty part leaves its rank alone."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,7 +38,15 @@ def main(*arguments: str) -> None:
     os.close(nothing)
     # When torchrun's agent is killed, nobody else would end this process; SIGTERM lets it write a checkpoint.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    bind(int(os.environ["LOCAL_RANK"]), os.environ.get(CORES, ""))
     os.execv(program[0], program)
+
+
+def bind(local_rank: int, cores: str) -> None:
+    """Keep this process, its threads and its children on its part of `cores`."""
+    parts = cores.split(";")
+    if local_rank < len(parts) and (mine := cores_of(parts[local_rank])):
+        os.sched_setaffinity(0, mine)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""Each rank on the cores of its device's NUMA node: from the other socket, operators and batches take the long way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ascendtune.job.rank import CORES
+from ascendtune.job.spec import JobSpec
+from ascendtune.machine.host import numa_nodes
+from ascendtune.machine.near_cores import near_cores
+from ascendtune.machine.visible import VARIABLES, Kind
+
+_OTHER_BINDER = "CPU_AFFINITY_CONF"
+"""torch_npu's own, which binds single threads; whoever sets it has chosen."""
+
+
+def binding(
+    spec: JobSpec,
+    user: Mapping[str, str],
+    *,
+    near: Callable[[Kind, Sequence[str]], list[set[int]]] = near_cores,
+    root: Path = Path("/"),
+) -> dict[str, str]:
+    """The variable that tells each rank its cores; none on one NUMA node, on CPUs, or where the user has chosen.
+
+    Args:
+        near: which cores are near devices, by the names that the kind's visibility variable takes.
+    """
+    if spec.kind == "cpu" or len(numa_nodes(root)) < 2 or CORES in user or _OTHER_BINDER in user:
+        return {}
+    allowed = os.sched_getaffinity(0)
+    # A user who has bound the command to a part of each node keeps that part.
+    parts = [_written(cores & allowed) for cores in near(spec.kind, _ids(spec, user))]
+    return {CORES: ";".join(parts)} if any(parts) else {}
+
+
+def _ids(spec: JobSpec, user: Mapping[str, str]) -> list[str]:
+    named = spec.device_ids or tuple(filter(None, user.get(VARIABLES[spec.kind], "").split(",")))
+    return list(named[: spec.nproc]) or [str(number) for number in range(spec.nproc)]
+
+
+def _written(cores: set[int]) -> str:
+    """{0, 1, 2, 8} as "0-2,8"."""
+    ranges: list[list[int]] = []
+    for core in sorted(cores):
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

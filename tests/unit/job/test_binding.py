@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.job.binding import binding
+from ascendtune.job.rank import CORES, bind
+from ascendtune.job.spec import JobSpec
+from ascendtune.machine.near_cores import near_cores
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for node, cores in enumerate(("0-3", "4-7")):
+        directory = tmp_path / f"sys/devices/system/node/node{node}"
+        directory.mkdir(parents=True)
+        (directory / "cpulist").write_text(f"{cores}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)) - {5})
+    return tmp_path
+
+
+def _near(kind: str, ids: Sequence[str]) -> list[set[int]]:
+    return [{4, 5, 6, 7} if int(each) % 2 else {0, 1, 2, 3} for each in ids]
+
+
+def _spec(**changes: Any) -> JobSpec:
+    return JobSpec(**{"argv": ("x",), "run_dir": Path("r"), "nproc": 2, "kind": "npu", **changes})
+
+
+def test_each_rank_gets_the_allowed_cores_near_its_device(two_nodes: Path) -> None:
+    assert binding(_spec(), {}, near=_near, root=two_nodes) == {CORES: "0-3;4,6-7"}
+    assert binding(_spec(device_ids=("1", "3")), {}, near=_near, root=two_nodes) == {CORES: "4,6-7;4,6-7"}
+    visible = {"ASCEND_RT_VISIBLE_DEVICES": "3,4"}
+    assert binding(_spec(), visible, near=_near, root=two_nodes) == {CORES: "4,6-7;0-3"}
+
+
+def test_nothing_is_bound_where_there_is_nothing_to_choose(two_nodes: Path, tmp_path: Path) -> None:
+    assert binding(_spec(kind="cpu"), {}, near=_near, root=two_nodes) == {}
+    assert binding(_spec(), {"CPU_AFFINITY_CONF": "1"}, near=_near, root=two_nodes) == {}
+    assert binding(_spec(), {}, near=_near, root=tmp_path / "one-node") == {}
+    assert binding(_spec(), {}, near=lambda kind, ids: [set() for _ in ids], root=two_nodes) == {}
+
+
+def test_a_rank_and_its_children_are_bound() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = (
+        f"import os; from ascendtune.job.rank import bind; bind(1, ';{core}'); print(sorted(os.sched_getaffinity(0)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"[{core}]"
+
+
+def test_a_rank_without_a_part_is_left_alone() -> None:
+    before = os.sched_getaffinity(0)
+    bind(0, "")
+    bind(3, "0;0")
+    bind(0, ";0")
+    assert os.sched_getaffinity(0) == before
+
+
+def test_npu_smi_tells_which_cores_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+    program = tmp_path / "npu-smi"
+    program.write_text(f"#!/bin/sh\ncat {shared}/fixtures/ascend/topo_910B1_23.0.rc2.txt\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cores = near_cores("npu", ["0", "1", "9"])
+    assert cores == [set(range(144, 168)), set(range(24)), set()]
