@@ -42,7 +42,7 @@ def reap(
 
 
 def _print(found: list[LeftBehind]) -> None:
-    from ascendtune.cli.terminal import table
+    from ascendtune.cli.process_table import process_table
     from ascendtune.core.units import format_bytes, format_duration
     from ascendtune.job.stop import user_name
 
@@ -51,7 +51,6 @@ def _print(found: list[LeftBehind]) -> None:
         return
     rows = [
         [
-            each.command,
             str(number),
             str(each.stat.pid),
             user_name(each.uid),
@@ -62,8 +61,9 @@ def _print(found: list[LeftBehind]) -> None:
         ]
         for number, each in enumerate(found, 1)
     ]
-    header = ["command", "number", "pid", "owner", "age", "job", "devices", "device memory"]
-    print(table(header, rows, right=["number", "pid", "age", "device memory"]), flush=True)
+    header = ["number", "pid", "owner", "age", "job", "devices", "device memory"]
+    commands = [each.command for each in found]
+    print(process_table(header, rows, commands, right=["number", "pid", "age", "device memory"]), flush=True)
 
 
 def _picked(found: list[LeftBehind]) -> list[LeftBehind]:

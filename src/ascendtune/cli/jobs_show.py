@@ -105,19 +105,18 @@ def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
     lines = [f"{job.id}: {state_in_words(job)}, {count_of(len(facts['processes']), 'process', 'processes')}"]
     lines += [f"  {name.ljust(9)}  {value}" for name, value in shown.items() if value]
     if facts["processes"]:
-        lines += ["", *process_table(facts["processes"])]
+        lines += ["", processes_in_lines(facts["processes"])]
     logs = [f"  {path}  {format_bytes(size)}" for path, size in facts["log_files"].items()]
     return [*lines, *(["", "logs", *logs] if logs else [])]
 
 
-def process_table(processes: list[dict[str, Any]]) -> list[str]:
+def processes_in_lines(processes: list[dict[str, Any]]) -> str:
     """One line a process."""
-    from ascendtune.cli.terminal import table
+    from ascendtune.cli.process_table import process_table
     from ascendtune.core.units import format_bytes, format_duration
 
     rows = [
         [
-            each["command"],
             str(each["pid"]),
             "-" if each["rank"] is None else str(each["rank"]),
             format_duration(each["age_seconds"]),
@@ -126,6 +125,6 @@ def process_table(processes: list[dict[str, Any]]) -> list[str]:
         ]
         for each in processes
     ]
-    return table(
-        ["command", "pid", "rank", "age", "memory", "devices"], rows, right=["pid", "rank", "age", "memory"]
-    ).splitlines()
+    commands = [each["command"] for each in processes]
+    header = ["pid", "rank", "age", "memory", "devices"]
+    return process_table(header, rows, commands, right=["pid", "rank", "age", "memory"])

@@ -29,7 +29,7 @@ def stop(
     Then looks whether its processes are gone and the memory of its devices is free. Exit code 1: they are not.
     """
     from ascendtune.cli.job_choice import moment, state_in_words
-    from ascendtune.cli.jobs_show import process_table, processes_of
+    from ascendtune.cli.jobs_show import processes_in_lines, processes_of
     from ascendtune.cli.progress import Progress
     from ascendtune.core.units import count_of
     from ascendtune.job.registry import find, state_of
@@ -43,7 +43,7 @@ def stop(
         print(f"{found.id} runs no more: {state_in_words(found)}, {moment(found.ended)}")
         return 0
     print(f"{found.id}: {state_in_words(found)}, {count_of(len(processes), 'process', 'processes')}, {found.run_dir}")
-    print(*process_table(processes), sep="\n", flush=True)
+    print(processes_in_lines(processes), flush=True)
     if not _agreed(yes):
         return 1
     with Progress(sys.stderr) as progress:
@@ -83,6 +83,6 @@ def _told(job: Job, result: Stopped) -> int:
     if result.survivors or result.held:
         return 1
     gone = "every process is gone" + ("" if job.kind == "cpu" else ", the memory of its devices is free")
-    how = "; some were killed, so what came after the newest checkpoint is lost" if result.was_killed else ""
+    how = "; some had to be killed" if result.was_killed else ""
     print(f"{job.id} has ended: {gone}{how}")
     return 0

@@ -142,7 +142,7 @@ def reread(job: Job) -> Job:
 
 
 def find(text: str) -> Job:
-    """The job that `text` means: its id, its last four letters, or the beginning of either.
+    """The job that `text` means: its id, its name, the last letters of its id, or the beginning of any.
 
     Where several fit and one of them runs, it is that one.
 
@@ -150,9 +150,11 @@ def find(text: str) -> Job:
         InputError: none fits, or several do.
     """
     known = list(jobs())
-    fitting = [job for job in known if job.id == text] or [
-        job for job in known if text and (job.id.startswith(text) or job.id.rpartition("-")[2].startswith(text))
-    ]
+    fitting = (
+        [job for job in known if text in (job.id, job.name)]
+        or [job for job in known if text and job.id.startswith(text)]
+        or [job for job in known if text and job.id.rpartition("-")[2].startswith(text)]
+    )
     if len(fitting) > 1:
         fitting = [job for job in fitting if state_of(job) == "running"] or fitting
     if len(fitting) == 1:

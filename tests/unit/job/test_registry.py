@@ -73,13 +73,14 @@ def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path:
 
 def test_a_job_is_found_by_what_people_type() -> None:
     first, second = _registered("runs/a"), _registered("runs/ab")
-    assert first.name == "a" and second.name == "ab"
+    assert (first.name, second.name) == ("a", "ab")
     assert registry.find(second.id) == registry.find("ab") == registry.find(second.id[-4:]) == second
-    assert registry.find("a-") == first
-    with pytest.raises(InputError, match=r"'a' may be any of 2 jobs: a-.{4}, ab-"):
-        registry.find("a")
-    registry.close(first, 0)
-    assert registry.find("a") == second, "of several it is the one that runs"
+    assert registry.find("a") == registry.find("a-") == first
+    third = _registered("runs/ab")
+    with pytest.raises(InputError, match=r"'ab' may be any of 2 jobs: ab-.{4}, ab-"):
+        registry.find("ab")
+    registry.close(second, 0)
+    assert registry.find("ab") == third, "of several it is the one that runs"
     for nothing in ("", "zzzzz", "../a"):
         with pytest.raises(InputError, match="there is no job"):
             registry.find(nothing)
