@@ -24,6 +24,7 @@ def train(
         int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 1).")
     ] = None,
     device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Train in the background, once the data is ready.")] = False,
     prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the data, then stop.")] = False,
     allow_change: Annotated[
         list[str] | None,
@@ -43,6 +44,7 @@ def train(
     Runs until the end, or until Ctrl-C: then it writes a checkpoint and stops; Ctrl-C again stops at once. The same
     command resumes. The result is in the run directory: the model, the metrics and a picture of the loss.
     """
+    from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.device_choice import choose
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
@@ -76,14 +78,17 @@ def train(
     if ready.run is None:
         print(f"the tokens are in {ready.prepared.directory}")
         return
+    argv = (sys.executable, "-m", "ascendtune.train.worker", str(ready.run))
+    spec = JobSpec(argv, ready.run.path, nproc=chosen.count, kind=chosen.kind, device_ids=chosen.ids)
+    if detach and stays_with_the_terminal(spec):
+        return
     # What is still buffered would be lost when this process becomes the worker.
     sys.stdout.flush()
     sys.stderr.flush()
     if chosen.count == 1:
         # This process becomes the worker. Ctrl-C in between waits until the worker can answer it in its own words.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    argv = (sys.executable, "-m", "ascendtune.train.worker", str(ready.run))
-    result = start(JobSpec(argv, ready.run.path, nproc=chosen.count, kind=chosen.kind, device_ids=chosen.ids))
+    result = start(spec)
     if result.error:
         complain(result.error)
     if chosen.count > 1 and 0 < result.exit_code < 128:
