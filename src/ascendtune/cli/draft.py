@@ -1,130 +1,87 @@
-"""A first recipe for a model and data, from what both say about themselves: config.json, columns, first rows."""
+"""A first recipe for a model and data, as commented YAML, from what both say about themselves."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascendtune.cli.draft_facts import DataFacts, ModelFacts, longest_row
+from ascendtune.core.errors import DataError
 from ascendtune.core.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from ascendtune.data.conversation import Conversation
+    from ascendtune.data.spec import Task
 
-_ROWS_LOOKED_AT = 200
 _LENGTH_STEP = 256
+_LENGTH_OF_TEXTS = 2048
 # AdamW in fp32: weights, gradients and two moments.
 _BYTES_PER_PARAMETER_FULL = 16
 _LARGEST_FULL_PARAMETERS = 3e9
 _LARGEST_WITHOUT_CHECKPOINTING = 1e9
-# What files call a question and its answer when they follow no known format.
-_PAIRS = (
-    ("question", "answer"),
-    ("query", "response"),
-    ("input", "output"),
-    ("source", "target"),
-    ("prompt", "answer"),
-)
+_HELD_OUT = 0.02
 
 
 @dataclass(frozen=True)
-class ModelFacts:
-    """What config.json and the weights' headers say; None where they do not."""
+class _Stage:
+    """What a recipe says for one kind of rows."""
 
-    path: str
-    model_type: str
-    parameters: float | None
-    max_length: int | None
-    has_chat_template: bool
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What the first rows of one data set say."""
-
-    path: str
-    format: str
-    columns: dict[str, str]
-    found: list[str]
-    """The file's columns."""
-    conversations: list[Conversation]
+    rows: str
+    """For messages."""
+    method: tuple[str, ...]
+    """Lines of its section, above the tuner."""
+    epochs: int
+    rate: float
+    """Learning rate, as a share of that of stage sft."""
+    sequences: str
+    """What a device takes at once."""
 
 
-def look_at_model(path: str) -> ModelFacts:
-    """Read what describes the model; a hub id is downloaded, without its weights.
-
-    Raises:
-        RecipeError: no such model, or not a whole one.
-    """
-    from ascendtune.data.tokenizer import Tokenizer
-    from ascendtune.hub.download import fetch_model
-
-    directory = fetch_model(path, weights_needed=False)
-    config = json.loads((directory / "config.json").read_text())
-    return ModelFacts(
-        path=path,
-        model_type=config["model_type"],
-        parameters=_parameters(directory),
-        max_length=config.get("max_position_embeddings"),
-        has_chat_template="default" in Tokenizer.load(directory).chat_templates,
-    )
-
-
-def look_at_data(path: str) -> DataFacts:
-    """Read the first rows.
-
-    Raises:
-        DataError: no such data, unreadable, or columns that fit no format.
-    """
-    from ascendtune.core.errors import DataError
-    from ascendtune.data.conversation import Conversation
-    from ascendtune.data.format.choose import choose_format
-    from ascendtune.data.read import read_rows
-    from ascendtune.data.spec import DatasetSpec
-    from ascendtune.hub.download import fetch_dataset
-
-    rows = list(islice(read_rows(DatasetSpec(path=path), fetch_dataset(path)), _ROWS_LOOKED_AT))
-    found = list(dict.fromkeys(column for row in rows for column in row.values))
-    columns = _guessed_columns(found)
-    try:
-        name, convert = choose_format(DatasetSpec(path=path, columns={**columns}), rows)
-    except DataError as error:
-        if "stage" not in error.what:
-            raise
-        raise DataError(
-            error.what,
-            remedy="init writes recipes of stage sft; for pairs of answers copy recipes/lora-dpo.yaml or "
-            "lora-reward.yaml, for answers with a label lora-kto.yaml",
-            where=error.where,
-        ) from error
-    made = [convert(row.values) for row in rows]
-    return DataFacts(path, name, columns, found, [each for each in made if isinstance(each, Conversation)])
-
-
-def longest_row(model: ModelFacts, data: Sequence[DataFacts], template: str) -> int:
-    """Tokens of the longest of the first rows."""
-    from ascendtune.data.template import ChatTemplate
-    from ascendtune.data.tokenizer import Tokenizer
-    from ascendtune.hub.download import fetch_model
-
-    tokenizer = Tokenizer.load(fetch_model(model.path, weights_needed=False))
-    chat = ChatTemplate.load(template, tokenizer)
-    texts = (chat.render(conversation).text for each in data for conversation in each.conversations)
-    return max((len(tokenizer.encode(text)) for text in texts), default=0)
+_PACKED = "packed sequences of max_length tokens"
+_STAGES: dict[Task, _Stage] = {
+    "conversations": _Stage("conversations", ("  stage: sft  # answers are learnt",), 3, 1.0, _PACKED),
+    "text": _Stage("texts", ("  stage: pretrain  # texts are learnt whole",), 1, 1.0, _PACKED),
+    "pairs": _Stage(
+        "pairs of answers",
+        (
+            "  stage: preference  # to answer as the chosen of two; reward: to give answers a score",
+            "  preference:",
+            "    loss: sigmoid  # DPO; or ipo, hinge, orpo, simpo",
+            "    beta: 0.1      # higher holds the model closer to what it was",
+        ),
+        1,
+        0.1,
+        "pairs of answers",
+    ),
+    "singles": _Stage(
+        "answers with a label",
+        (
+            "  stage: preference",
+            "  preference:",
+            "    loss: kto  # answers that are marked good or bad",
+            "    beta: 0.1  # higher holds the model closer to what it was",
+        ),
+        1,
+        0.1,
+        "answers",
+    ),
+}
 
 
 def draft(model: ModelFacts, data: Sequence[DataFacts], *, tuner: str | None = None) -> str:
-    """The recipe as commented YAML.
+    """The recipe.
 
     Args:
+        data: all for one stage, which their rows decide.
         tuner: full or lora; by default chosen by the size of the model.
+
+    Raises:
+        DataError: the data sets are for several stages.
     """
-    template = "auto" if model.has_chat_template else "chatml"
-    longest = longest_row(model, data, template)
+    task = _common_task(data)
+    stage = _STAGES[task]
     large = model.parameters is not None and model.parameters > _LARGEST_FULL_PARAMETERS
     tuner = tuner or ("lora" if large else "full")
     checkpointing = model.parameters is not None and model.parameters > _LARGEST_WITHOUT_CHECKPOINTING
@@ -137,24 +94,24 @@ def draft(model: ModelFacts, data: Sequence[DataFacts], *, tuner: str | None = N
         "data:",
         "  train:",
         *(line for each in data for line in _dataset(each)),
-        *_key("template", template, "the model's own" if template == "auto" else "the model has none"),
-        *_key("max_length", *_max_length(model, longest)),
-        *_key("eval_fraction", 0.02, "held out for the evaluation loss"),
+        *(_lengths_of_texts(model) if task == "text" else _template_and_lengths(model, data)),
+        *_key("eval_fraction", *_held_out(task, sum(len(each.rows) for each in data))),
         *_key("on_bad_row", "fail", "or skip: leave such rows out and count them"),
         "",
         "method:",
+        *stage.method,
         *_key("tuner", tuner, _why_tuner(model, tuner)),
         *(["  lora:", "    rank: 16", "    target: all-linear"] if tuner == "lora" else []),
         "",
         "optim:",
-        *_key("learning_rate", 1e-4 if tuner == "lora" else 1e-5),
+        *_key("learning_rate", (1e-4 if tuner == "lora" else 1e-5) * stage.rate),
         *_key("scheduler", "cosine"),
         *_key("warmup_ratio", 0.03),
-        *_key("epochs", 3, "or max_steps"),
+        *_key("epochs", stage.epochs, "or max_steps"),
         "",
         "batch:",
-        *_key("per_device", 1, "packed sequences of max_length tokens that a device takes at once"),
-        *_key("accumulate", 8, "per_device × accumulate × devices sequences make one step"),
+        *_key("per_device", 1, f"{stage.sequences} that a device takes at once"),
+        *_key("accumulate", 8, "per_device × accumulate × devices of them make one step"),
         "",
         "precision: auto  # bf16 where the device has it, else fp32; fp16 only when asked for",
         "",
@@ -164,6 +121,39 @@ def draft(model: ModelFacts, data: Sequence[DataFacts], *, tuner: str | None = N
         "seed: 42",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _common_task(data: Sequence[DataFacts]) -> Task:
+    first = data[0]
+    for other in data[1:]:
+        if other.task != first.task:
+            raise DataError(
+                f"{first.path} has {_STAGES[first.task].rows}, {other.path} has {_STAGES[other.task].rows}: "
+                "they are learnt in different stages",
+                remedy="write a recipe for each",
+            )
+    return first.task
+
+
+def _template_and_lengths(model: ModelFacts, data: Sequence[DataFacts]) -> list[str]:
+    template = "auto" if model.has_chat_template else "chatml"
+    return [
+        *_key("template", template, "the model's own" if template == "auto" else "the model has none"),
+        *_key("max_length", *_max_length(model, longest_row(model, data, template))),
+    ]
+
+
+def _lengths_of_texts(model: ModelFacts) -> list[str]:
+    length = min(model.max_length or _LENGTH_OF_TEXTS, _LENGTH_OF_TEXTS)
+    return _key("max_length", length, "longer texts become several rows")
+
+
+def _held_out(task: Task, rows: int) -> tuple[float, str]:
+    """The share for the evaluation, and why. An answer with a label needs another one beside it there too."""
+    fewest = 2 if task == "singles" else 1
+    if rows > fewest and max(round(_HELD_OUT * rows), 1) >= fewest:
+        return _HELD_OUT, "held out for the evaluation loss"
+    return 0.0, "too few rows to hold any out for the evaluation loss"
 
 
 def _key(name: str, value: Any, comment: str | None = None) -> list[str]:
@@ -181,17 +171,9 @@ def _scalar(value: Any) -> str:
     import yaml
 
     if isinstance(value, float):
-        return f"{value:g}" if value >= 0.001 else f"{value:.1e}".replace("e-0", "e-")
+        return f"{value:g}" if value >= 0.001 or not value else f"{value:.1e}".replace("e-0", "e-")
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
     return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _guessed_columns(found: Sequence[str]) -> dict[str, str]:
-    known = {"instruction", "conversations", "messages", "completion"}
-    if known & set(found):
-        return {}
-    pairs = ({"prompt": one, "completion": two} for one, two in _PAIRS if one in found and two in found)
-    return next(({word: column for word, column in pair.items() if word != column} for pair in pairs), {})
 
 
 def _max_length(model: ModelFacts, longest: int) -> tuple[int, str]:
@@ -211,21 +193,6 @@ def _why_tuner(model: ModelFacts, tuner: str) -> str:
             else "far more memory"
         )
     return "or lora: adapters only, much less memory"
-
-
-def _parameters(directory: Path) -> float | None:
-    """From the headers of the weights: the product of each tensor's shape."""
-    total = 0
-    for file in directory.glob("*.safetensors"):
-        with file.open("rb") as opened:
-            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-        shapes = (tensor["shape"] for name, tensor in header.items() if name != "__metadata__")
-        for shape in shapes:
-            size = 1
-            for length in shape:
-                size *= length
-            total += size
-    return float(total) if total else None
 
 
 def _name(model: str, data: str) -> str:

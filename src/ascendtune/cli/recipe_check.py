@@ -78,7 +78,9 @@ def _model(recipe: Recipe) -> str:
     if path is None:
         return f"{recipe.model.path} (hub id, not looked at)"
     check_model_directory(path, weights_needed=recipe.model.init == "pretrained")
-    ChatTemplate.load(recipe.data.template, Tokenizer.load(path), loss_on=recipe.data.loss_on)
+    tokenizer = Tokenizer.load(path)
+    if recipe.method.stage != "pretrain":
+        ChatTemplate.load(recipe.data.template, tokenizer, loss_on=recipe.data.loss_on)
     return str(path)
 
 

@@ -60,6 +60,19 @@ class Single:
 Row = Conversation | Text | Pair | Single
 
 
+def conversations_of(row: Row) -> tuple[Conversation, ...]:
+    """Those that a row is made of; none for a text."""
+    match row:
+        case Pair():
+            return row.chosen, row.rejected
+        case Single():
+            return (row.conversation,)
+        case Conversation():
+            return (row,)
+        case Text():
+            return ()
+
+
 @dataclass(frozen=True, slots=True)
 class BadRow:
     """A readable row that cannot be trained on. Its place is the row's."""

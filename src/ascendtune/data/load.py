@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Row, Single, Source
+from ascendtune.data.conversation import BadRow, RawRow, Row, Source, conversations_of
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DatasetReport
@@ -107,16 +107,7 @@ def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, firs
 
 
 def _add_system_message(row: Row, text: str) -> None:
-    match row:
-        case Pair():
-            conversations: tuple[Conversation, ...] = (row.chosen, row.rejected)
-        case Single():
-            conversations = (row.conversation,)
-        case Conversation():
-            conversations = (row,)
-        case _:
-            return
-    for conversation in conversations:
+    for conversation in conversations_of(row):
         if conversation.messages[0]["role"] != "system":
             conversation.messages.insert(0, {"role": "system", "content": text})
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,45 @@ def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: 
     assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()
 
 
-def test_init_points_to_a_recipe_for_what_are_no_conversations(
-    ascendtune: Any, tiny_model: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("row", "rows", "said"),
+    [
+        ({"prompt": "2+3?", "chosen": "5", "rejected": "6"}, 8, ["stage: preference", "loss: sigmoid", "rate: 1.0e-6"]),
+        ({"prompt": "2+3?", "completion": "5", "label": True}, 100, ["loss: kto", "eval_fraction: 0.02"]),
+        ({"prompt": "2+3?", "completion": "5", "label": True}, 8, ["loss: kto", "eval_fraction: 0 "]),
+        ({"text": "two and three are five"}, 8, ["stage: pretrain", "max_length: 512 "]),
+    ],
+    ids=["pairs", "singles", "few-singles", "texts"],
+)
+def test_the_rows_decide_the_stage(
+    ascendtune: Any, tiny_model: Path, tmp_path: Path, row: dict[str, Any], rows: int, said: list[str]
 ) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"prompt": "2+3?", "chosen": "5", "rejected": "6"}\n')
-    refused = ascendtune("init", "--model", tiny_model, "--data", "pairs.jsonl")
-    assert refused.returncode == 2 and "pairs of answers" in refused.stderr
-    [name] = [word for word in refused.stderr.split() if word.startswith("recipes/")]
-    assert (Path(__file__).parents[3] / name).is_file()
+    (tmp_path / "rows.jsonl").write_text((json.dumps(row) + "\n") * rows)
+    made = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl")
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "recipe.yaml").read_text()
+    assert all(words in text for words in said), text
+    prepared = ascendtune("train", "recipe.yaml", "--prepare")
+    assert prepared.returncode == 0 and "no effect" not in prepared.stderr, prepared.stderr
+
+
+def test_one_recipe_has_one_stage(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("once upon a time\n")
+    refused = ascendtune("init", "--model", tiny_model, "--data", data, "--data", "texts.txt")
+    assert refused.returncode == 2 and "learnt in different stages" in refused.stderr
     assert not (tmp_path / "recipe.yaml").exists()
+
+
+def test_texts_need_no_template(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "texts.txt").write_text("once upon a time\n" * 9)
+    ascendtune("init", "--model", model, "--data", "texts.txt")
+    checked = ascendtune("recipe", "check", "recipe.yaml")
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_init_without_a_terminal_names_what_is_missing(ascendtune: Any) -> None:
