@@ -15,6 +15,7 @@ class Entry(NamedTuple):
 
 
 GROUPS = {
+    "comm": "Test and measure the links between devices.",
     "jobs": "List, watch and end your jobs.",
     "recipe": "Check or convert a recipe, or print the schema of all recipes.",
     "runs": "Look at run directories.",
@@ -35,6 +36,8 @@ COMMANDS = {
     "generate": Entry("ascendtune.cli.generate:generate", "Let a run's final weights, or any model, answer prompts."),
     "devices": Entry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Say what keeps this machine from training, and what to do."),
+    "comm test": Entry("ascendtune.cli.comm_test:test", "Try every collective, compare every element."),
+    "comm bench": Entry("ascendtune.cli.comm_bench:bench", "Measure collectives and links as nccl-tests does."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),

@@ -54,6 +54,12 @@ class Device(ABC):
     def memory_total_bytes(self) -> int:
         """Memory that this device can address."""
 
+    def memory_free_bytes(self) -> int:
+        """Memory that nobody holds at this moment. On CPU: what the operating system calls available."""
+        import torch
+
+        return int(torch.get_device_module(self.torch_device).mem_get_info(self.index)[0])
+
     @abstractmethod
     def memory_peak_bytes(self) -> int:
         """The most memory this process has held since `reset_peak`. On CPU: resident set, including the interpreter."""
@@ -79,7 +85,14 @@ class Device(ABC):
         """Whether bf16 works at all, however slowly; a chip that lacks it raises in the middle of a step."""
         return self.supports_bf16
 
+    @property
+    def holds_fp8(self) -> bool:
+        """Whether it knows 8-bit floats at all; where not, an operator on one can spoil the whole process."""
+        return True
+
     supports_fp64 = True
+    batches_messages = True
+    """Whether torch.distributed can start messages in both directions as one (batch_isend_irecv)."""
     binds_process_group = True
     """Whether torch.distributed is told the device of a rank, so that it connects early and need not guess."""
 

@@ -18,7 +18,11 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 HEAVY = ("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib")
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["runs"], ["init"], ["devices"], ["recipe", "check"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [[], ["train"], ["runs"], ["init"], ["devices"], ["recipe", "check"], ["comm", "test"], ["comm", "bench"]],
+    ids=" ".join,
+)
 def test_help_is_light_and_as_recorded(ascendtune: Any, words: list[str]) -> None:
     result = ascendtune(*words, "--help")
     assert result.returncode == 0 and result.stderr == ""

@@ -45,6 +45,9 @@ class CpuDevice(Device):
     def memory_total_bytes(self) -> int:
         return int(psutil.virtual_memory().total)
 
+    def memory_free_bytes(self) -> int:
+        return int(psutil.virtual_memory().available)
+
     def memory_peak_bytes(self) -> int:
         """At most a second old: the kernel takes up to a millisecond to answer for a process with much memory."""
         looked_at, peak = self._memory_peak

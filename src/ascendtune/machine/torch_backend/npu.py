@@ -29,6 +29,8 @@ class NpuDevice(Device):
     kind = "npu"
     collective_backend = "hccl"
     supports_fp64 = False
+    # torch_npu 2.13 asks libhcomm.so for HcclGroupStart; where CANN does not have it, the process is spoiled.
+    batches_messages = False
     # Once a device is bound, torch asks every further group for its backend, also Gloo's for the host. Gloo claims
     # CUDA; for an NPU new_group raises "No backend type associated with device type npu" (torch 2.13).
     binds_process_group = False
@@ -85,6 +87,11 @@ class NpuDevice(Device):
     @property
     def supports_fp16(self) -> bool:
         return True
+
+    @property
+    def holds_fp8(self) -> bool:
+        # The 950 is the first with them (Huawei's announcement of its roadmap, September 2025).
+        return self.name.startswith(("Ascend950", "Ascend910_95"))
 
     def fuses_optimizer(self, compute: str) -> bool:
         # torch's fused AdamW leaves a step out when the scaler has found an overflow. torch_npu's implementation of it

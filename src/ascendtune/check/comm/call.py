@@ -1,0 +1,159 @@
+"""One collective with buffers of its own: what a rank hands over, the call, and what it must hold afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ascendtune.check.comm.values import Part, compare, contribution, fill, total
+
+# torch 2.13 has new names for the two that work on one tensor each, and warns at the old ones.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Who takes part, and with what."""
+
+    rank: int
+    ranks: tuple[int, ...]
+    """All members of the group, `rank` among them."""
+    count: int
+    """Elements of one rank's part."""
+    dtype: torch.dtype
+    modulus: int
+    place: torch.device
+    group: dist.ProcessGroup | None = None
+    roots: tuple[int, ...] = (0,)
+    """For a broadcast: each of them in turn."""
+    batches_messages: bool = True
+    """See `Device`; a ring is otherwise walked in turn, which takes twice as long."""
+
+    @property
+    def mine(self) -> int:
+        """The place of this rank in the group."""
+        return self.ranks.index(self.rank)
+
+    @property
+    def everyone(self) -> int:
+        """Elements of a buffer with one part a rank."""
+        return self.count * len(self.ranks)
+
+    def empty(self, count: int) -> torch.Tensor:
+        # Made on the host and copied: a device that has no operators for a dtype may still send it.
+        return torch.zeros(count, dtype=self.dtype).to(self.place)
+
+    def from_rank(self, rank: int, *, start: int = 0, count: int | None = None, offset: int = 0) -> Part:
+        return Part(contribution(rank, self.modulus), start, self.count if count is None else count, offset, rank)
+
+
+@dataclass(frozen=True)
+class Call:
+    """`run` may be called again and again; all_reduce and broadcast are in place, as torch has them."""
+
+    run: Callable[[], object]
+    sent: torch.Tensor
+    sends: tuple[Part, ...]
+    received: torch.Tensor
+    receives: tuple[Part, ...]
+
+    def fill(self) -> None:
+        for part in self.sends:
+            fill(self.sent, part)
+
+    def clear(self) -> None:
+        """Zeros, which no number of sums lets overflow."""
+        self.sent.zero_()
+
+    def compare(self, shown: int = 0) -> list[dict[str, Any]]:
+        """One entry for each part that must have arrived, see `values.compare`."""
+        return [compare(self.received, part, shown) for part in self.receives]
+
+
+def prepare(name: str, setting: Setting) -> Call:
+    """Buffers for the collective `name`, not yet filled."""
+    return PREPARE[name](setting)
+
+
+def _all_reduce(it: Setting) -> Call:
+    data = it.empty(it.count)
+    arrives = Part(total(it.ranks, it.modulus), 0, it.count)
+    return Call(lambda: dist.all_reduce(data, group=it.group), data, (it.from_rank(it.rank),), data, (arrives,))
+
+
+def _all_gather(it: Setting) -> Call:
+    sent, received = it.empty(it.count), it.empty(it.everyone)
+    return Call(
+        lambda: _gather(received, sent, group=it.group),
+        sent,
+        (it.from_rank(it.rank),),
+        received,
+        tuple(it.from_rank(rank, start=at * it.count) for at, rank in enumerate(it.ranks)),
+    )
+
+
+def _reduce_scatter(it: Setting) -> Call:
+    sent, received = it.empty(it.everyone), it.empty(it.count)
+    arrives = Part(total(it.ranks, it.modulus), 0, it.count, offset=it.mine * it.count)
+    return Call(
+        lambda: _scatter(received, sent, group=it.group),
+        sent,
+        (it.from_rank(it.rank, count=it.everyone),),
+        received,
+        (arrives,),
+    )
+
+
+def _broadcast(it: Setting) -> Call:
+    data = it.empty(it.count * len(it.roots))
+    parts = [data[at * it.count : (at + 1) * it.count] for at in range(len(it.roots))]
+    arrives = tuple(it.from_rank(root, start=at * it.count) for at, root in enumerate(it.roots))
+
+    def run() -> None:
+        for part, root in zip(parts, it.roots, strict=True):
+            dist.broadcast(part, root, group=it.group)
+
+    return Call(run, data, tuple(part for part in arrives if part.source == it.rank), data, arrives)
+
+
+def _all_to_all(it: Setting) -> Call:
+    sent, received = it.empty(it.everyone), it.empty(it.everyone)
+    return Call(
+        lambda: dist.all_to_all_single(received, sent, group=it.group),
+        sent,
+        (it.from_rank(it.rank, count=it.everyone),),
+        received,
+        tuple(it.from_rank(rank, start=at * it.count, offset=it.mine * it.count) for at, rank in enumerate(it.ranks)),
+    )
+
+
+def _send_recv(it: Setting) -> Call:
+    sent, received = it.empty(it.count), it.empty(it.count)
+    following, before = it.ranks[(it.mine + 1) % len(it.ranks)], it.ranks[it.mine - 1]
+    send, receive = dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)
+
+    def at_once() -> None:
+        for work in dist.batch_isend_irecv([send, receive]):
+            work.wait()
+
+    def in_turn() -> None:
+        for operation in (send, receive) if it.mine % 2 == 0 else (receive, send):
+            operation.op(operation.tensor, operation.peer).wait()
+
+    run = at_once if it.batches_messages else in_turn
+    return Call(run, sent, (it.from_rank(it.rank),), received, (it.from_rank(before),))
+
+
+PREPARE: dict[str, Callable[[Setting], Call]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "all_to_all": _all_to_all,
+    "send_recv": _send_recv,
+}

@@ -1,0 +1,86 @@
+"""Start the ranks through `job`, and collect what they noted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.comm.notes import RankNotes, notes_path, read_notes
+from ascendtune.core.errors import translated_disk_errors
+from ascendtune.job.backend.local import start
+from ascendtune.job.outcome import Outcome
+from ascendtune.job.spec import JobSpec
+from ascendtune.machine.visible import Kind
+
+WORKER = (sys.executable, "-m", "ascendtune.check.comm.worker")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that a command starts: one per device."""
+
+    kind: Kind
+    count: int
+    ids: tuple[str, ...] | None
+    """What the visibility variable is set to; None leaves it."""
+    names: tuple[str, ...]
+    """The device of each rank as messages call it; empty where there is nothing to tell, as on the CPU."""
+
+    def label(self, rank: int) -> str:
+        return f"rank {rank} ({self.names[rank]})" if self.names else f"rank {rank}"
+
+    def labels(self, ranks: Sequence[int]) -> str:
+        return ", ".join(map(self.label, ranks))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """All ranks have ended, one way or another."""
+
+    ranks: Ranks
+    directory: Path
+    outcome: Outcome
+    notes: tuple[RankNotes, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank has done all of its work."""
+        return all(each.is_done for each in self.notes)
+
+    @property
+    def backend(self) -> str:
+        """What torch joined them by, as rank 0 says; "no backend" where it did not come to that."""
+        return self.notes[0].one("backend") or "no backend"
+
+    def log(self, rank: int) -> Path | None:
+        """The output of a rank; None for rank 0, which speaks to the terminal."""
+        return self.directory / "log" / f"rank_{rank}.log" if rank else None
+
+
+def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
+    """Let the worker do `work` on every rank, to the end.
+
+    Args:
+        work: the worker's task, see `worker.py`.
+        directory: for notes and logs; every rank must see it.
+
+    Raises:
+        MachineError: the directory cannot be written, or a process cannot be started.
+    """
+    with translated_disk_errors(directory, "making room for the notes of the ranks"):
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(directory / "log", ignore_errors=True)
+        for rank in range(ranks.count):
+            notes_path(directory, rank).unlink(missing_ok=True)
+    argv = (*WORKER, ranks.kind, str(directory.resolve()), json.dumps(work))
+    # torch's own account of a rank that waits in vain adds nothing to ours.
+    quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
+    spec = JobSpec(argv, directory, nproc=ranks.count, kind=ranks.kind, device_ids=ranks.ids, variables=quiet)
+    outcome = start(spec)
+    return Ran(ranks, directory, outcome, read_notes(directory, ranks.count))

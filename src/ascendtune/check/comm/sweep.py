@@ -1,0 +1,135 @@
+"""What `comm bench` makes of the notes of all ranks: nccl-tests' columns, and findings on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Any
+
+from ascendtune.check.comm.collective import COLLECTIVES
+from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.check.finding import Finding, ok
+from ascendtune.core.errors import InputError
+from ascendtune.core.units import count_of
+
+GIGA = 1e9
+"""nccl-tests' GB."""
+SLOW_SHARE = 0.5
+"""A link with less than this share of the median link's bandwidth is called slow."""
+
+_SIZE = re.compile(r"([0-9]+) ?(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def bytes_of(text: str, option: str) -> int:
+    """ "64M" -> 67108864; units are powers of 1024, as in nccl-tests.
+
+    Raises:
+        InputError: `text` is not a size above 0.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
+    if size <= 0:
+        raise InputError(f"{option} {text} is not a size", remedy="write a number of bytes, or one like 64K, 16M, 1G")
+    return size
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table; `bytes` and `count` as nccl-tests counts them."""
+
+    bytes: int
+    count: int
+    seconds: float
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: float
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """From one rank to another, one direction."""
+
+    sender: int
+    receiver: int
+    bytes: int
+    seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes / self.seconds
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "bytes_per_second": self.bytes_per_second}
+
+
+def rows_of(ran: Ran, collective: str) -> list[Row]:
+    """The sizes that every rank has measured. The time of a size is the slowest rank's median; #wrong counts all ranks.
+
+    Raises:
+        KeyError: there is no such collective.
+    """
+    rows = []
+    for of_ranks in zip(*(each.of("row") for each in ran.notes), strict=False):
+        size, seconds = of_ranks[0]["bytes"], max(row["seconds"] for row in of_ranks)
+        algorithm, bus = COLLECTIVES[collective].bandwidths(size, seconds, ran.ranks.count)
+        wrong = sum(row["wrong"] for row in of_ranks)
+        rows.append(Row(size, of_ranks[0]["count"], seconds, algorithm, bus, wrong))
+    return rows
+
+
+def links_of(ran: Ran) -> list[Link]:
+    """The links that both ends have measured; the slower end's time counts."""
+    ends: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for each in ran.notes:
+        for pair in each.of("pair"):
+            ends.setdefault((pair["from"], pair["to"]), []).append(pair)
+    return [
+        Link(sender, receiver, both[0]["bytes"], max(end["seconds"] for end in both))
+        for (sender, receiver), both in sorted(ends.items())
+        if len(both) == 2
+    ]
+
+
+def average_busbw(rows: Sequence[Row]) -> float:
+    """nccl-tests' last line: the mean over all sizes, in bytes per second."""
+    return fmean(row.busbw_bytes_per_second for row in rows)
+
+
+def best(rows: Sequence[Row]) -> Row:
+    return max(rows, key=lambda row: row.busbw_bytes_per_second)
+
+
+def values(rows: Sequence[Row]) -> Finding:
+    """Whether what arrived was right, at every size."""
+    bad = [row for row in rows if row.wrong]
+    if not bad:
+        return ok("values", f"every element is right at {count_of(len(rows), 'size')}")
+    return Finding(
+        "values",
+        "failure",
+        f"{count_of(sum(row.wrong for row in bad), 'element')} wrong, first at {bad[0].bytes:,} bytes",
+        expected="no element is wrong",
+        remedy="`ascendtune comm test` names the rank or the link",
+    )
+
+
+def slow_link(links: Sequence[Link], ranks: Ranks) -> Finding:
+    """The slowest link, and whether it is far behind the others."""
+    slowest = min(links, key=lambda link: link.bytes_per_second)
+    usual = median(link.bytes_per_second for link in links)
+    share = slowest.bytes_per_second / usual
+    where = f"{ranks.label(slowest.sender)} to {ranks.label(slowest.receiver)}"
+    said = f"slowest link: {where}, {slowest.bytes_per_second / GIGA:.3g} GB/s, {share:.0%} of the median"
+    if share >= SLOW_SHARE:
+        return ok("links", said)
+    return Finding(
+        "links",
+        "warning",
+        said,
+        expected=f"{SLOW_SHARE:.0%} of the median link, {usual / GIGA:.3g} GB/s, or more",
+        remedy="look at the link between the two: `ascendtune devices --topology`, `hccn_tool -i N -link_stat -g`, "
+        "`nvidia-smi nvlink -s`",
+    )

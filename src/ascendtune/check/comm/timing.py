@@ -1,0 +1,106 @@
+"""`comm bench` on one rank: how long collectives of growing size take, and messages between two ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import permutations
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ascendtune.check.comm.call import Setting, prepare
+from ascendtune.check.comm.collective import COLLECTIVES
+from ascendtune.check.comm.dtype import modulus
+from ascendtune.check.comm.world import World
+from ascendtune.machine.device import Device
+
+_SHARE_OF_FREE_MEMORY = 0.5
+_BUFFERS = 2
+_WARM_UP = 5
+_BATCH_BYTES, _LONGEST_BATCH = 64 << 20, 16
+
+
+def time_sizes(world: World, work: dict[str, Any]) -> None:
+    """Note a {"row": …} for each size from `work["min_bytes"]` to `work["max_bytes"]`, by factors of two."""
+    name, dtype = work["collective"], getattr(torch, work["dtype"])
+    collective, itemsize = COLLECTIVES[name], dtype.itemsize
+    fits = modulus(work["dtype"], world.size if collective.reduces else 1) or 2
+    most = _most_bytes(world)
+    world.notes.write({"backend": world.device.collective_backend, "most_bytes": most})
+    wanted, before = work["min_bytes"], None
+    while wanted <= min(work["max_bytes"], most):
+        count = collective.count(wanted, itemsize, world.size)
+        if count != before:
+            size = collective.size_bytes(count, itemsize, world.size)
+            world.begin(f"{name} of {size} bytes")
+            everyone = tuple(range(world.size))
+            setting = Setting(
+                rank=world.rank,
+                ranks=everyone,
+                count=count,
+                dtype=dtype,
+                modulus=fits,
+                place=world.device.torch_device,
+                batches_messages=world.device.batches_messages,
+            )
+            call = prepare(name, setting)
+            call.fill()
+            call.run()
+            world.device.synchronize()
+            wrong = sum(part["wrong"] for part in call.compare())
+            call.clear()
+            seconds = measure(call.run, world.device, size, work["iterations"])
+            world.notes.write({"row": {"bytes": size, "count": count, "seconds": median(seconds), "wrong": wrong}})
+            del call
+        before, wanted = count, wanted * 2
+
+
+def time_pairs(world: World, work: dict[str, Any]) -> None:
+    """Note a {"pair": …} for each message of `work["bytes"]` from one rank to another that this rank takes part in."""
+    size = min(work["bytes"], _most_bytes(world))
+    message = torch.zeros(size, dtype=torch.uint8, device=world.device.torch_device)
+    world.notes.write({"backend": world.device.collective_backend})
+    for sender, receiver in permutations(range(world.size), 2):
+        world.begin(f"message from rank {sender} to rank {receiver}")
+        if world.rank in (sender, receiver):
+            seconds = measure(_one_way(world, message, sender, receiver), world.device, size, work["iterations"])
+            world.notes.write({"pair": {"from": sender, "to": receiver, "bytes": size, "seconds": median(seconds)}})
+
+
+def measure(run: Callable[[], object], device: Device, size_bytes: int, samples: int) -> list[float]:
+    """Seconds per call, `samples` times.
+
+    Small messages are timed many in a row, as a program sends them: waiting for the device after each would cost more
+    than the message. Every rank does the same number of calls.
+    """
+    calls = max(1, min(_LONGEST_BATCH, _BATCH_BYTES // size_bytes))
+    for _ in range(_WARM_UP):
+        run()
+    device.synchronize()
+    seconds = []
+    for _ in range(samples):
+        began = time.perf_counter()
+        for _ in range(calls):
+            run()
+        device.synchronize()
+        seconds.append((time.perf_counter() - began) / calls)
+    return seconds
+
+
+def _one_way(world: World, message: torch.Tensor, sender: int, receiver: int) -> Callable[[], object]:
+    if world.rank == sender:
+        return lambda: dist.send(message, receiver)
+    return lambda: dist.recv(message, sender)
+
+
+def _most_bytes(world: World) -> int:
+    """The largest buffer with which all buffers of all ranks take half of what is free; the same on every rank."""
+    return min(map(int, world.exchange(str(_room(world)))))
+
+
+def _room(world: World) -> int:
+    free = world.device.memory_free_bytes() * _SHARE_OF_FREE_MEMORY / _BUFFERS
+    return int(free / world.size if world.device.shares_host_memory else free)

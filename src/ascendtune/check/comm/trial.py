@@ -1,0 +1,123 @@
+"""`comm test` on one rank: every collective with every dtype, compared element by element."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ascendtune.check.comm.call import Setting, prepare
+from ascendtune.check.comm.collective import BARRIER, COLLECTIVES
+from ascendtune.check.comm.dtype import modulus
+from ascendtune.check.comm.world import World
+
+_COUNTS = (1021, 131_101)
+"""Elements a rank, few and many: libraries take another way for each. Primes, which no number of ranks divides."""
+_SHOWN = 2
+_LATE_SECONDS = 0.02
+_REFUSAL = re.compile(r"type|not (yet )?(supported|implemented)|unsupported|unconvertible", re.IGNORECASE)
+"""How gloo ("Invalid scalar type"), NCCL ("Unconvertible NCCL type") and HCCL ("Unsupported data type") say no. They do
+so before anything is sent, so that the next dtype can be tried."""
+
+
+def try_all(world: World, work: dict[str, Any]) -> None:
+    """Note a {"cell": …} for each of `work["collectives"]` with each of `work["dtypes"]`."""
+    world.notes.write({"backend": world.device.collective_backend})
+    for name in work["collectives"]:
+        if name == BARRIER:
+            world.begin(BARRIER)
+            world.notes.write({"cell": {"collective": BARRIER, "dtype": None, "missed": _missed(world)}})
+            continue
+        for dtype in work["dtypes"]:
+            world.notes.write({"cell": {"collective": name, "dtype": dtype, **_cell(world, name, dtype)}})
+
+
+def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
+    """{"untried": why}, {"refused": message}, or {"parts": …} and, where every rank is wrong, {"isolated": …}."""
+    collective = COLLECTIVES[name]
+    fits = modulus(dtype, world.size if collective.reduces else 1)
+    if dtype == "bfloat16" and not world.device.computes_bf16:
+        return {"untried": "the chip has no bf16"}
+    if dtype.startswith("float8") and not world.device.holds_fp8:
+        return {"untried": "the chip has no 8-bit floats"}
+    if fits is None:
+        return {"untried": f"it holds no exact sum over {world.size} ranks"}
+    world.begin(f"{name} of {dtype}")
+    everyone = tuple(range(world.size))
+    try:
+        found = _tried(world, name, dtype, fits, everyone, None)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        if not _REFUSAL.search(str(error)):
+            raise
+        found = {"refused": str(error).strip().splitlines()[0][:200]}
+    is_wrong = any(part["wrong"] for part in found.get("parts", ()))
+    words = world.exchange("wrong" if is_wrong else "right")
+    if collective.reduces and set(words) == {"wrong"}:
+        found["isolated"] = [_alone(world, name, dtype, fits, group) for group in _small_groups(world.size)]
+    return found
+
+
+def _tried(
+    world: World, name: str, dtype: str, fits: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None
+) -> dict[str, Any]:
+    parts = []
+    for count in _COUNTS:
+        setting = Setting(
+            rank=world.rank,
+            ranks=ranks,
+            count=count,
+            dtype=getattr(torch, dtype),
+            modulus=fits,
+            place=world.device.torch_device,
+            group=group,
+            roots=ranks,
+            batches_messages=world.device.batches_messages,
+        )
+        call = prepare(name, setting)
+        call.fill()
+        call.run()
+        world.device.synchronize()
+        parts += [{"elements": count, **part} for part in call.compare(_SHOWN)]
+    return {"parts": parts}
+
+
+def _small_groups(size: int) -> Iterable[tuple[int, ...]]:
+    """Neighbours, so that a rank at fault spoils its two groups and a link its one; of two ranks, each alone."""
+    return [(rank, (rank + 1) % size) for rank in range(size)] if size > 2 else [(0,), (1,)]
+
+
+def _alone(world: World, name: str, dtype: str, fits: int, members: tuple[int, ...]) -> dict[str, Any]:
+    """A sum that is wrong on every rank does not tell whose part was wrong: try again in a small group."""
+    members = tuple(sorted(members))
+    group = dist.new_group(list(members))
+    wrong = 0
+    if world.rank in members:
+        found = _tried(world, name, dtype, fits, members, group)
+        wrong = sum(part["wrong"] for part in found["parts"])
+    wrongs = world.exchange(str(wrong))
+    if world.rank in members:
+        dist.destroy_process_group(group)
+    return {"group": list(members), "wrong": sum(map(int, wrongs))}
+
+
+def _missed(world: World) -> list[int]:
+    """The ranks that a barrier did not wait for: each comes late once, and says in the store that it has come."""
+    missed: list[int] = []
+    for late in range(world.size):
+        key = f"barrier/{late}"
+        if world.rank == late:
+            time.sleep(_LATE_SECONDS)
+            world.store.set(key, "here")
+        _barrier(world)
+        if not world.store.check([key]):
+            missed.append(late)
+    return missed
+
+
+def _barrier(world: World) -> None:
+    dist.barrier(device_ids=None if world.device.shares_host_memory else [world.device.index])
+    world.device.synchronize()

@@ -1,0 +1,67 @@
+"""The program of one rank: `python -m ascendtune.check.comm.worker KIND DIRECTORY WORK`, started by torchrun.
+
+WORK is JSON: {"task": a name in `TASKS`, "timeout_seconds": …, and what the task takes}. Notes go to DIRECTORY.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from ascendtune.check.comm.notes import NoteWriter, is_echo
+from ascendtune.check.comm.timing import time_pairs, time_sizes
+from ascendtune.check.comm.trial import try_all
+from ascendtune.check.comm.world import AbsentRanksError, World
+from ascendtune.machine.device import open_device
+from ascendtune.machine.visible import Kind
+
+TASKS: dict[str, Callable[[World, dict[str, Any]], None]] = {
+    "test": try_all,
+    "sizes": time_sizes,
+    "pairs": time_pairs,
+}
+
+
+_ECHO_SECONDS = 1.0
+"""How long a rank that was left by another stays, so that torchrun sees first how that one ended."""
+
+
+def main(kind: str, directory: str, work: str) -> int:
+    """Join, do the work, leave; the exit code. Whatever goes wrong is in this rank's notes."""
+    # Ctrl-C ends a rank without a word: there is nothing to save.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    notes = NoteWriter(Path(directory), int(os.environ["RANK"]))
+    task = json.loads(work)
+    try:
+        notes.write({"at": "opening the device"})
+        device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]) if kind != "cpu" else 0)
+        device.activate()
+        world = World.join(device, notes, timedelta(seconds=task["timeout_seconds"]))
+        TASKS[task["task"]](world, task)
+        world.leave()
+    except AbsentRanksError as error:
+        notes.write({"absent": error.ranks})
+        return 1
+    except Exception as error:  # noqa: BLE001  # libraries raise what they like; the command says it in its words
+        message = f"{type(error).__name__}: {error}"
+        notes.write({"error": message})
+        if is_echo(message):
+            time.sleep(_ECHO_SECONDS)
+        return 1
+    notes.write({"done": True})
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not by way of the libraries' destructors: after a failure they wait for ranks that are gone.
+    os._exit(code)

@@ -1,0 +1,105 @@
+"""`ascendtune comm bench`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def bench(
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
+    ] = None,
+    device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
+    collective: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which collective (default: all_reduce).")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="Of what (default: float32).")] = None,
+    min_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The first size, which doubles from there (default: 8).")
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="The last size (default: 1G, or what half of the free memory holds; --pairs: 16M)."
+        ),
+    ] = None,
+    iterations: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each size; the median counts.")] = 20,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Messages from each rank to each other: a heat map, and the slowest link.")
+    ] = False,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GB/s|peak", help="Hold the best bandwidth against a figure, or the published one of the links."
+        ),
+    ] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Also print busbw over size as bars.")] = False,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it.")] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long a rank waits for another.")
+    ] = 120.0,
+    directory: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where ranks write notes and logs (default: a temporary directory)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Measure a collective over sizes, as nccl-tests does; with --pairs every link.
+
+    \b
+    ascendtune comm bench
+    ascendtune comm bench --collective all_gather --dtype bfloat16 --max-bytes 256M
+    ascendtune comm bench --pairs --png links.png
+    ascendtune comm bench --min-bytes 64M --expect 150
+
+    Sizes and busbw are nccl-tests'; GB are 10^9 bytes. The time is the slowest rank's median. all_reduce and broadcast
+    work in place, as in torch; the others do not. #wrong counts elements, compared before the clock starts.
+    """
+    from ascendtune.check.comm.collective import COLLECTIVES
+    from ascendtune.check.comm.dtype import LARGEST_EXACT
+    from ascendtune.check.comm.expectation import expected_of
+    from ascendtune.check.comm.sweep import bytes_of
+    from ascendtune.cli.comm_ranks import choose_ranks, known, run
+    from ascendtune.cli.comm_report import Report
+    from ascendtune.core import log
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.files import require_writable
+
+    log.set_up()
+    if pairs and (collective or dtype or min_bytes or plot):
+        raise InputError(
+            "--pairs sends bytes, of one size: --collective, --dtype, --min-bytes and --plot have no meaning for it",
+            remedy="leave them out; --max-bytes sets the size",
+        )
+    name, of = collective or "all_reduce", dtype or "float32"
+    known(COLLECTIVES, [name], "collective")
+    known(LARGEST_EXACT, [of], "dtype")
+    first = bytes_of(min_bytes or "8", "--min-bytes")
+    last = bytes_of(max_bytes or ("16M" if pairs else "1G"), "--max-bytes")
+    if not pairs and first > last:
+        raise InputError(f"--min-bytes {min_bytes or 8} is above --max-bytes {max_bytes or '1G'}", remedy="swap them")
+    if expect is not None:
+        expected_of(expect)
+    if png is not None:
+        if not png.parent.is_dir():
+            raise InputError(f"there is no directory {png.parent} for --png", remedy="make it, or choose another")
+        require_writable(png.parent)
+    ranks = choose_ranks(devices, device_ids)
+    if pairs:
+        work: dict[str, Any] = {"task": "pairs", "bytes": last}
+        steps = ranks.count * (ranks.count - 1)
+    else:
+        work = {
+            "task": "sizes",
+            "collective": name,
+            "dtype": of,
+            "min_bytes": first,
+            "max_bytes": last,
+        }
+        steps = (last // first).bit_length()
+    ran = run({**work, "iterations": iterations, "timeout_seconds": timeout}, ranks, directory, steps=steps)
+    report = Report(ran, expect, png, as_json, timeout)
+    return report.links() if pairs else report.rows(work, plot=plot)

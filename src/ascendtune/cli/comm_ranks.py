@@ -1,0 +1,101 @@
+"""What `comm test` and `comm bench` have in common: which ranks are started, where they write, and the waiting."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ascendtune.check.comm.notes import notes_path
+from ascendtune.check.comm.start import Ran, Ranks, run_ranks
+from ascendtune.cli.complain import warn
+from ascendtune.cli.device_choice import choose
+from ascendtune.cli.progress import Progress
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.files import removed_on_failure
+from ascendtune.machine.visible import cpu_count, visible_devices
+
+_LOOK_SECONDS = 0.2
+_FEWEST = 2
+
+
+def choose_ranks(devices: int | None, device_ids: str | None) -> Ranks:
+    """A rank for each device that was asked for, by default for each that is visible; two on the CPU.
+
+    Raises:
+        InputError: fewer than two were asked for.
+        MachineError: there are not as many.
+    """
+    visible = visible_devices()
+    count = _FEWEST if visible.kind == "cpu" and devices is None and device_ids is None else devices
+    chosen = choose(visible, count=count, ids=device_ids, cores=cpu_count())
+    for message in (visible.note, chosen.warning):
+        if message:
+            warn(message)
+    if chosen.count < _FEWEST:
+        if devices is not None or device_ids is not None:
+            raise InputError("one rank has nobody to talk to", remedy="ask for two devices or more")
+        raise MachineError("one device is visible, which has nobody to talk to", remedy="make a second one visible")
+    ids = chosen.ids or visible.ids[: chosen.count]
+    names = () if chosen.kind == "cpu" else tuple(f"{chosen.kind} {name}" for name in ids)
+    return Ranks(chosen.kind, chosen.count, chosen.ids, names)
+
+
+def known(names: Collection[str], given: list[str] | None, what: str) -> list[str]:
+    """The given names, or all.
+
+    Raises:
+        InputError: there is no such name; says the nearest.
+    """
+    for name in given or ():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
+            raise InputError(f"there is no {what} {name}", remedy=remedy)
+    return list(dict.fromkeys(given or names))
+
+
+def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: int) -> Ran:
+    """Let the ranks work. A directory of our own stays only where a rank failed: its log is there.
+
+    Args:
+        steps: how often each rank will note that it begins something.
+    """
+    place = directory or Path(tempfile.mkdtemp(prefix="ascendtune-comm-"))
+    with removed_on_failure(place) if directory is None else nullcontext(), _progress(place, steps):
+        ran = run_ranks(work, ranks, place)
+        if ran.outcome.exit_code >= 128 and ran.outcome.error is None:
+            # Asked to stop, by Ctrl-C for instance: there is nothing to say.
+            raise typer.Exit(ran.outcome.exit_code)
+    if directory is None and ran.is_whole:
+        shutil.rmtree(place, ignore_errors=True)
+    return ran
+
+
+@contextmanager
+def _progress(directory: Path, steps: int) -> Iterator[None]:
+    """Say how far rank 0 is; this thread waits for the job meanwhile."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        with Progress(sys.stderr) as progress:
+            while not ended.wait(_LOOK_SECONDS):
+                notes = notes_path(directory, 0)
+                done = notes.read_bytes().count(b'{"at"') if notes.exists() else 0
+                progress.show("collectives", min(done, steps), steps)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

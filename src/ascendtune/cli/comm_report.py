@@ -1,0 +1,140 @@
+"""What `comm bench` prints: nccl-tests' table or the heat map of links, then the verdict and the findings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.comm import sweep
+from ascendtune.check.comm.expectation import against_figure, against_peak, expected_of
+from ascendtune.check.comm.picture import draw_links, draw_rows
+from ascendtune.check.comm.plot import bars, heat_map
+from ascendtune.check.comm.start import Ran
+from ascendtune.check.comm.sweep import GIGA, Row
+from ascendtune.check.comm.trouble import trouble
+from ascendtune.check.finding import Finding, exit_code
+from ascendtune.check.table import as_json, as_text
+from ascendtune.cli.complain import warn
+from ascendtune.cli.terminal import colour, table, width
+from ascendtune.core.units import format_bytes
+from ascendtune.machine.link_peak import link_peak
+from ascendtune.machine.visible import visible_devices
+
+_ROOM_FOR_ALL = 72
+
+
+@dataclass(frozen=True)
+class Report:
+    """The methods print, draw where asked to, and return the exit code."""
+
+    ran: Ran
+    expect: str | None
+    png: Path | None
+    is_json: bool
+    timeout_seconds: float
+
+    def rows(self, work: dict[str, Any], *, plot: bool) -> int:
+        """One collective over sizes; `work` is what the ranks were told."""
+        what = f"{work['collective']} of {work['dtype']}"
+        rows = sweep.rows_of(self.ran, work["collective"])
+        findings, sentence, average = self._unfinished(), f"{what}: no size was measured", None
+        if rows:
+            best, average = sweep.best(rows), sweep.average_busbw(rows)
+            sentence = (
+                f"{what}, {self._who}: at best {best.busbw_bytes_per_second / GIGA:.3g} GB/s busbw, at "
+                f"{format_bytes(best.bytes)}; {average / GIGA:.3g} GB/s on average over sizes"
+            )
+            links = self.ran.ranks.count - 1
+            findings += [sweep.values(rows), *self._held_against(best.busbw_bytes_per_second, links)]
+        if self.is_json:
+            self._print_json(
+                sentence,
+                findings,
+                collective=work["collective"],
+                dtype=work["dtype"],
+                average_busbw_bytes_per_second=average,
+                rows=[asdict(row) for row in rows],
+            )
+        else:
+            pictures = [_table(rows, work["dtype"]), *([bars(rows, width(sys.stdout))] if plot else [])] if rows else []
+            _print(pictures, sentence, findings)
+        self._say_where_it_ended(rows, work["max_bytes"])
+        if rows and self.png:
+            draw_rows(self.png, f"{what}, {self._who}", rows)
+        return exit_code(findings)
+
+    def links(self) -> int:
+        """Messages from each rank to each other."""
+        links = sweep.links_of(self.ran)
+        findings, sentence = self._unfinished(), "no link was measured"
+        if links:
+            slowest = min(link.bytes_per_second for link in links)
+            sentence = f"{len(links)} links, messages of {format_bytes(links[0].bytes)}, {self._who}"
+            findings += [sweep.slow_link(links, self.ran.ranks), *self._held_against(slowest, 1)]
+        if self.is_json:
+            self._print_json(sentence, findings, links=[link.as_json() for link in links])
+        else:
+            picture = heat_map(links, self.ran.ranks.count, width(sys.stdout), _paint) if links else None
+            _print([picture] if picture else [], sentence, findings)
+        if links and self.png:
+            draw_links(self.png, sentence, links, self.ran.ranks.count)
+        return exit_code(findings)
+
+    @property
+    def _who(self) -> str:
+        return f"{self.ran.ranks.count} ranks over {self.ran.backend}"
+
+    def _unfinished(self) -> list[Finding]:
+        return [] if self.ran.is_whole else [trouble(self.ran, self.timeout_seconds)]
+
+    def _held_against(self, bytes_per_second: float, links: int) -> list[Finding]:
+        """What `--expect` asks; the published peak is that of `links` links, as many as a rank uses at a time."""
+        if self.expect is None:
+            return []
+        wanted = expected_of(self.expect)
+        if wanted is not None:
+            return [against_figure(bytes_per_second, wanted)]
+        ranks = self.ran.ranks
+        peak = link_peak(ranks.kind, ranks.ids or visible_devices().ids[: ranks.count])
+        if peak.bytes_per_second is not None:
+            peak = replace(peak, bytes_per_second=links * peak.bytes_per_second)
+        return [against_peak(bytes_per_second, peak)]
+
+    def _print_json(self, sentence: str, findings: Sequence[Finding], **further: Any) -> None:
+        ranks = self.ran.ranks
+        print(as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, backend=self.ran.backend, **further))
+
+    def _say_where_it_ended(self, rows: Sequence[Row], wanted: int) -> None:
+        most = self.ran.notes[0].one("most_bytes")
+        if self.ran.is_whole and most is not None and most < wanted:
+            ended = f"the largest size was {format_bytes(rows[-1].bytes)}" if rows else "no size fits"
+            warn(f"{ended}: the buffers of all ranks may take half of the free memory")
+
+
+def _table(rows: Sequence[Row], dtype: str) -> str:
+    cells = {
+        "size (B)": [str(row.bytes) for row in rows],
+        "count": [str(row.count) for row in rows],
+        "type": [dtype for _ in rows],
+        "time (us)": [f"{row.seconds * 1e6:.1f}" for row in rows],
+        "algbw": [f"{row.algbw_bytes_per_second / GIGA:.2f}" for row in rows],
+        "busbw": [f"{row.busbw_bytes_per_second / GIGA:.2f}" for row in rows],
+        "#wrong": [str(row.wrong) for row in rows],
+    }
+    if (width(sys.stdout) or _ROOM_FOR_ALL) < _ROOM_FOR_ALL:
+        # The verdict tells the type, and the size the count.
+        del cells["type"], cells["count"]
+    return table(list(cells), list(zip(*cells.values(), strict=True)), right=[name for name in cells if name != "type"])
+
+
+def _print(pictures: Sequence[str], sentence: str, findings: Sequence[Finding]) -> None:
+    for picture in pictures:
+        print(picture, end="\n\n")
+    print(as_text(sentence, findings, columns=width(sys.stdout), paint=_paint))
+
+
+def _paint(text: str, name: str) -> str:
+    return colour(text, name, sys.stdout)

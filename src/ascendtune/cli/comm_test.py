@@ -1,0 +1,65 @@
+"""`ascendtune comm test`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def test(
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
+    ] = None,
+    device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
+    collective: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. all_reduce or barrier; repeatable.")
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. bfloat16; repeatable.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long a rank waits for another.")
+    ] = 120.0,
+    directory: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where ranks write notes and logs (default: a temporary directory)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the values that were seen.")] = False,
+) -> int:
+    """Try every collective with every dtype on real ranks, and compare each element with what must arrive.
+
+    \b
+    ascendtune comm test
+    ascendtune comm test --devices 8 --collective all_reduce --dtype bfloat16
+
+    One rank a device, joined by HCCL, NCCL or gloo. A rank that is wrong or does not come is named. Dtypes that the
+    backend does not take are listed with its reason. Exit code 1: something is wrong.
+    """
+    import sys
+
+    from ascendtune.check.comm.collective import BARRIER, COLLECTIVES
+    from ascendtune.check.comm.dtype import LARGEST_EXACT
+    from ascendtune.check.comm.judge import judge, results, verdict
+    from ascendtune.check.finding import exit_code
+    from ascendtune.check.table import as_json as findings_as_json
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.comm_ranks import choose_ranks, known, run
+    from ascendtune.cli.terminal import colour, width
+    from ascendtune.core import log
+
+    log.set_up()
+    collectives = known((*COLLECTIVES, BARRIER), collective, "collective")
+    dtypes = known(LARGEST_EXACT, dtype, "dtype")
+    ranks = choose_ranks(devices, device_ids)
+    work = {"task": "test", "collectives": collectives, "dtypes": dtypes, "timeout_seconds": timeout}
+    ran = run(work, ranks, directory, steps=len(collectives) * len(dtypes))
+    findings = judge(ran, collectives, timeout)
+    sentence = verdict(ran, findings)
+    if as_json:
+        print(findings_as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, results=results(ran)))
+    else:
+        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
+        print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
+    return exit_code(findings)

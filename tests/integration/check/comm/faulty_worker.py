@@ -1,0 +1,72 @@
+"""The product's worker, on a rank where something really goes wrong: FAULT says what, FAULTY_RANK where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+FAULT, IS_FAULTY = os.environ["FAULT"], os.environ["RANK"] == os.environ["FAULTY_RANK"]
+_all_reduce, _gather = dist.all_reduce, dist.all_gather_single
+
+
+def _adds_one_to_what_it_sends(tensor: Any, *rest: Any, **named: Any) -> object:
+    tensor.add_(1)
+    return _all_reduce(tensor, *rest, **named)
+
+
+def _spoils_its_sum(tensor: Any, *rest: Any, **named: Any) -> None:
+    _all_reduce(tensor, *rest, **named)
+    tensor[7] += 1
+
+
+def _sends_an_old_buffer(received: Any, sent: Any, *rest: Any, **named: Any) -> object:
+    return _gather(received, sent * 0, *rest, **named)
+
+
+def _hangs(*rest: Any, **named: Any) -> None:
+    time.sleep(600)
+
+
+def _dies(*rest: Any, **named: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raises(*rest: Any, **named: Any) -> None:
+    raise RuntimeError("EL0004: HBM of the chip has failed")
+
+
+if IS_FAULTY:
+    match FAULT:
+        case "adds one":
+            dist.all_reduce = _adds_one_to_what_it_sends
+        case "spoils its sum":
+            dist.all_reduce = _spoils_its_sum
+        case "sends an old buffer":
+            dist.all_gather_single = _sends_an_old_buffer
+        case "hangs":
+            dist.all_gather_single = _hangs
+        case "dies":
+            dist.all_gather_single = _dies
+        case "raises":
+            dist.all_gather_single = _raises
+        case "never starts":
+            time.sleep(600)
+
+from ascendtune.check.comm import worker  # noqa: E402  # it takes the functions as they are now
+
+if FAULT == "comes late" and IS_FAULTY:
+    _begin = worker.World.begin
+
+    def _late(world: Any, place: str) -> None:
+        if place.startswith("broadcast"):
+            time.sleep(600)
+        _begin(world, place)
+
+    worker.World.begin = _late  # type: ignore[method-assign]
+
+os._exit(worker.main(*sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""`ascendtune comm test` and `comm bench` on real ranks over Gloo, healthy ones and one that is at fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.check.comm.dtype import LARGEST_EXACT
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+_FAULTY = Path(__file__).with_name("command.py")
+_REFUSED = {"float8_e4m3fn", "float8_e5m2", "int16", "uint64", "uint32", "uint16"}
+"""By gloo of torch 2.13, in everything but send and receive."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """The command in an empty directory; `fault=("dies", 1)` happens on that rank."""
+
+    def start(*words: str, fault: tuple[str, int] | None = None) -> subprocess.CompletedProcess[str]:
+        program = ["-m", "ascendtune"] if fault is None else [str(_FAULTY), fault[0], str(fault[1])]
+        return subprocess.run(
+            [sys.executable, *program, "comm", *words],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
+def _findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_two_ranks_agree_in_everything_that_gloo_takes(run: Run, tmp_path: Path) -> None:
+    done = run("test", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "2 ranks over gloo: 7 of 7 collectives are right, element by element"
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"):
+        cells = {each["dtype"]: each["ranks"] for each in told["results"] if each["collective"] == name}
+        assert cells.keys() == LARGEST_EXACT.keys()
+        refused = {dtype for dtype, ranks in cells.items() if "refused" in ranks[0]}
+        assert refused == (set() if name == "send_recv" else _REFUSED)
+        untried = {dtype for dtype, ranks in cells.items() if "untried" in ranks[0]}
+        assert untried == ({"bool"} if name in ("all_reduce", "reduce_scatter") else set())
+        parts = [part for ranks in cells.values() for rank in ranks for part in rank.get("parts", ())]
+        assert parts and all(part["wrong"] == 0 and part["seen"] == part["expected"] for part in parts)
+    assert not list(tmp_path.glob("ascendtune-*")), "the directory of the ranks stays only where a log is needed"
+
+
+def test_four_ranks_give_10(run: Run) -> None:
+    done = run("test", "--devices", "4", "--dtype", "bfloat16", "--collective", "all_reduce", "--json")
+    assert done.returncode == 0, done.stderr
+    (cell,) = json.loads(done.stdout)["results"]
+    assert [rank["parts"][0]["seen"][0] for rank in cell["ranks"]] == [10.0] * 4
+    assert "4 processes share" in done.stderr or (os.cpu_count() or 1) >= 4
+
+
+_SHORT = (
+    *("--collective", "all_reduce", "--collective", "all_gather", "--collective", "broadcast"),
+    *("--dtype", "int8", "--timeout", "4"),
+)
+_THE_SUMS = "rank {} spoils the sums: without it they are right (int8)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "devices", "collective", "said"),
+    [
+        (("adds one", 2), 4, "all_reduce", _THE_SUMS.format(2)),
+        pytest.param(("adds one", 1), 2, "all_reduce", _THE_SUMS.format(1), marks=pytest.mark.soak),
+        pytest.param(("spoils its sum", 1), 2, "all_reduce", "rank 1 gets wrong sums", marks=pytest.mark.soak),
+        pytest.param(
+            ("sends an old buffer", 3), 4, "all_gather", "what rank 3 sends arrives wrong", marks=pytest.mark.soak
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_rank_that_is_wrong_is_named(
+    run: Run, fault: tuple[str, int], devices: int, collective: str, said: str
+) -> None:
+    done = run("test", "--devices", str(devices), *_SHORT, "--json", fault=fault)
+    assert done.returncode == 1, done.stderr
+    findings = _findings(done)
+    assert said in findings[collective]["measured"] and findings[collective]["evidence"]
+    assert {code for code, finding in findings.items() if finding["status"] != "ok"} == {collective}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        pytest.param("hangs", "rank 1 did not come back from all_gather of int8", marks=pytest.mark.soak),
+        ("dies", "rank 1 was killed (SIGKILL) at all_gather of int8"),
+        pytest.param("raises", "rank 1 failed at all_gather of int8: RuntimeError: EL0004", marks=pytest.mark.soak),
+        ("never starts", "rank 1 never came to the start: rank 0 waited 4 s"),
+        pytest.param("comes late", "rank 1 never came to broadcast of int8: rank 0 waited", marks=pytest.mark.soak),
+    ],
+)
+def test_a_rank_that_is_missing_is_named_and_its_log(run: Run, tmp_path: Path, fault: str, said: str) -> None:
+    done = run("test", *_SHORT, fault=(fault, 1))
+    assert done.returncode == 1, done.stderr
+    words = " ".join(done.stdout.split())
+    assert said in words and "Traceback" not in done.stdout + done.stderr
+    log = re.search(r"\S+/log/rank_1\.log", done.stdout)
+    assert log and Path(log[0].strip("()")).is_file()
+    assert words.endswith("all_reduce right in int8") or fault in ("never starts", "comes late")
+
+
+def test_the_table(run: Run, tmp_path: Path) -> None:
+    asked = ("--collective", "all_gather", "--min-bytes", "4", "--max-bytes", "64K", "--iterations", "3")
+    done = run("bench", *asked, "--expect", "1000", "--plot", "--png", "a.png")
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["size", "(B)", "count", "type", "time", "(us)", "algbw", "busbw", "#wrong"]
+    table = [line.split() for line in lines[1 : lines.index("")]]
+    # Four bytes have no two parts of one element each.
+    assert [int(row[0]) for row in table] == [2**power for power in range(3, 17)]
+    assert [int(row[1]) for row in table] == [2**power for power in range(14)]
+    assert all(row[2] == "float32" and row[6] == "0" for row in table)
+    seconds, algbw, busbw = (float(table[-1][column]) for column in (3, 4, 5))
+    assert algbw == pytest.approx(65536 / seconds / 1e3, abs=0.006) and busbw == pytest.approx(algbw / 2, abs=0.006)
+    assert "of what is expected" in done.stdout and "every element is right at 14 sizes" in done.stdout
+    assert (tmp_path / "a.png").is_file() and "█" in done.stdout
+
+
+def test_links(run: Run) -> None:
+    done = run("bench", "--pairs", "--devices", "3", "--max-bytes", "1K", "--iterations", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [(link["sender"], link["receiver"]) for link in told["links"]] == [
+        (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1),
+    ]  # fmt: skip
+    assert all(link["bytes"] == 1024 and link["bytes_per_second"] > 0 for link in told["links"])
+    assert "slowest link: rank" in _findings(done)["links"]["measured"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("test", "--collective", "allreduce"), 2, "did you mean all_reduce?"),
+        (("test", "--dtype", "bf16"), 2, "there is no dtype bf16"),
+        (("test", "--devices", "1"), 2, "one rank has nobody to talk to"),
+        (("bench", "--min-bytes", "2K", "--max-bytes", "1K"), 2, "--min-bytes 2K is above --max-bytes 1K"),
+        (("bench", "--max-bytes", "many"), 2, "--max-bytes many is not a size"),
+        (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
+        (("bench", "--pairs", "--dtype", "int8"), 2, "have no meaning"),
+        (("bench", "--png", "pictures/a.png"), 2, "there is no directory pictures"),
+        (("bench", "--png", "/dev/null/a.png"), 2, "there is no directory /dev/null"),
+    ],
+)
+def test_what_cannot_be_asked(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    done = run(*words)
+    assert done.returncode == code and said in done.stderr and done.stdout == ""

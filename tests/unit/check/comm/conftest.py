@@ -1,0 +1,32 @@
+"""Ranks that have ended, by what they noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.check.comm.notes import NoteWriter, read_notes
+from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.core.errors import FoundWrong
+from ascendtune.job.outcome import Outcome
+
+MakeRan = Callable[..., Ran]
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> MakeRan:
+    """`ran([notes of rank 0], [notes of rank 1], …)`; `launcher` is what the launcher saw, if it saw anything."""
+
+    def make(*notes: Sequence[dict[str, Any]], launcher: str | None = None, names: tuple[str, ...] = ()) -> Ran:
+        for rank, of_rank in enumerate(notes):
+            writer = NoteWriter(tmp_path, rank)
+            for note in of_rank:
+                writer.write(note)
+            writer.close()
+        outcome = Outcome(1, FoundWrong(launcher, remedy="look")) if launcher else Outcome(0)
+        return Ran(Ranks("cpu", len(notes), None, names), tmp_path, outcome, read_notes(tmp_path, len(notes)))
+
+    return make
