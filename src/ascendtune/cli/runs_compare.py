@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
 
 _STEPS_SHOWN = 12
+_REWARDS = ("accuracy", "margin")
+"""What is compared beside the loss, where all runs record it."""
 
 
 def compare(
@@ -21,6 +23,8 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every step.")] = False,
 ) -> None:
     """Compare runs: losses side by side, and what differs in recipe and data.
+
+    Runs that learn from preferences are compared by their rewards too: how often the right answer is ahead, how far.
 
     \b
     ascendtune runs compare runs/a runs/b
@@ -49,11 +53,19 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "data_hash": data,
         "same_data": len(set(data)) == 1 if all(data) else None,
         "first_different_batch": _first_different_batch(metrics),
-        "loss": {
-            step: [each.get(step, {}).get("loss") for each in metrics]
-            for step in sorted({step for each in metrics for step in each})
-        },
+        "loss": _curves(metrics, "loss"),
+        **{name: _curves(metrics, name) for name in _REWARDS if all(_has(each, name) for each in metrics)},
     }
+
+
+def _has(metrics: dict[int, dict[str, Any]], name: str) -> bool:
+    return any(name in record for record in metrics.values())
+
+
+def _curves(metrics: list[dict[int, dict[str, Any]]], name: str) -> dict[int, list[float | None]]:
+    """Step -> the value in each run; None where a run has not recorded the step, or it was not a number."""
+    steps = sorted({step for each in metrics for step in each})
+    return {step: [each.get(step, {}).get(name) for each in metrics] for step in steps}
 
 
 def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | None:
@@ -93,12 +105,22 @@ def _lines(compared: dict[str, Any]) -> list[str]:
     same = {True: "the same", False: "different", None: "unknown"}[compared["same_data"]]
     step = compared["first_different_batch"]
     lines += [f"data: {same}" + (f"; the batches differ from step {step} on" if step is not None else ""), ""]
-    losses = list(compared["loss"].items())
-    if not losses:
+    if not compared["loss"]:
         return [*lines, "no step is recorded yet"]
-    shown = losses if len(losses) <= _STEPS_SHOWN else _spread(losses, _STEPS_SHOWN)
-    rows = [[str(step), *("-" if loss is None else f"{loss:.6f}" for loss in row)] for step, row in shown]
-    return [*lines, table(["step", *names], rows, right=["step", *names])]
+    lines.append(_table_of(compared["loss"], "step", names))
+    for name in _REWARDS:
+        if name in compared:
+            lines += ["", _table_of(compared[name], name, names)]
+    return lines
+
+
+def _table_of(curves: dict[int, list[float | None]], title: str, names: list[str]) -> str:
+    from ascendtune.cli.terminal import table
+
+    steps = list(curves.items())
+    shown = steps if len(steps) <= _STEPS_SHOWN else _spread(steps, _STEPS_SHOWN)
+    rows = [[str(step), *("-" if value is None else f"{value:.6f}" for value in values)] for step, values in shown]
+    return table([title, *names], rows, right=[title, *names])
 
 
 def _short_names(paths: list[str]) -> list[str]:

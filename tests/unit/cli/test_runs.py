@@ -71,3 +71,13 @@ def test_compare_says_what_differs(ascendtune: Any, runs: Path) -> None:
     compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
     assert compared["loss"]["20"] == [0.15, 0.15] and len(compared["loss"]) == 30
     assert compared["recipe"] == {"name": ["a", "b"], "optim.learning_rate": [0.0001, 0.0002]}
+
+
+def test_compare_shows_rewards_that_both_have(ascendtune: Any, runs: Path) -> None:
+    for name, rewards in (("a", {"accuracy": 0.5, "margin": 0.1}), ("b", {"accuracy": 0.75})):
+        records = [{"step": step, "loss": 0.6, **rewards} for step in (1, 2)]
+        (runs / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    lines = [line.split() for line in ascendtune("runs", "compare", "runs/a", "runs/b").stdout.splitlines()]
+    assert lines[lines.index(["accuracy", "a", "b"]) + 2] == ["2", "0.500000", "0.750000"] == lines[-1]
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert compared["accuracy"] == {"1": [0.5, 0.75], "2": [0.5, 0.75]} and "margin" not in compared
