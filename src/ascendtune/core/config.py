@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError
@@ -82,6 +82,21 @@ class Contradiction(ValueError):
         self.what = what
         self.remedy = remedy
         self.path = path
+
+
+def other_names(remedies: Mapping[str, str]) -> BeforeValidator:
+    """For a field whose values people know by another name, or ask for in vain.
+
+    Args:
+        remedies: by name, in small letters.
+    """
+
+    def point_to_ours(value: Any) -> Any:
+        if isinstance(value, str) and (remedy := remedies.get(value.lower())):
+            raise Contradiction(f"'{value}' is not a value of this key", remedy=remedy)
+        return value
+
+    return BeforeValidator(point_to_ours)
 
 
 def _existing_path(values: Any, location: Iterable[str | int]) -> Path_:

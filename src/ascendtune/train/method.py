@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from ascendtune.core.config import Contradiction, Section
+from ascendtune.core.config import Contradiction, Section, other_names
 
 # What people will ask for under a neighbour's name, or that is not in this version: an alternative for each.
 _LOSSES = {"dpo": "sigmoid", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "ipo": "ipo"}
@@ -19,12 +19,6 @@ _OTHER_NAMES = {
     "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
     "oft": "OFT is not in this version; use method.tuner: lora",
 }
-
-
-def _point_to_ours(value: Any) -> Any:
-    if isinstance(value, str) and (remedy := _OTHER_NAMES.get(value.lower())):
-        raise Contradiction(f"'{value}' is not a value of this key", remedy=remedy)
-    return value
 
 
 class LoraSection(Section):
@@ -121,9 +115,9 @@ class PreferenceSection(Section):
 class MethodSection(Section):
     """What is learnt, and which weights may change."""
 
-    stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], BeforeValidator(_point_to_ours)] = "sft"
+    stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], other_names(_OTHER_NAMES)] = "sft"
     """`pretrain`: text; `sft`: answers; `reward`: scores from pairs; `preference`: DPO and its relatives."""
-    tuner: Annotated[Literal["full", "freeze", "lora"], BeforeValidator(_point_to_ours)] = "full"
+    tuner: Annotated[Literal["full", "freeze", "lora"], other_names(_OTHER_NAMES)] = "full"
     """`full` trains every weight, `freeze` a few layers, `lora` small adapters beside frozen weights."""
     lora: LoraSection = LoraSection()
     freeze: FreezeSection = FreezeSection()

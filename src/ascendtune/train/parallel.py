@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from ascendtune.core.config import Contradiction, Section
+from ascendtune.core.config import Contradiction, Section, other_names
 
 _OTHER_NAMES = {
     "fsdp1": "use parallel.strategy: fsdp, which is FSDP2",
@@ -17,12 +17,6 @@ _OTHER_NAMES = {
     "tp": "tensor parallelism is not in this version; use parallel.strategy: fsdp",
     "megatron": "Megatron is not in this version; use parallel.strategy: fsdp",
 }
-
-
-def _point_to_ours(value: Any) -> Any:
-    if isinstance(value, str) and (remedy := _OTHER_NAMES.get(value.lower())):
-        raise Contradiction(f"'{value}' is not a value of this key", remedy=remedy)
-    return value
 
 
 class FsdpSection(Section):
@@ -87,7 +81,7 @@ class DeepSpeedSection(Section):
 class ParallelSection(Section):
     """How several devices share the work."""
 
-    strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], BeforeValidator(_point_to_ours)] = "auto"
+    strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], other_names(_OTHER_NAMES)] = "auto"
     """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: divided; `auto` chooses by size and says why."""
     fsdp: FsdpSection = FsdpSection()
     deepspeed: DeepSpeedSection = DeepSpeedSection()
