@@ -23,7 +23,7 @@ def reap(
     ascendtune jobs reap --json
 
     Shown are processes of jobs that are over, and processes on a device whose parent is gone, whoever started them.
-    Other users' processes are shown, never ended. Exit code 1: something is left.
+    --yes ends those of jobs that `jobs list --all` knows; others' processes are never ended. Exit code 1: some are left.
     """
     from ascendtune.job.reap import end, left_behind
     from ascendtune.machine.snapshot import take_snapshot
@@ -55,7 +55,7 @@ def _print(found: list[LeftBehind]) -> None:
             str(each.stat.pid),
             user_name(each.uid),
             format_duration(each.stat.age_seconds),
-            each.job_id or "-",
+            _job_of(each),
             ", ".join(each.devices) or "-",
             format_bytes(each.memory_used_bytes),
         ]
@@ -64,6 +64,12 @@ def _print(found: list[LeftBehind]) -> None:
     header = ["number", "pid", "owner", "age", "job", "devices", "device memory"]
     commands = [each.command for each in found]
     print(process_table(header, rows, commands, right=["number", "pid", "age", "device memory"]), flush=True)
+
+
+def _job_of(each: LeftBehind) -> str:
+    if each.job_id is None:
+        return "-"
+    return each.job_id if each.is_of_our_job else f"{each.job_id} (not in your registry)"
 
 
 def _picked(found: list[LeftBehind]) -> list[LeftBehind]:

@@ -38,11 +38,13 @@ class LeftBehind:
     devices: tuple[str, ...]
     memory_used_bytes: int | None
     """Of all its devices; None where no vendor's tool tells."""
+    is_of_our_job: bool
+    """The job is in this registry, and over. One that is not may run: whoever registered it elsewhere knows."""
 
     @property
     def is_ours(self) -> bool:
-        """Started by a job of ours, and the user's own."""
-        return self.job_id is not None and self.may_be_ended
+        """The user's own, and left by a job that the user's registry knows."""
+        return self.is_of_our_job and self.may_be_ended
 
     @property
     def may_be_ended(self) -> bool:
@@ -60,7 +62,8 @@ def left_behind(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> lis
     for pid in _spared():
         found.pop(pid, None)
     held = devices_of(list(found), devices)
-    described = [_described(stat, job_id, held.get(stat.pid, []), dev) for stat, job_id in found.values()]
+    known = {job.id for job in registry.jobs()}
+    described = [_described(stat, job_id, held.get(stat.pid, []), dev, known) for stat, job_id in found.values()]
     return sorted(described, key=lambda each: each.stat.start_ticks)
 
 
@@ -84,7 +87,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
     for each in marked():
         job = known.get(each.job_id)
         if job is None:
-            # A job that another machine or a container has in its registry: it is over when nobody is above it.
+            # It stands in another registry, of another machine or a container, or was forgotten.
             is_over = _has_lost_its_parent(_highest(each))
         else:
             is_over = registry.state_of(job) in ("ended", "lost")
@@ -141,7 +144,9 @@ def _spared() -> Collection[int]:
     return spared
 
 
-def _described(stat: procfs.Stat, job_id: str | None, held: Sequence[Held], dev: Path) -> LeftBehind:
+def _described(
+    stat: procfs.Stat, job_id: str | None, held: Sequence[Held], dev: Path, known: Collection[str]
+) -> LeftBehind:
     told = [each.memory_used_bytes for each in held if each.memory_used_bytes is not None]
     return LeftBehind(
         stat=stat,
@@ -150,4 +155,5 @@ def _described(stat: procfs.Stat, job_id: str | None, held: Sequence[Held], dev:
         job_id=job_id,
         devices=tuple(each.device for each in held) or tuple(sorted(_device_files(stat.pid, dev))),
         memory_used_bytes=sum(told) if told else None,
+        is_of_our_job=job_id in known,
     )
