@@ -10,16 +10,14 @@ model class of transformers, and trains nothing.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import inputs
-from measure import Measured, Step, in_turn, median, run, spread, table, write_result
+from measure import Measured, Step, in_turn, median, run, spread, table, trained, write_result
 from peers import ascendtune, llamafactory, trl
 from peers.work import Work
 from throughput import OURS, plain
@@ -74,19 +72,13 @@ def imports(before: str, scratch: Path) -> Measured:
 
 
 def measure(variant: Callable[[Path], Measured]) -> dict[str, Any]:
-    scratch = Path(tempfile.mkdtemp(prefix="benchmark-"))
-    try:
-        measured = variant(scratch)
-        if measured.exit_code or not measured.steps:
-            raise SystemExit(f"exit code {measured.exit_code}:\n{measured.output[-3000:]}")
-        return {
-            "cpu_seconds": measured.steps[0].cpu_seconds,
-            "seconds": measured.steps[0].seconds,
-            "whole_command_cpu_seconds": measured.cpu_seconds,
-            "peak_rss_bytes": measured.peak_rss_bytes,
-        }
-    finally:
-        shutil.rmtree(scratch)
+    measured = trained(variant)
+    return {
+        "cpu_seconds": measured.steps[0].cpu_seconds,
+        "seconds": measured.steps[0].seconds,
+        "whole_command_cpu_seconds": measured.cpu_seconds,
+        "peak_rss_bytes": measured.peak_rss_bytes,
+    }
 
 
 def report(figures: dict[str, list[dict[str, Any]]]) -> str:

@@ -9,9 +9,7 @@ CPU-seconds from the end of one optimiser step to the end of the next.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
-from measure import Measured, in_turn, median, spread, table, write_result
+from measure import Measured, in_turn, median, spread, table, trained, write_result
 from peers import ascendtune
 from peers.work import Work
 from throughput import OURS, plain
@@ -55,16 +53,10 @@ def main() -> None:
 
 
 def measure(variant: Callable[[Path], Measured]) -> dict[str, Any]:
-    scratch = Path(tempfile.mkdtemp(prefix="benchmark-"))
-    try:
-        measured = variant(scratch)
-        if measured.exit_code or not measured.steps:
-            raise SystemExit(f"exit code {measured.exit_code}:\n{measured.output[-3000:]}")
-        warm = measured.steps[len(measured.steps) // 10 :]
-        between = [after.cpu_seconds - before.cpu_seconds for before, after in pairwise(warm)]
-        return {"milliseconds": 1000 * statistics.median(between), "mean_milliseconds": 1000 * statistics.mean(between)}
-    finally:
-        shutil.rmtree(scratch)
+    measured = trained(variant)
+    warm = measured.steps[len(measured.steps) // 10 :]
+    between = [after.cpu_seconds - before.cpu_seconds for before, after in pairwise(warm)]
+    return {"milliseconds": 1000 * statistics.median(between), "mean_milliseconds": 1000 * statistics.mean(between)}
 
 
 if __name__ == "__main__":

@@ -97,6 +97,15 @@ def run(
     )
 
 
+def trained(variant: Callable[[Path], Measured]) -> Measured:
+    """What `variant` costs in a directory of its own, gone afterwards; ends this program where it trains nothing."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
+        measured = variant(Path(scratch))
+    if measured.exit_code or not measured.steps:
+        raise SystemExit(f"exit code {measured.exit_code}:\n{measured.output[-3000:]}")
+    return measured
+
+
 def in_turn(variants: dict[str, Callable[[], dict[str, Any]]], rounds: int) -> dict[str, list[dict[str, Any]]]:
     """Each variant once, `rounds` times over, so that a neighbour's load falls on all alike. Adds the load average."""
     figures: dict[str, list[dict[str, Any]]] = {name: [] for name in variants}

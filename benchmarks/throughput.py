@@ -9,16 +9,14 @@ in turn. The first tenth of the steps is left out. Peers are installed on first 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import inputs
-from measure import Measured, Step, in_turn, median, run, spread, table, write_result
+from measure import Measured, Step, in_turn, median, run, spread, table, trained, write_result
 from peers import ascendtune, llamafactory, ms_swift, trl
 from peers.venv import cache_directory
 from peers.work import Work
@@ -98,22 +96,16 @@ def prepared(work: Work, scratch: Path) -> Path:
 
 
 def measure(variant: Callable[[Path], Measured]) -> dict[str, Any]:
-    scratch = Path(tempfile.mkdtemp(prefix="benchmark-"))
-    try:
-        measured = variant(scratch)
-        if measured.exit_code or not measured.steps:
-            raise SystemExit(f"exit code {measured.exit_code}:\n{measured.output[-3000:]}")
-        first, last = measured.steps[max(0, len(measured.steps) // 10)], measured.steps[-1]
-        return {
-            "tokens_per_cpu_second": (last.tokens - first.tokens) / (last.cpu_seconds - first.cpu_seconds),
-            "tokens_per_second": (last.tokens - first.tokens) / (last.seconds - first.seconds),
-            "peak_rss_bytes": measured.peak_rss_bytes,
-            "command_cpu_seconds": measured.cpu_seconds,
-            "steps": len(measured.steps),
-            "tokens": last.tokens,
-        }
-    finally:
-        shutil.rmtree(scratch)
+    measured = trained(variant)
+    first, last = measured.steps[max(0, len(measured.steps) // 10)], measured.steps[-1]
+    return {
+        "tokens_per_cpu_second": (last.tokens - first.tokens) / (last.cpu_seconds - first.cpu_seconds),
+        "tokens_per_second": (last.tokens - first.tokens) / (last.seconds - first.seconds),
+        "peak_rss_bytes": measured.peak_rss_bytes,
+        "command_cpu_seconds": measured.cpu_seconds,
+        "steps": len(measured.steps),
+        "tokens": last.tokens,
+    }
 
 
 def report(figures: dict[str, list[dict[str, Any]]]) -> str:
