@@ -78,10 +78,12 @@ def owner_of(pid: int) -> int | None:
 
 
 def command_of(pid: int) -> str:
-    """The command line, words joined by spaces; the name in brackets where there is none."""
+    """The command line on one line, words joined by spaces; the name in brackets where there is none."""
     with suppress(OSError):
-        words = (_PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-        return words or f"[{(_PROC / str(pid) / 'comm').read_text().strip()}]"
+        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+        # Anybody may have chosen them, also to draw on the terminal of whoever looks.
+        shown = " ".join("".join(each if each.isprintable() else " " for each in words).split())
+        return shown or f"[{(_PROC / str(pid) / 'comm').read_text().strip()}]"
     return "-"
 
 

@@ -49,14 +49,19 @@ def follow(
         rank: only the log of that rank.
     """
     tails: dict[Path, tuple[int | None, Tail]] = {}
-    over = False
+    over, at_first = False, True
     while not over:
         # Asked before reading: what is written up to the end is read in this round.
         over = is_over()
         for path, of in logs_of(directory, rank).items():
             if path not in tails:
-                first = began.get(path.name, 0)
-                tails[path] = of, Tail(path, first if last is None else begin_of_last(path, last, first))
+                begin = began.get(path.name, 0)
+                # A log that comes later is new as a whole.
+                tails[path] = (
+                    of,
+                    Tail(path, begin_of_last(path, last, begin) if at_first and last is not None else begin),
+                )
+        at_first = False
         for of, tail in tails.values():
             yield from (Line(of, text) for text in tail.lines())
             if over:

@@ -9,7 +9,7 @@ from ascendtune.core import procfs
 
 
 def test_a_process_tells_who_it_is() -> None:
-    argv = [sys.executable, "-c", "import sys; f = open('/dev/full'); sys.stdin.read()", "a b"]
+    argv = [sys.executable, "-c", "import sys; f = open('/dev/full'); sys.stdin.read()", "a\n\x1b[2J b"]
     with subprocess.Popen(argv, env={"MARK": "x=y"}, stdin=subprocess.PIPE, start_new_session=True) as child:
         while "/dev/full" not in procfs.open_files(child.pid):
             time.sleep(0.01)
@@ -19,7 +19,7 @@ def test_a_process_tells_who_it_is() -> None:
         assert 0 <= stat.age_seconds < 30
         assert procfs.owner_of(child.pid) == os.getuid()
         assert procfs.environment_of(child.pid)["MARK"] == "x=y"
-        assert procfs.command_of(child.pid).endswith("sys.stdin.read() a b")
+        assert procfs.command_of(child.pid).endswith("sys.stdin.read() a [2J b")
         assert (procfs.memory_of(child.pid) or 0) > 1e6
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
