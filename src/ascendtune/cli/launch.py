@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from ascendtune.cli.node_choice import Nodes
     from ascendtune.job.outcome import Outcome
     from ascendtune.job.spec import JobSpec
 
@@ -22,6 +23,15 @@ def launch(
         int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 1).")
     ] = None,
     device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(metavar="HOSTS", help="Hosts to start on over ssh, host1,host2 or a host file (default: here)."),
+    ] = None,
+    min_nodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Go on while at least N of the hosts answer.")
+    ] = None,
+    max_restarts: Annotated[int, typer.Option(metavar="N", min=0, help="Start again after a failure.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the job is called (default: as COMMAND).")
     ] = None,
@@ -38,51 +48,54 @@ def launch(
     """
     from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.complain import complain, warn
-    from ascendtune.cli.device_choice import choose
+    from ascendtune.cli.dry_run import show
+    from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
-    from ascendtune.job.backend.local import start
     from ascendtune.job.program import program
     from ascendtune.job.registry import directory_of
     from ascendtune.job.spec import JobSpec, new_id
-    from ascendtune.machine.visible import cpu_count, visible_devices
 
     log.set_up()
     argv = (program(command[0]), *command[1:])
     _require_torch()
-    visible = visible_devices()
-    chosen = choose(visible, count=devices, ids=device_ids, cores=cpu_count())
-    for message in (visible.note, chosen.warning):
-        if message:
-            warn(message)
+    where = choose_nodes(
+        nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
+    )
+    chosen, notes = where.devices(devices, device_ids)
+    for note in notes:
+        warn(note)
     job_id = new_id(name or _name_of(command))
     # Into a file, Python prints in blocks of many lines, and nobody would see them come.
     variables = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
-    directory = directory_of(job_id)
-    spec = JobSpec(argv, directory, chosen.count, chosen.kind, chosen.ids, variables, is_foreign=True, id=job_id)
-    if detach:
-        if stays_with_the_terminal(spec):
-            return
-        result = start(spec)
-    else:
-        result = _shown(spec)
+    # Hosts share the directory that a program is started in, if any.
+    directory = directory_of(job_id) if where.hosts is None else Path.cwd() / ".ascendtune" / job_id
+    spec = JobSpec(
+        argv, directory, chosen.count, chosen.kind, chosen.ids, variables, max_restarts, is_foreign=True, id=job_id
+    )
+    if dry_run:
+        show(spec, where)
+        return
+    if detach and stays_with_the_terminal(spec):
+        return
+    # What comes from other hosts is shown as it comes.
+    result = where.start(spec) if detach or where.hosts else _shown(spec, where)
     if result.error:
         complain(result.error)
     raise typer.Exit(result.exit_code)
 
 
-def _shown(spec: JobSpec) -> Outcome:
+def _shown(spec: JobSpec, where: Nodes) -> Outcome:
     """Run the job, and print what its ranks say."""
     import threading
 
     from ascendtune.cli.job_lines import show_while_read
-    from ascendtune.job.backend.local import start
     from ascendtune.job.follow import follow
 
     over = threading.Event()
     printer = threading.Thread(target=show_while_read, args=(follow(spec.logs, over.is_set, began={}),))
     printer.start()
     try:
-        return start(spec)
+        return where.start(spec)
     finally:
         over.set()
         printer.join()

@@ -101,6 +101,8 @@ def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
         return _death("the worker", ending.exit_code, logs), _as_of_a_shell(ending.exit_code)
     said = _said(ending.launcher_log, ending.said_before)
     roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
+    if not roots and ending.exit_code < 0:
+        return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log), _as_of_a_shell(ending.exit_code)
     if not roots:
         error = FoundWrong(
             f"the processes{at} could not be started or lost each other",

@@ -132,4 +132,5 @@ def test_whichever_process_is_killed_none_is_left(
     _, err = job.communicate(timeout=60)
     assert job.returncode not in (0, None)
     assert victim == "driver" or "nodeb" in err, err
+    assert victim != "torch.distributed.run" or "torchrun on nodeb was killed (SIGKILL)" in err, err
     wait_until(cluster.is_quiet, 10)

@@ -1,0 +1,32 @@
+"""`--dry-run`: what would be started, with which environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from ascendtune.job.binding import binding
+from ascendtune.job.command import command
+from ascendtune.job.environment import environment
+from ascendtune.machine.visible import cpu_count
+
+if TYPE_CHECKING:
+    from ascendtune.cli.node_choice import Nodes
+    from ascendtune.job.spec import JobSpec
+
+
+def show(spec: JobSpec, nodes: Nodes) -> None:
+    """Print a command line of this machine's part: variables that are not set yet, then the program.
+
+    Hosts that we would start are asked for nothing; they add the interface that leads to the first of them.
+    """
+    given = environment(spec, os.environ, cores=cpu_count(), place=nodes.place) | binding(spec, os.environ)
+    new = {name: value for name, value in given.items() if os.environ.get(name) != value}
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(new.items())]
+    if nodes.hosts is not None:
+        names = ", ".join(host.name for host in nodes.hosts.hosts)
+        print(f"# on {names}, over ssh, when all have answered and agree on versions and the run directory")
+    for word in words:
+        print(f"{word} \\")
+    print(shlex.join(command(spec, os.environ, nodes.place)))

@@ -1,0 +1,125 @@
+"""`--nodes`, `--min-nodes` and `--max-restarts`, or the variables of a scheduler: on which machines a job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascendtune.cli.device_choice import Devices, choose
+from ascendtune.core.errors import DataError, InputError
+from ascendtune.core.rundir import RunDir
+from ascendtune.job.spec import ALONE, Place
+from ascendtune.machine.visible import cpu_count, visible_devices
+
+if TYPE_CHECKING:
+    from ascendtune.job.gather import Wanted
+    from ascendtune.job.outcome import Outcome
+    from ascendtune.job.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """This machine alone, this machine as one of several that are started one by one, or hosts that we start."""
+
+    place: Place = ALONE
+    hosts: Wanted | None = None
+
+    @property
+    def is_led(self) -> bool:
+        """Whether another node has chosen what this one joins."""
+        return self.place.node_rank > 0
+
+    def devices(self, count: int | None, ids: str | None) -> tuple[Devices, list[str]]:
+        """What the job gets on each node, and what the user should know about it.
+
+        Raises:
+            InputError, MachineError: as `device_choice.choose`, for this machine; other hosts answer for themselves.
+        """
+        if self.hosts is not None:
+            return Devices("cpu", count or 1), []
+        visible = visible_devices()
+        chosen = choose(visible, count=count, ids=ids, cores=cpu_count())
+        return chosen, [note for note in (visible.note, chosen.warning) if note]
+
+    def agree_on(self, run: RunDir | None, runs: Path, data_hash: str) -> RunDir:
+        """The run that all nodes work on: `run`, where this node chose it, else what node 0 has chosen.
+
+        Args:
+            runs: the directory of run directories, which all nodes share.
+            data_hash: of the tokens on this node.
+
+        Raises:
+            MachineError: the other nodes do not answer.
+            DataError: this node has other data.
+        """
+        from ascendtune.job.shared_run import follow, lead
+
+        if run is not None:
+            if not self.place.is_alone:
+                lead(runs, self.place, run.path)
+            return run
+        joined = RunDir.open(follow(runs, self.place))
+        if (theirs := joined.read()["data_hash"]) != data_hash:
+            raise DataError(
+                f"the data of this node are not those of node 0 ({data_hash[:12]}, there {theirs[:12]})",
+                remedy="give every node the same files, the same model and the same recipe",
+                where=joined.path,
+            )
+        return joined
+
+    def start(self, spec: JobSpec) -> Outcome:
+        """Run the job there, to its end."""
+        if self.hosts is not None:
+            from ascendtune.job.backend.ssh import start as start_on_hosts
+
+            return start_on_hosts(spec, self.hosts)
+        from ascendtune.job.backend.local import start
+
+        return start(spec, self.place)
+
+
+def choose_nodes(
+    nodes: str | None,
+    *,
+    min_nodes: int | None,
+    max_restarts: int,
+    devices: int | None,
+    device_ids: str | None,
+    env: Mapping[str, str],
+) -> Nodes:
+    """Where the job runs.
+
+    Args:
+        nodes: names of hosts, or a file of them; without, NNODES in `env` tells whether this is one node of several.
+
+    Raises:
+        InputError: the options contradict each other, or a host or a variable is not understood.
+    """
+    if nodes is None:
+        if min_nodes is not None:
+            raise InputError("--min-nodes needs --nodes", remedy="name the hosts: --nodes host1,host2")
+        from ascendtune.job.by_hand import place_by_hand
+
+        place = place_by_hand(env)
+        if max_restarts and not place.is_alone:
+            raise InputError(
+                "--max-restarts cannot start nodes again that were started one by one",
+                remedy="let the scheduler start the command again, which resumes; or start all nodes with --nodes",
+            )
+        return Nodes(place)
+    if device_ids is not None:
+        raise InputError(
+            "--device-ids names devices of one machine, and --nodes several machines",
+            remedy="use --devices N, or limit what each machine shows",
+        )
+    from ascendtune.job.gather import Wanted
+    from ascendtune.job.hosts import hosts_of
+
+    hosts = hosts_of(nodes)
+    if min_nodes is not None and min_nodes > len(hosts):
+        raise InputError(
+            f"--min-nodes {min_nodes} is more than the {len(hosts)} that --nodes names", remedy="lower it, or name more"
+        )
+    return Nodes(hosts=Wanted(hosts, devices, min_nodes))
