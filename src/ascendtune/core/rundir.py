@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from ascendtune.core.files import read_json_lines, unfinished_files, write_atomi
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
+STACKS_SIGNAL = signal.SIGUSR1
+"""Free: neither torch, torchrun, DeepSpeed nor torch_npu has a handler for it."""
 
 
 class RunDir:
@@ -65,14 +68,22 @@ class RunDir:
     def heartbeats(self) -> Path:
         return self.path / "heartbeat"
 
+    def stacks(self, rank: int) -> Path:
+        """Where a worker appends its Python stacks whenever it gets STACKS_SIGNAL."""
+        return self.heartbeats / f"rank_{rank}.stacks"
+
     @property
     def model(self) -> Path:
         """The final weights in Hugging Face format: a whole model, or an adapter when the tuner is lora."""
         return self.path / "model"
 
-    def reference(self, part: str, data_hash: str) -> Path:
-        """Log-probabilities under the reference model, a little-endian fp32 for every row of a part (train or eval)."""
-        return self.path / f"reference_{part}_{data_hash[:16]}.f32"
+    def reference(self, part: str, key: str) -> Path:
+        """Log-probabilities under the reference model, a little-endian fp32 for every row of a part (train or eval).
+
+        Args:
+            key: of the data and the model; another reference has another file.
+        """
+        return self.path / f"reference_{part}_{key[:16]}.f32"
 
     @property
     def lock(self) -> Path:

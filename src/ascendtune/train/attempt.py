@@ -30,6 +30,7 @@ from ascendtune.train.callback.progress import ProgressDisplay, show_summary
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
@@ -77,15 +78,16 @@ def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
     _be_deterministic(recipe, stack)
     # Data first: while one rank tokenises, no collective may be waiting.
     prepared = _open_data(run, recipe)
+    attempt = len(run.read()["attempts"]) + 1
+    phases = Phases(run.heartbeats / f"rank_{os.environ.get('RANK', '0')}.json", attempt)
+    stack.callback(phases.close)
     strategy = _join(run, recipe)
     stack.callback(strategy.close)
     main_callbacks: list[Callback] = []
-    attempt = len(run.read()["attempts"]) + 1
     strategy.barrier()
     if strategy.is_main:
         run.begin_attempt(_where(strategy))
-    built = build(run, recipe, strategy, prepared, attempt=attempt, callbacks=main_callbacks)
-    stack.callback(built.parts.phases.close)
+    built = build(run, recipe, strategy, prepared, attempt=attempt, callbacks=main_callbacks, phases=phases)
     built.parts.stop.listen()
     stack.callback(built.parts.stop.ignore)
     counters = _resume(run, built)
@@ -98,7 +100,8 @@ def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
     try:
         reason = Loop(built.parts, counters).run()
         built.parts.checkpointer.wait()
-        _finish(run, built, counters, reason)
+        with phases.phase("export"):
+            _finish(run, built, counters, reason)
     finally:
         if strategy.is_main:
             _wind_up(run, main_callbacks)

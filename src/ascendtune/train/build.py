@@ -31,7 +31,7 @@ from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.reference import reference_log_probs
-from ascendtune.train.reference_model import reference_model
+from ascendtune.train.reference_model import reference_key, reference_model
 from ascendtune.train.room import require_room
 from ascendtune.train.schedule import Schedule
 from ascendtune.train.stage.preference import PreferenceObjective
@@ -54,7 +54,14 @@ class Built:
 
 
 def build(
-    run: RunDir, recipe: Recipe, strategy: Strategy, prepared: Prepared, *, attempt: int, callbacks: list[Callback]
+    run: RunDir,
+    recipe: Recipe,
+    strategy: Strategy,
+    prepared: Prepared,
+    *,
+    attempt: int,
+    callbacks: list[Callback],
+    phases: Phases,
 ) -> Built:
     """Everything up to the first step.
 
@@ -124,6 +131,7 @@ def build(
             held_out, strategy, in_loop,
             batches=make_batches(held_out), capacity=capacity, per_device=recipe.batch.per_device,
         )  # fmt: skip
+    stop = StopRequest()
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
         reference = reference_model(
@@ -132,14 +140,17 @@ def build(
         ask = partial(
             reference_log_probs,
             per_device=recipe.batch.per_device, strategy=strategy, precision=in_loop, reference=reference,
+            pulse=phases.pulse, stop=stop,
         )  # fmt: skip
         first_epoch = map(plan.batch, range(min(total_steps, plan.steps_per_epoch)))
-        batches.reference = ask(run.reference("train", prepared.fingerprint), dataset, first_epoch, batches=batches)
-        if evaluation:
-            whole = map(evaluation.plan.batch, range(evaluation.plan.steps_per_epoch))
-            evaluation.batches.reference = ask(
-                run.reference("eval", prepared.fingerprint), evaluation.dataset, whole, batches=evaluation.batches
-            )
+        key = reference_key(recipe, record, precision, trainee.attention["name"])
+        with stop.listening("what is computed"):
+            batches.reference = ask(run.reference("train", key), dataset, first_epoch, batches=batches)
+            if evaluation:
+                whole = map(evaluation.plan.batch, range(evaluation.plan.steps_per_epoch))
+                evaluation.batches.reference = ask(
+                    run.reference("eval", key), evaluation.dataset, whole, batches=evaluation.batches
+                )
     parts = Parts(
         recipe=recipe, run=run, attempt=attempt, strategy=strategy, precision=in_loop,
         objective=objective, module=module, optimizer=optimizer,
@@ -152,8 +163,8 @@ def build(
         checkpoint_every=every,
         callbacks=callbacks,
         activations=activation_store(recipe.memory, device),
-        phases=Phases(run.heartbeats / f"rank_{strategy.rank}.json"),
-        stop=StopRequest(),
+        phases=phases,
+        stop=stop,
     )  # fmt: skip
     return Built(parts, trainee.tuned, trainee.tokenizer, prepared.chat_template, trainee.export_dtype, resolved)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ascendtune.data.plan import BatchPlan, share_of_rank
@@ -46,13 +48,18 @@ class Evaluation:
         self.labelled = int(dataset.label_counts.sum())
         """Labelled tokens of the data set."""
 
-    def run(self, objective: Objective) -> tuple[float, dict[str, float]]:
-        """Means over the data set: the loss, and what else the objective tells."""
+    def run(self, objective: Objective, pulse: Callable[[], None]) -> tuple[float, dict[str, float]]:
+        """Means over the data set: the loss, and what else the objective tells.
+
+        Args:
+            pulse: called before every batch, as a sign of life.
+        """
         strategy, sums = self._strategy, dict[str, torch.Tensor]()
         was_training = objective.training
         objective.eval()
         with torch.no_grad(), self._precision.autocast():
             for step in range(self.plan.steps_per_epoch):
+                pulse()
                 sequences = self.plan.batch(step)
                 shares = share_of_rank(
                     sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=self._per_device

@@ -203,7 +203,7 @@ class Loop:
         assert evaluation is not None
         begun = time.perf_counter()
         with parts.phases.phase("evaluation"):
-            loss, extras = evaluation.run(parts.objective)
+            loss, extras = evaluation.run(parts.objective, parts.phases.pulse)
         early = parts.recipe.eval.early_stop
         enough = (
             math.inf if counters.best_loss is None else counters.best_loss - (early.min_improvement if early else 0)

@@ -61,6 +61,8 @@ class Recipe(Section):
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not a number: stop before the step, or skip the step and count."""
+    on_hang: Literal["warn", "restart", "stop"] = "warn"
+    """No rank gives a sign of life any more: warn, or end the run, or go on from its newest checkpoint; with stacks."""
     checkpoint: CheckpointSection = CheckpointSection()
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()

@@ -1,11 +1,13 @@
 """Log-probabilities under the reference model: computed once, before the first step, and kept in the run directory.
 
 A reference never changes, so its answer to a row never does: no second model stays in memory while the policy trains,
-and further epochs cost nothing. Only rows that the run will see are computed.
+and further epochs cost nothing. Only rows that the run will see are computed. Batches are kept as a whole: after a stop
+in the middle the others are computed as they would have been.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -15,12 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.errors import MachineError, Stopped, translated_disk_errors
 from ascendtune.core.files import write_atomically
 from ascendtune.core.log import say
+from ascendtune.core.units import format_duration
 from ascendtune.data.plan import Sequence_, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.train.batch import BatchMaker, DeviceBatch, idle
+from ascendtune.train.callback.stop import StopRequest, flags_of, signal_of
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import Strategy
 
@@ -28,6 +32,8 @@ LogProbs = Callable[[DeviceBatch], torch.Tensor]
 """(documents,) summed log-probabilities of a micro-batch."""
 
 _SAY_SECONDS = 10.0
+_KEEP_SECONDS = 30.0
+"""Between two writes: what a crash, which asks nobody, may cost."""
 
 
 def reference_log_probs(
@@ -40,6 +46,8 @@ def reference_log_probs(
     strategy: Strategy,
     precision: Precision,
     reference: Callable[[], AbstractContextManager[LogProbs]],
+    pulse: Callable[[], None],
+    stop: StopRequest,
 ) -> NDArray[np.float32]:
     """(rows,) fp32, NaN where no batch has the row. Every rank calls it.
 
@@ -48,56 +56,89 @@ def reference_log_probs(
         global_batches: the batches of the run, in its order: the same rows meet in a micro-batch as in training, so
             that rounding is the same and the first loss is the closed form of its kind.
         reference: makes the reference model ready while the context lasts; entered only when something is missing.
+        pulse: called before every batch, as a sign of life.
+        stop: is looked at after every batch.
 
     Raises:
         MachineError: the file is damaged or cannot be written.
+        Stopped: a signal came; what is computed is in the file.
     """
+    wanted = list(global_batches)
     found = _read(path, len(dataset))
     strategy.barrier()
-    missing = [each for each in global_batches if np.isnan(found[_rows_of(each, dataset)]).any()]
+    missing = [each for each in wanted if np.isnan(found[_rows_of(each, dataset)]).any()]
     if not missing:
         return found
+    if strategy.is_main and len(missing) < len(wanted):
+        say(f"reference log-probabilities: {len(wanted) - len(missing):,} of {len(wanted):,} batches are there already")
+    values = torch.zeros(len(dataset), dtype=torch.float32, device=strategy.device.torch_device)
+    new: list[int] = []
+    begun = last_said = last_kept = time.monotonic()
     with reference() as log_probs, torch.no_grad(), precision.autocast():
-        computed = _compute(log_probs, missing, dataset, batches, per_device, strategy)
-    known = ~np.isnan(computed)
-    found[known] = computed[known]
-    if strategy.is_main:
-        _write(path, found)
-    strategy.barrier()
+        for done, sequences in enumerate(missing, 1):
+            pulse()
+            _compute(values, log_probs, sequences, batches, per_device, strategy)
+            new += _rows_of(sequences, dataset)
+            now = time.monotonic()
+            asked, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
+            if asked or is_time or done == len(missing):
+                _keep(path, found, values, new, strategy)
+                new, last_kept = [], now
+            if asked:
+                raise _stopped(asked, len(wanted) - len(missing) + done, len(wanted), path)
+            if strategy.is_main and now - last_said > _SAY_SECONDS:
+                last_said = now
+                left = format_duration((now - begun) / done * (len(missing) - done))
+                say(f"reference log-probabilities: {done:,} of {len(missing):,} batches, {left} left")
     return found
 
 
 def _compute(
+    values: torch.Tensor,
     log_probs: LogProbs,
-    global_batches: list[list[Sequence_]],
-    dataset: TokenDataset,
+    sequences: list[Sequence_],
     batches: BatchMaker,
     per_device: int,
     strategy: Strategy,
-) -> NDArray[np.float32]:
-    """(rows,) NaN where no batch has the row; the same on all ranks."""
-    device = strategy.device.torch_device
-    values = torch.zeros(len(dataset), dtype=torch.float32, device=device)
-    last_said = time.monotonic()
-    for done, sequences in enumerate(global_batches):
-        for share in share_of_rank(
-            sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device
-        ):
-            if share:
-                for rows, batch in batches.parts(share):
-                    values[torch.tensor(rows, device=device)] = log_probs(batch)
-            else:
-                # A rank without work must still take part in the collectives.
-                for _, batch in batches.parts(sequences[:1]):
-                    log_probs(idle(batch))
-        if strategy.is_main and time.monotonic() - last_said > _SAY_SECONDS:
-            last_said = time.monotonic()
-            say(f"reference log-probabilities: {done + 1:,} of {len(global_batches):,} batches")
+) -> None:
+    """Put this rank's share of a global batch into `values`: (rows,) fp32."""
+    for share in share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device):
+        if share:
+            for rows, batch in batches.parts(share):
+                values[torch.tensor(rows, device=values.device)] = log_probs(batch)
+        else:
+            # A rank without work must still take part in the collectives.
+            for _, batch in batches.parts(sequences[:1]):
+                log_probs(idle(batch))
+
+
+def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int, bool]:
+    """The signal that reached any rank, and whether it is time to keep what there is, by the main rank's clock."""
+    if strategy.world_size == 1:
+        return signal_number, is_time
+    *flags, due = strategy.sum([*flags_of(signal_number), float(is_time and strategy.is_main)])
+    return signal_of(flags), due > 0
+
+
+def _keep(path: Path, found: NDArray[np.float32], values: torch.Tensor, new: list[int], strategy: Strategy) -> None:
+    """Bring the rows `new` of all ranks into `found` and into the file; `values` is empty after that."""
     strategy.all_reduce(values)
-    seen = np.zeros(len(dataset), bool)
-    for sequences in global_batches:
-        seen[_rows_of(sequences, dataset)] = True
-    return np.where(seen, values.cpu().numpy(), np.float32(np.nan))
+    found[new] = values.cpu().numpy()[new]
+    values.zero_()
+    if strategy.is_main:
+        _write(path, found)
+    # Nobody leaves before they are kept: the first rank to leave makes torchrun end the others.
+    strategy.barrier()
+
+
+def _stopped(number: int, done: int, wanted: int, path: Path) -> Stopped:
+    return Stopped(
+        f"stopped by {signal.Signals(number).name} before the first step; of the reference log-probabilities "
+        f"{done:,} of {wanted:,} batches are kept",
+        remedy="give the same command again to go on from there",
+        signal_number=number,
+        where=path,
+    )
 
 
 def _rows_of(sequences: list[Sequence_], dataset: TokenDataset) -> list[int]:

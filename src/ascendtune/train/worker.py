@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -12,7 +13,7 @@ from contextlib import suppress
 
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, Stopped
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 
 
 def main(arguments: list[str]) -> int:
@@ -23,6 +24,7 @@ def main(arguments: list[str]) -> int:
         log.warn("usage: python -m ascendtune.train.worker RUNDIR")
         return 2
     run = RunDir(arguments[0])
+    _write_stacks_when_asked(run)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
@@ -42,6 +44,15 @@ def main(arguments: list[str]) -> int:
         _report_bug(run, error, debug)
         return 1
     return 0
+
+
+def _write_stacks_when_asked(run: RunDir) -> None:
+    """Let whoever watches see where this process hangs, also within a collective or a driver."""
+    # Another handler, of a site's own start-up code, is called too; the default one would end the process.
+    has_another = callable(signal.getsignal(STACKS_SIGNAL))
+    with suppress(OSError):
+        file = run.stacks(int(os.environ.get("RANK", "0"))).open("wb", buffering=0)
+        faulthandler.register(STACKS_SIGNAL, file, chain=has_another)
 
 
 def _import_attempt() -> Callable[[RunDir], None]:

@@ -25,6 +25,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.machine.device import find_device
 from ascendtune.train import attempt
 from ascendtune.train.build import Built, build
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
@@ -116,7 +117,9 @@ def build_parts(recipe: Callable[..., Recipe]) -> Callable[..., Built]:
         asked = recipe(**changes)
         start = prepare_run(asked, {})
         assert start.run is not None
-        return build(start.run, asked, Strategy(find_device()), start.prepared, attempt=1, callbacks=[])
+        return build(
+            start.run, asked, Strategy(find_device()), start.prepared, attempt=1, callbacks=[], phases=Phases(None)
+        )
 
     return make
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -16,11 +19,12 @@ import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
 from tests.integration.train.test_fsdp import EXACT, go_on
 
-from ascendtune.core.errors import FoundWrong
+from ascendtune.core.errors import FoundWrong, MachineError
 from ascendtune.machine.device import find_device
 from ascendtune.train.build import build
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
@@ -146,10 +150,50 @@ def _train_on_what_is_not_a_number(asked: Recipe) -> None:
     start = prepare_run(asked, {})
     assert start.run is not None
     with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
-        parts = build(start.run, asked, strategy, start.prepared, attempt=1, callbacks=[]).parts
+        parts = build(start.run, asked, strategy, start.prepared, attempt=1, callbacks=[], phases=Phases(None)).parts
         parameters = list(parts.objective.parameters())
         before = [strategy.whole(each) for each in parameters]
         parts.objective.get_submodule("model.model.norm").register_forward_hook(lambda *it: it[-1] * math.nan)
         with pytest.raises(FoundWrong, match=r"gradient norm (inf|nan): not a number"):
             Loop(parts, Counters()).run()
         assert all(torch.equal(strategy.whole(each), weight) for each, weight in zip(parameters, before, strict=True))
+
+
+def test_a_disk_that_is_full_at_any_file(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], disk: Callable[..., Path]
+) -> None:
+    place = disk("size=60m,nr_inodes=100")
+    asked = recipe(run_dir=str(place / "run"), optim={"max_steps": 1}, parallel=deepspeed(stage=2))
+    on_ranks(1, partial(_save_on_a_full_disk, asked, place))
+
+
+def _save_on_a_full_disk(asked: Recipe, place: Path) -> None:
+    start = prepare_run(asked, {})
+    assert start.run is not None
+    with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
+        parts = build(start.run, asked, strategy, start.prepared, attempt=1, callbacks=[], phases=Phases(None)).parts
+        Loop(parts, Counters()).run()
+        checkpointer = parts.checkpointer
+        ballast = place / "ballast"
+        # A checkpoint has eight files and directories.
+        for step, left in enumerate(range(8), 1):
+            ballast.mkdir()
+            while os.statvfs(place).f_ffree > left:
+                (ballast / str(os.statvfs(place).f_ffree)).touch()
+            with pytest.raises(MachineError, match="the disk is full while writing"):
+                checkpointer.save(step, {})
+                checkpointer.wait()
+            shutil.rmtree(ballast)
+            assert not start.run.checkpoint_steps()
+        checkpointer.save(9, {})
+        checkpointer.wait()
+        assert start.run.checkpoint_steps() == [9]
+
+
+def test_other_strategies_leave_it_alone(recipe: Callable[..., Recipe]) -> None:
+    """Saving a model imports it, and it speaks to stdout by itself."""
+    run = prepare_run(recipe(optim={"max_steps": 1}), {}).run
+    assert run is not None
+    worker = [sys.executable, "-m", "ascendtune.train.worker", run.path]
+    ended = subprocess.run(worker, capture_output=True, text=True, timeout=100, check=True)
+    assert ended.stdout == "" and "DeepSpeed" not in ended.stderr and "accelerator" not in ended.stderr

@@ -20,6 +20,7 @@ from ascendtune.machine.device import find_device
 from ascendtune.train.build import build
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
+from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
@@ -143,7 +144,7 @@ def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
     """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimiser's memory."""
     asked = Recipe.load(run.recipe)
     strategy = FsdpStrategy(find_device(), asked)
-    parts = build(run, asked, strategy, prepared, attempt=1, callbacks=[]).parts
+    parts = build(run, asked, strategy, prepared, attempt=1, callbacks=[], phases=Phases(None)).parts
     parameters = list(parts.objective.parameters())
     blocks = blocks_of(parts.objective)
     outside = parts.objective.get_parameter("model.model.norm.weight").numel()

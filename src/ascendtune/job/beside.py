@@ -1,0 +1,50 @@
+"""Watches the only worker of a job from a small process beside it: the command became the worker, nobody else is left.
+
+    python -m ascendtune.job.beside WORKER_PID RUN_DIR
+
+A child of the worker in a session of its own; ends with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+# A hang is not judged before; until then this process has imported next to nothing, while the worker starts.
+_FIRST_LOOK_SECONDS = 60.0
+
+
+def main(worker_pid: str, run_dir: str) -> None:
+    worker = int(worker_pid)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # The kernel wakes us when the worker ends; a descriptor of the process would do too, but not before Linux 5.3.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if _lives_on(worker, _FIRST_LOOK_SECONDS):
+        _watch(worker, Path(run_dir))
+
+
+def _lives_on(worker: int, seconds: float) -> bool:
+    """Wait, and say whether the worker still lives."""
+    if os.getppid() == worker:
+        signal.sigtimedwait({signal.SIGTERM}, seconds)
+    return os.getppid() == worker
+
+
+def _watch(worker: int, run_dir: Path) -> None:
+    from ascendtune.core import log
+    from ascendtune.job.watcher import LOOK_EVERY_SECONDS, Watcher
+
+    log.set_up()
+    watcher = Watcher(run_dir, "warn")
+    while _lives_on(worker, LOOK_EVERY_SECONDS):
+        watcher.look()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

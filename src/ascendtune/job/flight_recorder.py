@@ -1,0 +1,71 @@
+"""torch's flight recorder: the last collectives of a rank, whether they were started and whether they ended.
+
+NCCL's and HCCL's process groups keep one, and write it down when something is written to a named pipe. The environment
+variables TORCH_NCCL_DEBUG_INFO_PIPE_FILE and …_TEMP_FILE (or TORCH_HCCL_…) say where; the rank and ".pipe" are appended
+to the first, the rank to the second. `torchfrtrace` reads it. Gloo's can be read from within its process only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.core import procfs
+
+_LIBRARIES = ("NCCL", "HCCL")
+# A thread of the process group looks at the pipe once a second.
+_ANSWER_SECONDS = 5.0
+_LOOK_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorder that was asked to write `file`."""
+
+    file: Path
+    before_ns: int
+    """When the file was written last; 0 where there was none."""
+
+
+def ask(pid: int, rank: int) -> Recording | None:
+    """Ask a worker's flight recorder to write down what it has; None where it has none that listens."""
+    environment = procfs.environment_of(pid)
+    for library in _LIBRARIES:
+        pipe = environment.get(f"TORCH_{library}_DEBUG_INFO_PIPE_FILE")
+        file = environment.get(f"TORCH_{library}_DEBUG_INFO_TEMP_FILE")
+        # Without a reader the pipe cannot be opened: the process group is not there yet, or no longer.
+        with suppress(OSError):
+            if pipe and file:
+                recording = Recording(Path(f"{file}{rank}"), _written_ns(Path(f"{file}{rank}")))
+                descriptor = os.open(f"{pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+                try:
+                    os.write(descriptor, b"dump")
+                finally:
+                    os.close(descriptor)
+                return recording
+    return None
+
+
+def fetch(recordings: Sequence[Recording], directory: Path) -> None:
+    """Copy what the recorders write into `directory`; what does not come in time is left out."""
+    waiting = list(recordings)
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_SECONDS)
+        for each in [each for each in waiting if _written_ns(each.file) > each.before_ns]:
+            waiting.remove(each)
+            with suppress(OSError):
+                # Written in one go; a moment later it is whole.
+                time.sleep(_LOOK_EVERY_SECONDS)
+                shutil.copy(each.file, directory)
+
+
+def _written_ns(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0

@@ -1,0 +1,125 @@
+"""Does a run hang, and which rank is to blame? Judged from signs of life and the time alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ascendtune.job.heartbeat import Beat
+
+_STEPS_KEPT = 64
+_STEPS_TO_KNOW_THE_PACE = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """After how long without a sign of life a rank is silent.
+
+    In a step that is `steps` × the median time of a step, but never less than `least_seconds` (a kernel is compiled for
+    a new shape, a file server pauses) nor more than `first_steps_seconds`. That is also the limit until the pace is
+    known, as compilers for NPU take many minutes, and it is below the 30 minutes after which the process group gives up
+    a collective and takes with it what could be seen.
+    """
+
+    steps: float = 10
+    least_seconds: float = 120
+    first_steps_seconds: float = 1200
+    # What is silent for long without harm: large files are read and written.
+    phases: Mapping[str, float] = field(
+        default_factory=lambda: MappingProxyType({"start": 3600, "checkpoint": 3600, "export": 3600})
+    )
+
+    def of(self, phase: str, pace_seconds: float | None) -> float:
+        """The limit of a phase, in seconds; `pace_seconds` is the median time of a step, None while it is not known."""
+        if phase in self.phases:
+            return self.phases[phase]
+        if phase == "evaluation" or pace_seconds is None:
+            return self.first_steps_seconds
+        return min(max(self.steps * pace_seconds, self.least_seconds), self.first_steps_seconds)
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No rank of this machine gave a sign of life for longer than its phase allows."""
+
+    beats: tuple[Beat, ...]
+    """Of all ranks, also on other machines."""
+    silent_seconds: float
+    """Since the last sign of life of any rank on this machine."""
+    pace_seconds: float | None
+    """Median time of a step; None in the first steps."""
+
+    @property
+    def step(self) -> int:
+        return min(beat.step for beat in self.beats)
+
+
+class Judge:
+    """Looks at the beats again and again; learns the pace of the steps from what it sees."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._attempt = 0
+        self._seen = (0, 0.0)
+        self._step_seconds = deque[float](maxlen=_STEPS_KEPT)
+
+    def look(self, here: Sequence[Beat], now: float, elsewhere: Sequence[Beat] = ()) -> Hang | None:
+        """The hang that the beats show, if any.
+
+        One rank that is allowed to be silent (it writes a checkpoint) excuses all that wait for it.
+
+        Args:
+            here: of the processes that live on this machine.
+            now: the time by the clock of their `monotonic`.
+            elsewhere: of other machines; they are only listed.
+        """
+        if not here:
+            return None
+        self._learn(here, now)
+        pace = self._pace()
+        if any(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in here):
+            return None
+        silent = now - max(beat.monotonic for beat in here)
+        return Hang(tuple(sorted((*here, *elsewhere), key=lambda beat: beat.rank)), silent, pace)
+
+    def _learn(self, here: Sequence[Beat], now: float) -> None:
+        attempt, step = here[0].attempt, min(beat.step for beat in here)
+        before, then = self._seen
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._step_seconds.clear()
+        elif step > before > 0:
+            # Several steps may pass between two looks; a median of their means will do.
+            self._step_seconds.extend([(now - then) / (step - before)] * min(step - before, _STEPS_KEPT))
+        elif step == before:
+            return
+        self._seen = (step, now)
+
+    def _pace(self) -> float | None:
+        known = len(self._step_seconds) >= _STEPS_TO_KNOW_THE_PACE
+        return statistics.median(self._step_seconds) if known else None
+
+
+def odd_ranks(beats: Sequence[Beat], stopped: Collection[int] = (), apart: Collection[int] = ()) -> tuple[int, ...]:
+    """The ranks that the others wait for; empty where nothing tells them apart.
+
+    Args:
+        stopped: ranks whose processes are stopped (SIGSTOP).
+        apart: ranks whose stacks show that they wait for nobody while others do.
+    """
+    if stopped:
+        return tuple(sorted(stopped))
+    places: dict[tuple[int, str], list[Beat]] = {}
+    for beat in beats:
+        places.setdefault((beat.step, beat.phase), []).append(beat)
+    if len(places) > 1:
+        # Reading data needs nobody else; otherwise whoever is not where most are, of two equals the one silent first.
+        alone = [group for (_, phase), group in places.items() if phase == "data"]
+        fewest = min(len(group) for group in places.values())
+        candidates = alone or [group for group in places.values() if len(group) == fewest]
+        odd = min(candidates, key=lambda group: max(beat.monotonic for beat in group))
+        return tuple(beat.rank for beat in odd)
+    return tuple(sorted(apart)) if 0 < len(apart) < len(beats) else ()

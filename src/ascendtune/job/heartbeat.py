@@ -1,0 +1,59 @@
+"""The signs of life that workers leave in a run directory, RUN/heartbeat/rank_N.json: who is where since when."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.procfs import Stat, stat_of
+from ascendtune.core.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The last sign of life of a rank: it entered `phase` of `step` at `monotonic`."""
+
+    rank: int
+    phase: str
+    step: int
+    monotonic: float
+    """Seconds since its host was started."""
+    attempt: int
+    pid: int
+    start_ticks: int
+    """When the process started; a pid that was taken over by another process has another."""
+    host: str
+
+    def process(self) -> Stat | None:
+        """The process, where it runs on this machine and still lives."""
+        stat = stat_of(self.pid) if self.host == socket.gethostname() else None
+        return stat if stat and stat.start_ticks == self.start_ticks else None
+
+
+def newest_beats(run_dir: Path) -> list[Beat]:
+    """The beats of the newest attempt, by rank; of all hosts. A program that keeps none has none."""
+    paths = RunDir(run_dir).heartbeats.glob("rank_*.json")
+    beats = [beat for path in paths if (beat := _read(path, path.stem[5:])) is not None]
+    newest = max((beat.attempt for beat in beats), default=0)
+    return sorted((beat for beat in beats if beat.attempt == newest), key=lambda beat: beat.rank)
+
+
+def _read(path: Path, rank: str) -> Beat | None:
+    # A beat is overwritten in place: one that is read in that very moment is read again the next time.
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        it: dict[str, Any] = json.loads(path.read_bytes())
+        return Beat(
+            rank=int(rank),
+            phase=str(it["phase"]),
+            step=int(it["step"]),
+            monotonic=float(it["monotonic"]),
+            attempt=int(it["attempt"]),
+            pid=int(it["pid"]),
+            start_ticks=int(it["start_ticks"]),
+            host=str(it["host"]),
+        )
+    return None

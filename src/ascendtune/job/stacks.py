@@ -1,0 +1,159 @@
+"""Collects the Python stacks of the ranks on this machine, without their help or with as little as possible.
+
+py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself,
+which works while it hangs within a collective, a system call or a kernel: faulthandler needs neither the interpreter's
+lock nor a Python instruction.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.core import process, procfs
+from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
+from ascendtune.job import flight_recorder
+from ascendtune.job.frames import Frame, main_thread
+from ascendtune.job.heartbeat import Beat
+
+_ANSWER_SECONDS = 3.0
+_PY_SPY_SECONDS = 10.0
+_LOOK_EVERY_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a rank was doing when its stack was taken."""
+
+    beat: Beat
+    silent_seconds: float
+    """Since its last sign of life."""
+    frames: tuple[Frame, ...]
+    """Of the main thread, innermost first; empty where no stack could be had."""
+    source: str
+    """`py-spy`, `faulthandler`, or why there is none."""
+    is_stopped: bool
+    """By SIGSTOP or Ctrl-Z."""
+    file: Path
+    """What was found, of all threads."""
+
+
+def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[Stack]]:
+    """The stacks of those `beats` whose processes live on this machine; written to RUN/log/stacks_TIME/rank_N.txt.
+
+    Returns:
+        The directory, and the stacks by rank. Torch's flight recorder lies beside them, where one listens.
+
+    Raises:
+        MachineError: the directory cannot be written.
+    """
+    now = time.monotonic()
+    directory = _new_directory(RunDir(run_dir).logs)
+    living = [(beat, stat) for beat in beats if (stat := beat.process())]
+    recordings = [flight_recorder.ask(beat.pid, beat.rank) for beat, _ in living]
+    texts = _texts(run_dir, living)
+    stacks = []
+    for beat, stat in living:
+        text, source = texts[beat.rank]
+        stack = Stack(
+            beat=beat,
+            silent_seconds=now - beat.monotonic,
+            frames=main_thread(text),
+            source=source,
+            is_stopped=stat.state in "Tt",
+            file=directory / f"rank_{beat.rank}.txt",
+        )
+        with translated_disk_errors(stack.file, "writing a stack"):
+            stack.file.write_text(f"{_heading(stack, stat)}\n\n{text}")
+        stacks.append(stack)
+    flight_recorder.fetch([each for each in recordings if each], directory)
+    return directory, stacks
+
+
+def _new_directory(logs: Path) -> Path:
+    name = time.strftime("stacks_%Y%m%d-%H%M%S")
+    with translated_disk_errors(logs, "writing stacks"):
+        for number in range(1, 1000):
+            directory = logs / (name if number == 1 else f"{name}-{number}")
+            try:
+                directory.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return directory
+    raise AssertionError("a thousand collections within a second")
+
+
+def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, tuple[str, str]]:
+    """Per rank the text of all stacks, and where it comes from."""
+    texts: dict[int, tuple[str, str]] = {}
+    asked: dict[int, tuple[Path, int]] = {}
+    for beat, stat in living:
+        if procfs.owner_of(beat.pid) != os.getuid():
+            texts[beat.rank] = "", "no stack: the process belongs to another user"
+        elif text := _by_py_spy(beat.pid):
+            texts[beat.rank] = text, "py-spy"
+        elif stat.state in "Tt":
+            texts[beat.rank] = "", f"no stack: kill -CONT {beat.pid} lets it go on"
+        elif not procfs.catches(beat.pid, STACKS_SIGNAL):
+            texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}; install py-spy"
+        else:
+            answer = RunDir(run_dir).stacks(beat.rank)
+            asked[beat.rank] = answer, _size(answer)
+            os.kill(beat.pid, STACKS_SIGNAL)
+    return texts | _answers(asked)
+
+
+def _by_py_spy(pid: int) -> str:
+    """Empty where py-spy is not installed, not allowed, or does not know this Python."""
+    beside_python = Path(sys.executable).parent
+    py_spy = shutil.which("py-spy", path=f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}")
+    if py_spy is None:
+        return ""
+    # Nonblocking: it would otherwise stop the process, and one that is stopped already keeps it waiting.
+    argv = [py_spy, "dump", "--pid", str(pid), "--nonblocking", "--full-filenames"]
+    done = process.run(argv, timeout_seconds=_PY_SPY_SECONDS)
+    return done.output if done.exit_code == 0 and main_thread(done.output) else ""
+
+
+def _answers(asked: dict[int, tuple[Path, int]]) -> dict[int, tuple[str, str]]:
+    """What the workers have written since they were asked, once it no longer grows."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    sizes = {rank: before for rank, (_, before) in asked.items()}
+    open_ranks = set(asked)
+    while open_ranks and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_SECONDS)
+        for rank in list(open_ranks):
+            path, before = asked[rank]
+            size = _size(path)
+            if size > before and size == sizes[rank]:
+                open_ranks.remove(rank)
+            sizes[rank] = size
+    return {rank: _answer(path, before) for rank, (path, before) in asked.items()}
+
+
+def _answer(path: Path, before: int) -> tuple[str, str]:
+    if _size(path) <= before:
+        return "", f"no stack: no answer to {STACKS_SIGNAL.name} within {_ANSWER_SECONDS:.0f} s"
+    with path.open("rb") as file:
+        file.seek(before)
+        return file.read().decode(errors="replace"), "faulthandler"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _heading(stack: Stack, stat: procfs.Stat) -> str:
+    beat = stack.beat
+    kernel = procfs.waits_in(beat.pid)
+    return (
+        f"rank {beat.rank}, process {beat.pid} on {beat.host}: {beat.phase} of step {beat.step}, "
+        f"no sign of life for {stack.silent_seconds:.1f} s\n"
+        f"state {stat.state}{f', in the kernel: {kernel}' if kernel else ''}; {stack.source}"
+    )

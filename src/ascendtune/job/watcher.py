@@ -1,0 +1,134 @@
+"""Watches the ranks of a run that this machine started, and does what the recipe's `on_hang` says when they hang."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, FoundWrong
+from ascendtune.core.files import file_lock
+from ascendtune.core.log import say, warn
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import format_duration
+from ascendtune.job.hang import Hang, Judge, Limits
+from ascendtune.job.heartbeat import newest_beats
+from ascendtune.job.spec import OnHang
+from ascendtune.job.stacks import collect
+from ascendtune.job.verdict import Verdict, ranks
+
+LOOK_EVERY_SECONDS = 2.0
+_DEFAULT = Limits()
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How workers are ended."""
+
+    ask: Callable[[signal.Signals], None]
+    kill: Callable[[], None]
+    patience_seconds: float = 15.0
+    """Between SIGINT and SIGTERM, and between SIGTERM and SIGKILL: a rank that can still stop by itself may."""
+
+
+def has_hung(run_dir: Path) -> bool:
+    """Whether the newest attempt was ended because it hung."""
+    run = RunDir(run_dir)
+    cause = run.read().get("exit_cause") if run.run_json.is_file() else None
+    return cause is not None and cause.get("kind") == "hang"
+
+
+class Watcher:
+    """Call `look` again and again; it returns at once unless it is time to look, and never raises."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        on_hang: OnHang,
+        ways: Ways | None = None,
+        *,
+        limits: Limits = _DEFAULT,
+        look_every_seconds: float = LOOK_EVERY_SECONDS,
+    ) -> None:
+        """Watch `run_dir`; without `ways` a hang is only told."""
+        self._run = RunDir(run_dir)
+        self._ways = ways if on_hang != "warn" else None
+        self._judge = Judge(limits)
+        self._look_every = look_every_seconds
+        self._next_look = 0.0
+        self._told_since: float | None = None
+        self._ending: list[tuple[float, Callable[[], None]]] = []
+        self._odd: tuple[int, ...] = ()
+        self.error: FoundWrong | None = None
+        """Why the watcher has begun to end the workers."""
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self.error:
+            while self._ending and self._ending[0][0] <= now:
+                self._ending.pop(0)[1]()
+            return
+        if now < self._next_look:
+            return
+        self._next_look = now + self._look_every
+        beats = newest_beats(self._run.path)
+        here = [beat for beat in beats if beat.process()]
+        hang = self._judge.look(here, now, [beat for beat in beats if beat.host != here[0].host] if here else ())
+        if hang and self._told_since is None:
+            self._told_since = now - hang.silent_seconds
+            self._act(hang, now)
+        elif here and not hang and self._told_since is not None:
+            say(f"the run goes on, after {format_duration(now - self._told_since)} without a sign of life")
+            self._told_since = None
+
+    def note_end(self) -> None:
+        """Put the hang into run.json; to be called when the workers are gone. Does nothing when there was none."""
+        if self.error is None:
+            return
+        cause: dict[str, Any] = {
+            "what": self.error.what,
+            "remedy": self.error.remedy,
+            "exit_code": self.error.exit_code,
+            "rank": None,
+            "kind": "hang",
+            "odd_ranks": list(self._odd),
+        }
+        with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):
+            self._run.end_attempt("failed", cause)
+
+    def _act(self, hang: Hang, now: float) -> None:
+        verdict = self._look_closely(hang)
+        said = f"the run hangs: no sign of life for {format_duration(hang.silent_seconds)}{_pace(hang)}"
+        warn("\n  ".join([said, *verdict.lines()]))
+        if self._ways is None:
+            return
+        self._odd = verdict.odd
+        blamed = f"{ranks(verdict.odd)} stood out" if verdict.odd else "no rank stood out"
+        self.error = FoundWrong(
+            f"the run hung in step {hang.step}: {blamed}",
+            remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "
+            "newest checkpoint",
+            where=self._run.path,
+        )
+        ask, kill, patience = self._ways.ask, self._ways.kill, self._ways.patience_seconds
+        self._ending = [
+            (now, lambda: ask(signal.SIGINT)),
+            (now + patience, lambda: ask(signal.SIGTERM)),
+            (now + 2 * patience, kill),
+        ]
+
+    def _look_closely(self, hang: Hang) -> Verdict:
+        try:
+            directory, stacks = collect(self._run.path, hang.beats)
+        except AscendtuneError as error:
+            warn(str(error))
+            return Verdict(hang.beats, (), None)
+        return Verdict(hang.beats, tuple(stacks), directory)
+
+
+def _pace(hang: Hang) -> str:
+    return f", where a step takes {hang.pace_seconds:.3g} s" if hang.pace_seconds is not None else ""

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.procfs import stat_of
+from ascendtune.job.heartbeat import newest_beats
+from ascendtune.train.phases import Phases
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "heartbeat").mkdir()
+    return tmp_path
+
+
+def _write(run: Path, rank: int, **changes: Any) -> None:
+    stat = stat_of(os.getpid())
+    assert stat is not None
+    whole = {
+        "phase": "data", "step": 3, "monotonic": 5.0, "attempt": 1,
+        "pid": stat.pid, "start_ticks": stat.start_ticks, "host": socket.gethostname(),
+    }  # fmt: skip
+    (run / "heartbeat" / f"rank_{rank}.json").write_text(json.dumps({**whole, **changes}))
+
+
+def test_what_a_worker_writes_is_read(run: Path) -> None:
+    phases = Phases(run / "heartbeat" / "rank_3.json", attempt=2)
+    (beat,) = newest_beats(run)
+    assert (beat.rank, beat.phase, beat.step, beat.attempt, beat.pid) == (3, "start", 0, 2, os.getpid())
+    phases.step = 1_000_000
+    with phases.phase("evaluation"):
+        (beat,) = newest_beats(run)
+    assert (beat.phase, beat.step) == ("evaluation", 1_000_000)
+    phases.step = 7
+    with phases.phase("data"):
+        (shorter,) = newest_beats(run)
+    assert (shorter.phase, shorter.step) == ("data", 7) and shorter.monotonic >= beat.monotonic
+    process = shorter.process()
+    assert process is not None and process.pid == os.getpid()
+    phases.close()
+
+
+def test_a_pulse_renews_the_sign_of_life_and_nothing_else(run: Path) -> None:
+    phases = Phases(run / "heartbeat" / "rank_0.json")
+    with phases.phase("evaluation"):
+        (before,) = newest_beats(run)
+        phases.pulse()
+        (after,) = newest_beats(run)
+    phases.close()
+    assert after.monotonic > before.monotonic and after.phase == "evaluation"
+
+
+def test_ranks_of_an_earlier_larger_attempt_are_ignored(run: Path) -> None:
+    _write(run, 0, attempt=2)
+    _write(run, 1, attempt=1)
+    _write(run, 10, attempt=2)
+    assert [beat.rank for beat in newest_beats(run)] == [0, 10]
+
+
+def test_damaged_and_foreign_files_are_ignored(run: Path) -> None:
+    _write(run, 0)
+    (run / "heartbeat" / "rank_1.json").write_text('{"phase": "da')
+    (run / "heartbeat" / "rank_2.json").write_text('{"phase": "data", "step": 1, "monotonic": 1, "pid": 1}')
+    (run / "heartbeat" / "rank_x.json").write_text("[]")
+    assert [beat.rank for beat in newest_beats(run)] == [0]
+    assert newest_beats(run / "nothing") == []
+
+
+def test_a_pid_that_another_process_has_now_is_not_the_rank(run: Path) -> None:
+    _write(run, 0, start_ticks=1)
+    _write(run, 1, host="elsewhere")
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+        _write(run, 2, pid=ended.pid)
+    assert [beat.process() for beat in newest_beats(run)] == [None, None, None]
