@@ -14,9 +14,10 @@ class Other:
 
     pid: int
 
-    def has_ended(self) -> bool:
-        """Whether it has; asked again after that, ChildProcessError is raised."""
-        return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+    def exit_code(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs; not to be asked again after it was told."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def divide(log: Path) -> Other | None:

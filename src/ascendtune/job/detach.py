@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ascendtune.core.background import divide
-from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.job import registry
 from ascendtune.job.follow import JOB_LOG
 from ascendtune.job.registry import Job
@@ -23,7 +23,7 @@ def detach(spec: JobSpec) -> Job | None:
     other one, which is in the background now and is to start the job.
 
     Raises:
-        MachineError: the log cannot be written, or the job ended before it was registered.
+        InputError, MachineError: the log cannot be written, or the job ended before it was registered.
     """
     log = spec.logs / JOB_LOG
     with translated_disk_errors(log, "opening a log"):
@@ -33,17 +33,19 @@ def detach(spec: JobSpec) -> Job | None:
     other = divide(log)
     if other is None:
         return None
+    exit_code = None
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         # Asked first: a job may end as soon as it is registered.
-        has_ended = other.has_ended()
+        exit_code = other.exit_code()
         if job := _registered(spec.id):
             return job
-        if has_ended:
+        if exit_code is not None:
             break
         time.sleep(_LOOK_EVERY_SECONDS)
     said = log.read_bytes()[before:].decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
-    raise MachineError(f"the job did not start:\n{said}", remedy="try it without --detach", where=log)
+    kind = InputError if exit_code == InputError.exit_code else MachineError
+    raise kind(f"the job did not start:\n{said}", remedy="do what it says, or try without --detach", where=log)
 
 
 def _registered(job_id: str) -> Job | None:

@@ -1,0 +1,117 @@
+"""`ascendtune launch` and `--detach`, with the real torchrun: each start of it costs seconds, so each shows much."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core import procfs
+from ascendtune.job import registry
+from ascendtune.job.members import members_of
+from ascendtune.job.reap import left_behind
+from ascendtune.job.registry import state_of
+
+_ASCENDTUNE = (sys.executable, "-m", "ascendtune")
+_TELL = """
+import os, sys
+rank = os.environ["RANK"]
+print("out", rank, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"], os.environ["MASTER_PORT"].isdigit())
+print("err", os.environ["ASCENDTUNE_JOB"], file=sys.stderr)
+sys.exit(7 if rank == "1" else 0)
+"""
+_TICK = """
+import time
+for number in range(1200):
+    print("tick", number)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*_ASCENDTUNE, *words], capture_output=True, text=True, timeout=90, check=False)
+
+
+def _until(condition: Callable[[], object], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def test_every_rank_is_heard_and_the_first_failure_is_the_exit_code() -> None:
+    done = _run("launch", "--devices", "2", "--name", "smoke", "--", sys.executable, "-c", _TELL)
+    (job,) = registry.jobs()
+    assert done.returncode == job.exit_code == 7 and job.name == "smoke"
+    lines = done.stdout.splitlines()
+    for rank in (0, 1):
+        mine = [line for line in lines if line.startswith(f"[rank {rank}] ")]
+        assert sorted(mine) == [f"[rank {rank}] err {job.id}", f"[rank {rank}] out {rank} 2 {rank} True"]
+    assert "error: rank 1 ended with exit code 7\n" in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.rstrip().endswith(str(job.logs / "rank_1.log"))
+    assert _run("jobs", "logs", "smoke", "--rank", "0", "--lines", "1").stdout in map("{}\n".format, lines)
+    assert members_of(job) == []
+
+
+def test_a_missing_program_is_found_before_anything_starts() -> None:
+    done = _run("launch", "--", "./nothing.sh")
+    assert done.returncode == 2 and "there is no program './nothing.sh'" in done.stderr
+    assert list(registry.jobs()) == []
+
+
+def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> None:
+    words = ["launch", "--devices", "2", "--name", "tick", "--detach", "--", sys.executable, "-c", _TICK]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [*_ASCENDTUNE, *words])
+    said = b""
+    while b"jobs stop" not in said:
+        said += os.read(terminal, 1000)
+    # The terminal is closed: the kernel sends SIGHUP to its session.
+    os.close(terminal)
+    os.waitpid(child, 0)
+    job = registry.find("tick")
+    assert f"ascendtune jobs logs -f {job.id}" in said.decode()
+    assert job.session == job.pid != os.getsid(0)
+    _until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
+    assert state_of(job) == "running"
+    words = [*_ASCENDTUNE, "jobs", "logs", "tick", "-f"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as follower:
+        stopped = _run("jobs", "stop", "tick", "--yes")
+        out, _ = follower.communicate(timeout=30)
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"{job.id} has ended: every process is gone\n" in stopped.stdout
+    assert follower.returncode == 0 and "[rank 0] tick 3\n" in out and "[rank 1] tick 3\n" in out
+    assert "KeyboardInterrupt" in out, "what comes at the very end is shown, too"
+    again = _run("jobs", "stop", "tick")
+    assert again.returncode == 0 and "runs no more: ended (130)" in again.stdout
+
+
+def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:
+    assert _run("launch", "--detach", "--name", "tick", "--", sys.executable, "-c", _TICK).returncode == 0
+    job = registry.find("tick")
+    _until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
+    pids = {stat.pid for stat in members_of(job)}
+    assert len(pids) == 3
+    os.kill(job.pid, signal.SIGKILL)
+    _until(lambda: not members_of(job), 10)
+    assert not any(procfs.stat_of(pid) for pid in pids)
+    assert state_of(registry.find("tick")) == "lost"
+    assert not [each for each in left_behind(()) if each.job_id == job.id]
+
+
+def _logs(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
