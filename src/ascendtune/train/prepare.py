@@ -87,6 +87,7 @@ def prepare_run(
             resume_from=str(choice.resumed),
             model_directory=str(model_directory),
             reference_directory=str(reference) if reference else None,
+            weights_hash=_hash_of_weights(model_directory, reference),
             data_hash=prepared.fingerprint,
             argv=_argv(),
         )
@@ -156,10 +157,18 @@ def _facts(
         "model_directory": str(model_directory),
         "adapters": [each.to_json() for each in adapters],
         "reference_directory": str(reference) if reference else None,
+        "weights_hash": _hash_of_weights(model_directory, reference),
         "resume_from": str(foreign) if foreign else None,
         "exit_cause": None,
         "resolved": {},
     }
+
+
+def _hash_of_weights(*directories: Path | None) -> str:
+    """Tells files of weights apart without reading them."""
+    files = [sorted(each.glob("*.safetensors")) if each else [] for each in directories]
+    facts = [[(file.name, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in each] for each in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _argv() -> list[str]:

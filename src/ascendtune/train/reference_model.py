@@ -6,9 +6,12 @@ the reference is what that adapter made of the base.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,6 +45,23 @@ def reference_model(
     if directory is not None:
         return lambda: _another_model(recipe, Path(directory), strategy, precision, tokens)
     return lambda: _as_it_is(objective)
+
+
+def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, attention: str) -> str:
+    """Tells references apart whose answers differ: by the data, the weights, and how they are computed with.
+
+    Args:
+        record: run.json, which all ranks read: they must find the same.
+    """
+    decisive = {
+        "data": record["data_hash"],
+        "model": recipe.model.model_dump(mode="json"),
+        "seed": recipe.seed if recipe.model.init == "random" else None,
+        "weights": record.get("weights_hash"),
+        "adapters": record.get("adapters"),
+        "computed": [precision.compute, precision.weights, attention],
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

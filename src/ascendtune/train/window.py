@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
 from dataclasses import dataclass, field
 
 import torch
 
 from ascendtune.data.plan import Sequence_
+from ascendtune.train.callback.stop import flags_of, signal_of
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -54,15 +54,15 @@ class Window:
     def read(self, strategy: Strategy, signal_number: int) -> None:
         """Bring the numbers to the host: the one synchronisation of a recorded step."""
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
-        by_interrupt, by_term = float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)
         names = list(self.sums[0]) if self.sums else []
         totals = [torch.stack([each[name] for each in self.sums]).sum() for name in names]
         # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        *found, norm_sum, interrupts, terms = strategy.sum([*totals, norm / strategy.world_size, by_interrupt, by_term])
+        sums = strategy.sum([*totals, norm / strategy.world_size, *flags_of(signal_number)])
+        *found, norm_sum, interrupts, terms = sums
         means = {name: total / self.units for name, total in zip(names, found, strict=True)}
         self.loss, self.norm = means.pop("loss", math.nan), norm_sum
         self.extras = means
-        self.asked_to_stop = signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
+        self.asked_to_stop = signal_of((interrupts, terms))
         self.is_read = True
 
     def leave_out_last(self) -> None:

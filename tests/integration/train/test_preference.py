@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import signal
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.integration.train.pairs import write_pairs, write_singles
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, Stopped
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import attempt
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
+from ascendtune.train.stage.preference import PreferenceObjective
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -121,6 +129,96 @@ def test_a_resumed_run_keeps_its_reference(recipe: Callable[..., Recipe], train:
     attempt.train(run)
     assert kept.read_bytes() == before
     assert [each["loss"] for each in RunDir(run.path).read_metrics()] == whole.losses()
+
+
+def _interrupt(after: int, number: signal.Signals = signal.SIGTERM) -> Callable[[], int]:
+    """Lets a signal come when log-probabilities are computed for the `after`-th time; returns what counts the times."""
+    log_probs, times = PreferenceObjective.log_probs, count(1)
+
+    def interrupted(self: Any, batch: Any) -> torch.Tensor:
+        if next(times) == after:
+            signal.raise_signal(number)
+        return log_probs(self, batch)
+
+    PreferenceObjective.log_probs = interrupted  # type: ignore[method-assign]
+    return lambda: next(times) - 1
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[], int]]:
+    monkeypatch.setattr(PreferenceObjective, "log_probs", PreferenceObjective.log_probs)
+    return _interrupt
+
+
+def test_a_stop_keeps_what_is_computed_of_the_reference(
+    recipe: Callable[..., Recipe], train: Train, asking: Asking, interrupt: Any, files: dict[str, Path]
+) -> None:
+    changes = asking("sigmoid", data={"eval": str(files["pairs"])}, checkpoint={"resume": "auto"})
+    whole = train(**changes, name="whole")
+    asked = recipe(**changes, name="stopped")
+    for after, rows in ((3, (24, None)), (5, (44, 16))):
+        run = prepare_run(asked, {}).run
+        assert run is not None
+        interrupt(after)
+        with pytest.raises(Stopped, match=r"stopped by SIGTERM before the first step.* batches are kept"):
+            attempt.train(run)
+        assert run.read()["state"] == "stopped" and run.read()["exit_cause"]["exit_code"] == 143
+        assert (_known(run, "train"), _known(run, "eval")) == rows
+    start = prepare_run(asked, {})
+    assert start.run is not None and start.run.path == run.path and "starting over" in start.messages[0]
+    times = interrupt(0)
+    attempt.train(run)
+    # Four of six evaluation batches, then six steps and an evaluation of six batches.
+    assert times() == 4 + 6 + 6
+    for part in ("train", "eval"):
+        (kept,), (expected,) = (each.path.glob(f"reference_{part}_*.f32") for each in (run, whole.run))
+        assert kept.read_bytes() == expected.read_bytes()
+    assert [each["loss"] for each in run.read_metrics()] == whole.losses()
+
+
+def _known(run: RunDir, part: str) -> int | None:
+    """Rows of which something is kept."""
+    values = [np.fromfile(path, "<f4") for path in run.path.glob(f"reference_{part}_*.f32")]
+    return int((~np.isnan(values[0])).sum()) if values else None
+
+
+def test_a_stop_of_one_rank_is_a_stop_of_all(
+    recipe: Callable[..., Recipe], train: Train, on_ranks: Callable[..., None], asking: Asking
+) -> None:
+    changes = asking("sigmoid", checkpoint={"resume": "auto"}, batch={"per_device": 2})
+    run = prepare_run(recipe(**changes, name="stopped"), {}).run
+    assert run is not None
+    on_ranks(2, partial(_train_until_rank_1_is_stopped, run))
+    assert run.read()["state"] == "stopped" and _known(run, "train") == 16
+    on_ranks(2, partial(attempt.train, run))
+    whole = train(**asking("sigmoid", name="whole"))
+    assert [each["loss"] for each in run.read_metrics()] == pytest.approx(whole.losses(), rel=1e-5)
+
+
+def _train_until_rank_1_is_stopped(run: RunDir) -> None:
+    if os.environ["RANK"] == "1":
+        _interrupt(after=2, number=signal.SIGINT)
+    with pytest.raises(Stopped, match="stopped by SIGINT"):
+        attempt.train(run)
+
+
+def test_another_model_has_another_reference(
+    recipe: Callable[..., Recipe], asking: Asking, interrupt: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    """A run that never made a step may start over with other weights under the same tokenizer."""
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    save_file({name: 1.5 * each for name, each in weights.items()}, other / "model.safetensors", {"format": "pt"})
+    changes = asking("sigmoid", checkpoint={"resume": "auto"})
+    run = prepare_run(recipe(**changes), {}).run
+    assert run is not None
+    interrupt(4)
+    with pytest.raises(Stopped):
+        attempt.train(run)
+    again = prepare_run(recipe(**changes, model={"path": str(other)}), {}).run
+    assert again is not None and again.path == run.path
+    attempt.train(run)
+    assert next(run.read_metrics())["loss"] == pytest.approx(math.log(2), rel=1e-6)
 
 
 def test_other_data_have_another_reference(

@@ -1,22 +1,39 @@
-"""Ctrl-C and SIGTERM: the first asks for a checkpoint and an end, the second Ctrl-C ends at once."""
+"""Ctrl-C and SIGTERM: the first asks to keep what there is and to end, the second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
 from ascendtune.core.log import say
 
 
 class StopRequest:
-    """Notes signals between `listen` and `ignore`; the loop looks at it after every step."""
+    """Notes signals while it listens; whoever works looks at it, the loop after every step."""
 
     def __init__(self) -> None:
         self.signal_number = 0
         """The first signal that came; 0 when none did."""
         self._before: dict[signal.Signals, signal._HANDLER] = {}
+        self._kept = ""
 
-    def listen(self) -> None:
+    @contextmanager
+    def listening(self, kept: str) -> Iterator[None]:
+        """Listen for a while.
+
+        Args:
+            kept: what the work keeps when it is stopped, to be said when a signal comes.
+        """
+        self.listen(kept)
+        try:
+            yield
+        finally:
+            self.ignore()
+
+    def listen(self, kept: str = "a checkpoint") -> None:
+        self._kept = kept
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under nohup a hang-up is to be ignored, and stays ignored.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -34,4 +51,15 @@ class StopRequest:
         if not self.signal_number:
             # A terminal that has gone asks for the same as SIGTERM does.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
-            say(f"{signal.Signals(number).name}: stopping, with a checkpoint (Ctrl-C again: at once)")
+            say(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
+
+
+def flags_of(signal_number: int) -> list[float]:
+    """What a rank adds to a sum over ranks, so that all of them learn of a signal that has reached any."""
+    return [float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)]
+
+
+def signal_of(flags: Sequence[float]) -> int:
+    """The signal in the sums of `flags_of`; 0 when none came."""
+    interrupts, terms = flags
+    return signal.SIGTERM if terms else signal.SIGINT if interrupts else 0
