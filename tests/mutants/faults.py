@@ -718,7 +718,7 @@ FAULTS = [
     ),
     Fault(
         "core/rundir.py",
-        'f"reference_{part}_{data_hash[:16]}.f32"',
+        'f"reference_{part}_{key[:16]}.f32"',
         'f"reference_{part}_.f32"',
         "other data of as many rows get the reference of the old",
         f"{_PREFERENCE}::test_other_data_have_another_reference",
