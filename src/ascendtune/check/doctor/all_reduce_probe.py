@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ascendtune.machine.visible import Kind
 
 _ELEMENTS = 4 << 20
-_PERIOD = 1000
+_BYTES = 4 * _ELEMENTS
 _REPEATS = 4
 _LIMIT = timedelta(seconds=90)
 """Of a rank that waits for another; less than the time limit of the program, so that it can say so."""
@@ -41,29 +41,24 @@ def main(arguments: list[str]) -> None:
 
 
 def add_up(device: Device, rank: int, ranks: int) -> dict[str, Any]:
-    """backend, wrong_elements, bytes_per_second (bytes of the vector over the seconds of one all-reduce).
-
-    Element i of rank r is (i mod 1000) * (r + 1): every sum is exact in fp32.
-    """
+    """backend, wrong_elements, bytes_per_second (bytes of the vector over the seconds of one all-reduce)."""
     import torch
-    import torch.distributed as dist
 
-    base = (torch.arange(_ELEMENTS) % _PERIOD).float()
-    exact = base * (ranks * (ranks + 1) // 2)
-    ours = (base * (rank + 1)).to(device.torch_device)
-    dist.all_reduce(ours)
-    wrong = int((ours.cpu() != exact).sum())
+    from ascendtune.check.comm.call import Setting, prepare
+    from ascendtune.check.comm.dtype import modulus
+    from ascendtune.check.comm.timing import measure
+
+    fits = modulus("float32", ranks)
+    assert fits is not None, "two ranks' sums are exact"
+    setting = Setting(rank, tuple(range(ranks)), _ELEMENTS, torch.float32, fits, device.torch_device)
+    call = prepare("all_reduce", setting)
+    call.fill()
+    call.run()
     device.synchronize()
-    began = time.perf_counter()
-    for _ in range(_REPEATS):
-        dist.all_reduce(ours)
-    device.synchronize()
-    seconds = (time.perf_counter() - began) / _REPEATS
-    return {
-        "backend": device.collective_backend,
-        "wrong_elements": wrong,
-        "bytes_per_second": _ELEMENTS * 4 / seconds,
-    }
+    wrong = sum(part["wrong"] for part in call.compare())
+    call.clear()
+    seconds = median(measure(call.run, device, _BYTES, _REPEATS))
+    return {"backend": device.collective_backend, "wrong_elements": wrong, "bytes_per_second": _BYTES / seconds}
 
 
 if __name__ == "__main__":
