@@ -73,4 +73,4 @@ class Evaluation:
         objective.train(was_training)
         units = self._groups if objective.unit == "group" else self.labelled
         means = {name: total / units for name, total in zip(sums, strategy.sum(list(sums.values())), strict=True)}
-        return means.pop("loss"), means
+        return means.pop("loss"), objective.recorded(means)

@@ -157,7 +157,7 @@ class Loop:
                 "epoch": round(counters.step / parts.plan.steps_per_epoch, 6),
                 "loss": window.loss if math.isfinite(window.loss) else None,
                 "grad_norm": window.norm if math.isfinite(window.norm) else None,
-                **_finite(window.extras),
+                **_finite(parts.objective.recorded(window.extras)),
                 "learning_rate": window.learning_rate,
                 "tokens": window.tokens,
                 "labelled_tokens": window.labelled,

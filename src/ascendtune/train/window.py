@@ -29,7 +29,7 @@ class Window:
     loss: float = math.nan
     """Mean over the units of the window, all ranks; known once read."""
     extras: dict[str, float] = field(default_factory=dict)
-    """Means over the units, like the loss, of what else the objective told."""
+    """Means over the units, like the loss, of what else the objective tells; it says what is recorded of them."""
     norm: float = math.nan
     asked_to_stop: int = 0
     """A signal that reached any rank, agreed by all of them."""

@@ -56,13 +56,17 @@ def test_kto(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     options = {"loss": "kto", "desirable_weight": 1.5, "undesirable_weight": 0.5}
     ours = train(**_asking({"stage": "preference", "preference": options}, singles))
     model, reference = (AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32) for _ in range(2))
+    told: dict[str, list[float]] = {}
     theirs = _losses_of(
         KTOTrainer, KTOConfig, _batches(ours.run, _as_kto), model, tiny_model, tmp_path,
         {"prompt": ["Paris"] * 4, "completion": ["tips"] * 4, "label": [True, False] * 2},
-        ref_model=reference, beta=BETA, desirable_weight=1.5, undesirable_weight=0.5,
+        told=told, ref_model=reference, beta=BETA, desirable_weight=1.5, undesirable_weight=0.5,
     )  # fmt: skip
     assert ours.losses() == pytest.approx(theirs, rel=TOLERANCE)
     assert max(ours.curve("kl")) > 0, "the divergence has a part in it"
+    # Theirs are the steps that have rows of the kind.
+    for key, name in (("chosen_reward", "rewards/chosen"), ("rejected_reward", "rewards/rejected")):
+        assert [each for each in ours.curve(key) if each is not None] == pytest.approx(told[name], rel=1e-3, abs=1e-6)
 
 
 def test_simpo(train: Train, tiny_model: Path, tmp_path: Path) -> None:
@@ -105,9 +109,13 @@ def _asking(method: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _losses_of(
     trainer: Any, config: Any, batches: list[dict[str, Any]], model: Any, directory: Path, scratch: Path,
-    rows: dict[str, list[Any]], **options: Any,
+    rows: dict[str, list[Any]], told: dict[str, list[float]] | None = None, **options: Any,
 ) -> list[float]:  # fmt: skip
-    """Losses of one of TRL's trainers on batches made here; `rows` only satisfy its constructor."""
+    """Losses of one of TRL's trainers on batches made here; `rows` only satisfy its constructor.
+
+    Args:
+        told: takes what else it notes of its steps, by name.
+    """
     from datasets import Dataset
     from transformers import AutoTokenizer
 
@@ -120,13 +128,15 @@ def _losses_of(
         def training_step(self, *positional: Any, **named: Any) -> torch.Tensor:
             loss: torch.Tensor = super().training_step(*positional, **named)
             losses.append(float(loss))
+            if told is not None:
+                told.update({name: list(values) for name, values in self._metrics["train"].items()})
             return loss
 
     reference = {"ref_model": options.pop("ref_model")} if "ref_model" in options else {}
     arguments = config(
         output_dir=str(scratch / "theirs"), max_steps=STEPS, learning_rate=RATE, lr_scheduler_type="linear",
-        per_device_train_batch_size=4, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, weight_decay=0.0, max_grad_norm=1.0, **options,
+        per_device_train_batch_size=4, logging_steps=STEPS + 1, report_to=[], save_strategy="no", disable_tqdm=True,
+        use_cpu=True, bf16=False, gradient_checkpointing=False, weight_decay=0.0, max_grad_norm=1.0, **options,
     )  # fmt: skip
     Given(
         model=model,

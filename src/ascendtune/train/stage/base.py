@@ -33,3 +33,7 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: DeviceBatch) -> Outcome:
         """The summed loss over the units of `batch`."""
+
+    def recorded(self, means: dict[str, float]) -> dict[str, float]:
+        """What is recorded of the extras, from their means over units: NaN where there is nothing to take a mean of."""
+        return means

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -116,11 +117,25 @@ class SinglesObjective(PreferenceObjective):
         losses = kto(ratio, good, divergence, self.options)
         rewards = (self.options.beta * ratio).detach()
         extras = {
-            "desirable_reward": (rewards * good).sum(),
-            "undesirable_reward": (rewards * (1 - good)).sum(),
+            "good": good.sum(),
+            "chosen_reward": (rewards * good).sum(),
+            "rejected_reward": (rewards * (1 - good)).sum(),
             "kl": divergence * len(drift),
         }
         return Outcome(losses.sum() * batch.weight, {name: value * batch.weight for name, value in extras.items()})
+
+    def recorded(self, means: dict[str, float]) -> dict[str, float]:
+        """Rewards as means over the rows of their own kind, as TRL's, and how far they are apart."""
+        # Nothing is known where all steps were left out.
+        good = means.get("good", math.nan)
+        chosen = means["chosen_reward"] / good if good > 0 else math.nan
+        rejected = means["rejected_reward"] / (1 - good) if good < 1 else math.nan
+        return {
+            "chosen_reward": chosen,
+            "rejected_reward": rejected,
+            "margin": chosen - rejected,
+            "kl": means.get("kl", math.nan),
+        }
 
     def _ratio(self, batch: DeviceBatch) -> torch.Tensor:
         assert batch.groups is not None and batch.groups.reference is not None
