@@ -13,7 +13,6 @@ from ascendtune.job.hang import odd_ranks
 from ascendtune.job.heartbeat import Beat
 from ascendtune.job.stacks import Stack
 
-
 _A_MOMENT_SECONDS = 2.0
 
 

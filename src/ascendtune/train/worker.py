@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         log.warn("usage: python -m ascendtune.train.worker RUNDIR")
         return 2
     run = RunDir(arguments[0])
-    _write_stacks_when_asked(run)
+    write_stacks_when_asked(run)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
@@ -46,10 +46,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write_stacks_when_asked(run: RunDir) -> None:
+def write_stacks_when_asked(run: RunDir) -> None:
     """Let whoever watches see where this process hangs, also within a collective or a driver."""
-    # Another handler, of a site's own start-up code, is called too; the default one would end the process.
+    # A handler of a site's own start-up code is called too.
     has_another = callable(signal.getsignal(STACKS_SIGNAL))
+    if not has_another:
+        # What comes back when the interpreter ends: the default would end the process before it is done.
+        signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
     with suppress(OSError):
         file = run.stacks(int(os.environ.get("RANK", "0"))).open("wb", buffering=0)
         faulthandler.register(STACKS_SIGNAL, file, chain=has_another)

@@ -1,0 +1,62 @@
+"""A program that keeps a worker's heartbeat, without torch, and falls silent as it is told."""
+
+import os
+import signal
+import sys
+import time
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.phases import Phases
+from ascendtune.train.worker import write_stacks_when_asked
+
+STEPS = 20
+run, how = RunDir(sys.argv[1]), sys.argv[2]
+rank = int(os.environ.get("RANK", "0"))
+
+
+def reads_from_a_dead_disk():
+    waits()
+
+
+def waits_for_rank_1():
+    waits()
+
+
+def waits():
+    deadline = time.monotonic() + 40
+    while not (run.path / "go_on").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+write_stacks_when_asked(run)
+if how == "deaf":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+been = run.path / f"been_{rank}"
+attempt = len(been.read_text()) + 1 if been.exists() else 1
+been.write_text("x" * attempt)
+phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
+if rank == 0:
+    run.begin_attempt({})
+for step in range(1, STEPS + 1):
+    phases.step = step
+    for name in ("data", "forward", "backward"):
+        with phases.phase(name):
+            time.sleep(0.02)
+if how == "checkpoint":
+    # Longer than any step may take; the other rank waits for it.
+    with phases.phase("checkpoint" if rank == 0 else "backward"):
+        time.sleep(5)
+elif how == "evaluation":
+    with phases.phase("evaluation"):
+        for _ in range(10):
+            phases.pulse()
+            time.sleep(0.5)
+elif attempt == 1:
+    if rank == 1 and how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    with phases.phase("data" if rank == 1 else "backward"):
+        reads_from_a_dead_disk() if rank == 1 else waits_for_rank_1()
+phases.close()
+if rank == 0:
+    run.end_attempt("finished")

@@ -1,0 +1,183 @@
+"""Ranks that fall silent under the real launcher: told with stacks and the odd one out, ended or started again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.prepare import prepare_run
+from ascendtune.train.recipe import Recipe
+
+# What waits for minutes in earnest waits for moments here.
+_START = """
+import sys
+from functools import partial
+from pathlib import Path
+from ascendtune.cli.complain import complain
+from ascendtune.core import log
+from ascendtune.job.backend import local
+from ascendtune.job.hang import Limits
+from ascendtune.job.spec import JobSpec
+log.set_up()
+limits = Limits(least_seconds=2, first_steps_seconds=40)
+local.Watcher = partial(local.Watcher, limits=limits, look_every_seconds=0.1)
+local.Ways = partial(local.Ways, patience_seconds=0.5)
+worker, run, how, nproc, on_hang, max_restarts = sys.argv[1:]
+spec = JobSpec(
+    (sys.executable, worker, run, how),
+    Path(run),
+    nproc=int(nproc),
+    kind="cpu",
+    on_hang=on_hang,
+    max_restarts=int(max_restarts),
+)
+result = local.start(spec)
+if result.error:
+    complain(result.error)
+sys.exit(result.exit_code)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    return run
+
+
+def _start(
+    run: RunDir, how: str, on_hang: str, *, worker: str = "silent_worker.py", nproc: int = 2, max_restarts: int = 0
+) -> subprocess.Popen[str]:
+    program = str(Path(__file__).with_name(worker))
+    return subprocess.Popen(
+        [sys.executable, "-c", _START, program, str(run), how, str(nproc), on_hang, str(max_restarts)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _pids(run: RunDir) -> list[int]:
+    return [json.loads(path.read_text())["pid"] for path in run.heartbeats.glob("rank_*.json")]
+
+
+def _stacks(run: RunDir) -> dict[str, str]:
+    (directory,) = run.logs.glob("stacks_*")
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+def _all_gone(pids: list[int]) -> bool:
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def test_a_hung_run_is_stopped_and_its_cause_names_the_odd_rank(run: RunDir) -> None:
+    job = _start(run, "deaf", "stop", max_restarts=3)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert "the run hangs: no sign of life for" in err
+    assert "rank 0: backward of step 20" in err and "rank 1: data of step 20" in err
+    assert "odd one out: rank 1\n" in err
+    assert err.count("error: the run hung in step 20: rank 1 stood out") == 1
+    record = run.read()
+    assert record["state"] == "failed" and len(record["attempts"]) == 1, "who asked to stop wants no other attempt"
+    assert record["exit_cause"]["kind"] == "hang" and record["exit_cause"]["odd_ranks"] == [1]
+    stacks = _stacks(run)
+    assert "in reads_from_a_dead_disk" in stacks["rank_1.txt"] and "in waits_for_rank_1" in stacks["rank_0.txt"]
+    assert _all_gone(_pids(run))
+
+
+def test_a_warning_comes_once_and_the_run_may_go_on(run: RunDir) -> None:
+    job = _start(run, "wait", "warn")
+    deadline = time.monotonic() + 40
+    while not list(run.logs.glob("stacks_*/rank_1.txt")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    argv = [sys.executable, "-m", "ascendtune", "jobs", "stacks", str(run), "--json"]
+    asked = subprocess.run(argv, capture_output=True, text=True)
+    (run.path / "go_on").touch()
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert err.count("the run hangs") == 1 and "odd one out: rank 1" in err
+    assert asked.returncode == 0, asked.stderr
+    seen = json.loads(asked.stdout)
+    assert seen["odd"] == [1]
+    assert [any(frame["function"] == "waits" for frame in rank["frames"]) for rank in seen["ranks"]] == [True, True]
+    assert len(list(run.logs.glob("stacks_*"))) == 2
+    assert run.read()["state"] == "finished"
+
+
+def test_a_hung_run_starts_again_as_often_as_is_allowed(run: RunDir) -> None:
+    job = _start(run, "wait", "restart", max_restarts=1)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert "the attempt failed (the run hung in step 20: rank 1 stood out)" in err
+    assert [attempt["state"] for attempt in run.read()["attempts"]] == ["failed", "finished"]
+
+
+def test_a_stopped_process_is_the_odd_one_and_ended_too(run: RunDir) -> None:
+    job = _start(run, "stopped", "stop")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert "stopped by a signal" in err and "odd one out: rank 1" in err
+    assert _all_gone(_pids(run))
+
+
+def test_one_process_that_hangs_is_ended_with_the_same_exit_code(run: RunDir) -> None:
+    job = _start(run, "deaf", "stop", nproc=1)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert run.read()["exit_cause"]["kind"] == "hang" and "odd one out" not in err
+    assert _all_gone(_pids(run))
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "evaluation"])
+def test_a_long_checkpoint_or_evaluation_is_no_hang(run: RunDir, how: str) -> None:
+    job = _start(run, how, "stop")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert "hang" not in err and not list(run.logs.glob("stacks_*"))
+
+
+def test_a_training_of_two_ranks_that_hangs_goes_on_from_its_checkpoint(tmp_path: Path, tiny_model: Path) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": f"number {n}"}]}
+        for n in range(64)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = Recipe.check(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "model": {"path": str(tiny_model)},
+            "data": {"train": [{"path": str(tmp_path / "rows.jsonl")}], "packing": False},
+            "optim": {"max_steps": 8},
+            "precision": "fp32",
+            "checkpoint": {"every_steps": 2},
+            "track": {"tensorboard": False},
+        }
+    )
+    run = prepare_run(recipe, {}).run
+    assert run is not None
+    # Its pace is not known after five steps: the limit of the first steps would count.
+    start = _START.replace("first_steps_seconds=40", "first_steps_seconds=6")
+    worker = str(Path(__file__).with_name("faulty_worker.py"))
+    job = subprocess.run(
+        [sys.executable, "-c", start, worker, str(run), "", "2", "restart", "1"],
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert job.returncode == 0, job.stderr
+    assert "rank 1: data of step 6" in job.stderr and "odd one out: rank 1\n" in job.stderr
+    assert "going on from step 4" in job.stderr
+    stacks = _stacks(run)
+    assert "in reads_from_a_dead_disk" in stacks["rank_1.txt"]
+    assert "torch/autograd/graph.py" in stacks["rank_0.txt"]
+    assert [attempt["state"] for attempt in run.read()["attempts"]] == ["failed", "finished"]
+    assert [record["step"] for record in run.read_metrics()] == list(range(1, 9))

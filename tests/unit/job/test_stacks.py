@@ -1,0 +1,153 @@
+"""Stacks of processes that hang in different ways, without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.procfs import catches, stat_of
+from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
+from ascendtune.job import flight_recorder, stacks
+from ascendtune.job.heartbeat import newest_beats
+
+_WORKER = """
+import sys, time
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.worker import write_stacks_when_asked
+if sys.argv[2] == "answers":
+    write_stacks_when_asked(RunDir(sys.argv[1]))
+def hangs_here():
+    print(flush=True)
+    time.sleep(60)
+hangs_here()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    # No py-spy: neither beside this Python nor on the path.
+    monkeypatch.setattr(stacks.sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    run = RunDir(tmp_path)
+    run.heartbeats.mkdir()
+    return run
+
+
+@pytest.fixture
+def worker(run: RunDir, request: pytest.FixtureRequest) -> Iterator[int]:
+    """The pid of rank 0; the test's parameter says whether it answers to the signal."""
+    python = str(Path(sys.prefix) / "bin" / "python")
+    argv = [python, "-c", _WORKER, str(run), getattr(request, "param", "answers")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, "RANK": "0"}) as process:
+        assert process.stdout and process.stdout.readline()
+        started = stat_of(process.pid)
+        assert started is not None
+        beat = {
+            "phase": "data", "step": 3, "monotonic": time.monotonic(), "attempt": 1,
+            "pid": process.pid, "start_ticks": started.start_ticks, "host": socket.gethostname(),
+        }  # fmt: skip
+        (run.heartbeats / "rank_0.json").write_text(json.dumps(beat))
+        yield process.pid
+        process.kill()
+
+
+def _collect(run: RunDir) -> tuple[Path, stacks.Stack]:
+    directory, (stack,) = stacks.collect(run.path, newest_beats(run.path))
+    return directory, stack
+
+
+def test_a_worker_writes_its_own_stacks_as_often_as_it_is_asked(run: RunDir, worker: int) -> None:
+    for _ in range(2):
+        directory, stack = _collect(run)
+        assert stack.source == "faulthandler" and stack.frames[0].function == "hangs_here"
+        text = (directory / "rank_0.txt").read_text()
+        assert text.startswith(
+            f"rank 0, process {worker} on {socket.gethostname()}: data of step 3, no sign of life for"
+        )
+        assert text.count("in hangs_here") == 1, "what was written before is not taken again"
+    assert len(list(run.logs.glob("stacks_*"))) == 2
+
+
+@pytest.mark.parametrize("worker", ["deaf"], indirect=True)
+def test_a_process_that_the_signal_would_end_is_not_sent_it(run: RunDir, worker: int) -> None:
+    assert not catches(worker, STACKS_SIGNAL)
+    _, stack = _collect(run)
+    assert stack.frames == () and "does not answer to SIGUSR1" in stack.source
+    assert stat_of(worker) is not None
+
+
+def test_a_stopped_process_is_told_as_such_and_not_asked(run: RunDir, worker: int) -> None:
+    os.kill(worker, signal.SIGSTOP)
+    while (now := stat_of(worker)) and now.state != "T":
+        time.sleep(0.01)
+    began = time.monotonic()
+    _, stack = _collect(run)
+    assert time.monotonic() - began < 2
+    assert stack.is_stopped and f"kill -CONT {worker}" in stack.source and stack.frames == ()
+
+
+def test_an_ended_process_has_no_stack(run: RunDir, worker: int) -> None:
+    os.kill(worker, signal.SIGKILL)
+    while stat_of(worker):
+        time.sleep(0.01)
+    _, found = stacks.collect(run.path, newest_beats(run.path))
+    assert found == []
+
+
+def test_py_spy_is_taken_where_it_works(
+    run: RunDir, worker: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_spy = tmp_path / "py-spy"
+    py_spy.write_text('#!/bin/sh\n[ "$1 $2" = "dump --pid" ] && echo "Thread $3 (idle): \\"MainThread\\"" && '
+                      'echo "    seen_from_outside (a.py:5)"\n')  # fmt: skip
+    py_spy.chmod(py_spy.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, stack = _collect(run)
+    assert stack.source == "py-spy" and stack.frames[0].function == "seen_from_outside"
+    py_spy.write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 1\n")
+    _, stack = _collect(run)
+    assert stack.source == "faulthandler"
+
+
+def test_a_place_that_cannot_be_written_is_told(run: RunDir, worker: int) -> None:
+    run.logs.write_text("")
+    with pytest.raises(MachineError, match="writing stacks"):
+        stacks.collect(run.path, newest_beats(run.path))
+
+
+@pytest.mark.parametrize("library", ["NCCL", "HCCL"])
+def test_a_flight_recorder_is_asked_through_its_pipe(tmp_path: Path, library: str) -> None:
+    """A process that keeps the pipe as torch's process groups do."""
+    os.mkfifo(tmp_path / "pipe_3.pipe")
+    listen = (
+        "import os, sys, time\n"
+        "fd = os.open(sys.argv[1] + '/pipe_3.pipe', os.O_RDONLY | os.O_NONBLOCK)\n"
+        "print(flush=True)\n"
+        "while not os.read(fd, 10): time.sleep(0.02)\n"
+        "open(sys.argv[1] + '/trace_3', 'w').write('the last collectives')\n"
+        "time.sleep(60)\n"
+    )
+    env = {
+        f"TORCH_{library}_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_",
+        f"TORCH_{library}_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace_",
+    }
+    (tmp_path / "to").mkdir()
+    with subprocess.Popen([sys.executable, "-c", listen, str(tmp_path)], stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout and process.stdout.readline()
+        recording = flight_recorder.ask(process.pid, 3)
+        assert recording is not None
+        flight_recorder.fetch([recording], tmp_path / "to")
+        process.kill()
+    assert (tmp_path / "to" / "trace_3").read_text() == "the last collectives"
+    assert flight_recorder.ask(os.getpid(), 3) is None, "without a recorder nothing is waited for"
