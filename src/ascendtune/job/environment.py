@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ascendtune.job import flight_recorder
 from ascendtune.job.spec import ALONE, JobSpec, Place
 from ascendtune.machine.visible import VARIABLES
 
@@ -54,6 +55,8 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place
         chosen["GLOO_SOCKET_IFNAME"] = "lo"
     elif place.interface is not None:
         chosen |= _network(spec, place.interface, place.address)
+    if spec.kind == "cuda" and not (place.is_alone and spec.nproc == 1):
+        chosen |= flight_recorder.for_nccl(spec.run_dir)
     if spec.kind == "npu":
         chosen |= _NPU
         # Both at once is an error from torch_npu 26.2 on.

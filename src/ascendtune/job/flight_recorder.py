@@ -7,8 +7,10 @@ to the first, the rank to the second. `torchfrtrace` reads it. Gloo's can be rea
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core import procfs
+from ascendtune.core.rundir import RunDir
 
 _LIBRARIES = ("NCCL", "HCCL")
 # A thread of the process group looks at the pipe once a second.
@@ -30,6 +33,33 @@ class Recording:
     file: Path
     before_ns: int
     """When the file was written last; 0 where there was none."""
+
+
+def for_nccl(run_dir: Path) -> dict[str, str]:
+    """Environment variables that make NCCL's process group keep a recorder, and write it where `ask` looks.
+
+    Not so for HCCL, where it costs: torch_npu then imports torch's compiler, in every rank, before anything else.
+    """
+    return {
+        # What torch has as its default since 2.7.
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(RunDir(run_dir).logs.resolve() / "flight_recorder_rank_"),
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(_pipes(run_dir)),
+    }
+
+
+def clear_away(run_dir: Path) -> None:
+    """Remove the pipes of workers that have ended."""
+    pipes = _pipes(run_dir)
+    for pipe in pipes.parent.glob(f"{pipes.name}*.pipe"):
+        with suppress(OSError):
+            pipe.unlink()
+
+
+def _pipes(run_dir: Path) -> Path:
+    # Not in the run directory: not every shared file system can hold a pipe, and torch ends the worker where it cannot.
+    name = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"ascendtune-{os.getuid()}-{name}-"
 
 
 def ask(pid: int, rank: int) -> Recording | None:

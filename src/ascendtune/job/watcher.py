@@ -15,6 +15,7 @@ from ascendtune.core.files import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_duration
+from ascendtune.job import flight_recorder
 from ascendtune.job.hang import Hang, Judge, Limits
 from ascendtune.job.heartbeat import newest_beats
 from ascendtune.job.spec import OnHang
@@ -85,8 +86,9 @@ class Watcher:
             say(f"the run goes on, after {format_duration(now - self._told_since)} without a sign of life")
             self._told_since = None
 
-    def note_end(self) -> None:
-        """Put the hang into run.json; to be called when the workers are gone. Does nothing when there was none."""
+    def close(self) -> None:
+        """To be called when the workers are gone: puts the hang, if there was one, into run.json."""
+        flight_recorder.clear_away(self._run.path)
         if self.error is None:
             return
         cause: dict[str, Any] = {

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from ascendtune.job import flight_recorder
 from ascendtune.job.environment import defaults, environment
 from ascendtune.job.spec import JobSpec, Place
 
@@ -58,6 +60,18 @@ def test_every_library_takes_the_interface_that_leads_to_the_master() -> None:
 def test_ascend_defaults_are_for_ascend_only() -> None:
     assert environment(_spec(kind="npu"), {}, cores=8)["TASK_QUEUE_ENABLE"] == "2"
     assert environment(_spec(kind="cuda"), {}, cores=8) == MARK
+
+
+def test_nccl_keeps_a_flight_recorder_where_there_are_several_ranks(tmp_path: Path) -> None:
+    chosen = environment(_spec(kind="cuda", nproc=2, run_dir=tmp_path), {}, cores=8)
+    assert chosen["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == f"{tmp_path}/log/flight_recorder_rank_"
+    pipe = chosen["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    assert not pipe.startswith(str(tmp_path)), "a shared file system may not hold a pipe"
+    os.mkfifo(f"{pipe}0.pipe")
+    flight_recorder.clear_away(tmp_path)
+    assert not Path(f"{pipe}0.pipe").exists()
+    for other in (_spec(kind="npu", nproc=2), _spec(kind="cpu", nproc=2), _spec(kind="cuda")):
+        assert not any("DEBUG_INFO" in name for name in environment(other, {}, cores=8))
 
 
 def test_chosen_devices_limit_what_the_children_see() -> None:
