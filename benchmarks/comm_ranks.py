@@ -35,7 +35,7 @@ def bare(data: torch.Tensor, calls: int) -> float:
 
 
 def ours(call: Call, device: Device, size: int) -> float:
-    return statistics.median(measure(call.run, device, size, _SAMPLES))
+    return statistics.median(measure(call.run, device, size, lambda seconds: _SAMPLES))
 
 
 def slowest(seconds: float) -> float:

@@ -26,7 +26,9 @@ def bench(
             metavar="SIZE", help="The last size (default: 1G, or what half of the free memory holds; --pairs: 16M)."
         ),
     ] = None,
-    iterations: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each size; the median counts.")] = 20,
+    iterations: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Samples of each size, fewer where they take over 20 s.")
+    ] = 20,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Messages from each rank to each other: a heat map, and the slowest link.")
     ] = False,

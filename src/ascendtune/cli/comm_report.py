@@ -122,7 +122,7 @@ def _table(rows: Sequence[Row], dtype: str) -> str:
         "time (us)": [f"{row.seconds * 1e6:.1f}" for row in rows],
         "algbw": [f"{row.algbw_bytes_per_second / GIGA:.2f}" for row in rows],
         "busbw": [f"{row.busbw_bytes_per_second / GIGA:.2f}" for row in rows],
-        "#wrong": [str(row.wrong) for row in rows],
+        "#wrong": ["N/A" if row.wrong is None else str(row.wrong) for row in rows],
     }
     if (width(sys.stdout) or _ROOM_FOR_ALL) < _ROOM_FOR_ALL:
         # The verdict tells the type, and the size the count.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from statistics import median
 from typing import Any
@@ -19,7 +20,10 @@ from ascendtune.machine.device import Device
 
 _SHARE_OF_FREE_MEMORY = 0.5
 _BUFFERS = 2
-_WARM_UP = 5
+_WARM_UP = 4
+"""Calls after the very first, which connects and allocates."""
+_LONGEST_SECONDS, _FEWEST_SAMPLES = 20.0, 3
+"""For the samples of one size."""
 _BATCH_BYTES, _LONGEST_BATCH = 64 << 20, 16
 
 
@@ -27,7 +31,7 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
     """Note a {"row": …} for each size from `work["min_bytes"]` to `work["max_bytes"]`, by factors of two."""
     name, dtype = work["collective"], getattr(torch, work["dtype"])
     collective, itemsize = COLLECTIVES[name], dtype.itemsize
-    fits = modulus(work["dtype"], world.size if collective.reduces else 1) or 2
+    fits = modulus(work["dtype"], world.size if collective.reduces else 1)
     most = _most_bytes(world)
     world.notes.write({"backend": world.device.collective_backend, "most_bytes": most})
     wanted, before = work["min_bytes"], None
@@ -42,7 +46,7 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
                 ranks=everyone,
                 count=count,
                 dtype=dtype,
-                modulus=fits,
+                modulus=fits or 1,
                 place=world.device.torch_device,
                 batches_messages=world.device.batches_messages,
             )
@@ -50,10 +54,11 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
             call.fill()
             call.run()
             world.device.synchronize()
-            wrong = sum(part["wrong"] for part in call.compare())
+            wrong = sum(part["wrong"] for part in call.compare()) if fits else None
             call.clear()
-            seconds = measure(call.run, world.device, size, work["iterations"])
-            world.notes.write({"row": {"bytes": size, "count": count, "seconds": median(seconds), "wrong": wrong}})
+            seconds = measure(call.run, world.device, size, partial(_samples, world, work["iterations"]))
+            row = {"bytes": size, "count": count, "samples": len(seconds), "seconds": median(seconds), "wrong": wrong}
+            world.notes.write({"row": row})
             del call
         before, wanted = count, wanted * 2
 
@@ -65,29 +70,44 @@ def time_pairs(world: World, work: dict[str, Any]) -> None:
     world.notes.write({"backend": world.device.collective_backend})
     for sender, receiver in permutations(range(world.size), 2):
         world.begin(f"message from rank {sender} to rank {receiver}")
-        if world.rank in (sender, receiver):
-            seconds = measure(_one_way(world, message, sender, receiver), world.device, size, work["iterations"])
+        samples = partial(_samples, world, work["iterations"])
+        if world.rank not in (sender, receiver):
+            samples(0.0)
+        else:
+            seconds = measure(_one_way(world, message, sender, receiver), world.device, size, samples)
             world.notes.write({"pair": {"from": sender, "to": receiver, "bytes": size, "seconds": median(seconds)}})
 
 
-def measure(run: Callable[[], object], device: Device, size_bytes: int, samples: int) -> list[float]:
-    """Seconds per call, `samples` times.
+def measure(run: Callable[[], object], device: Device, size_bytes: int, samples: Callable[[float], int]) -> list[float]:
+    """Seconds per call, in several samples. Every rank must do the same number of calls.
 
     Small messages are timed many in a row, as a program sends them: waiting for the device after each would cost more
-    than the message. Every rank does the same number of calls.
+    than the message.
+
+    Args:
+        samples: how many, asked after the warm-up with the seconds that one sample may take.
     """
     calls = max(1, min(_LONGEST_BATCH, _BATCH_BYTES // size_bytes))
+    run()
+    device.synchronize()
+    began = time.perf_counter()
     for _ in range(_WARM_UP):
         run()
     device.synchronize()
     seconds = []
-    for _ in range(samples):
+    for _ in range(samples(calls * (time.perf_counter() - began) / _WARM_UP)):
         began = time.perf_counter()
         for _ in range(calls):
             run()
         device.synchronize()
         seconds.append((time.perf_counter() - began) / calls)
     return seconds
+
+
+def _samples(world: World, wanted: int, sample_seconds: float) -> int:
+    """As many as were asked for, fewer where they would take too long; the same on every rank."""
+    affordable = int(_LONGEST_SECONDS / sample_seconds) if sample_seconds else wanted
+    return min(map(int, world.exchange(str(min(wanted, max(_FEWEST_SAMPLES, affordable))))))
 
 
 def _one_way(world: World, message: torch.Tensor, sender: int, receiver: int) -> Callable[[], object]:

@@ -80,6 +80,7 @@ def _tried(
         call = prepare(name, setting)
         call.fill()
         call.run()
+        world.notes.write({"started": count})
         world.device.synchronize()
         parts += [{"elements": count, **part} for part in call.compare(_SHOWN)]
     return {"parts": parts}

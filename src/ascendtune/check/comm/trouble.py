@@ -50,8 +50,9 @@ def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
     furthest_behind = min(len(each.notes) for each in silent)
     ranks = [each for each in silent if len(each.notes) == furthest_behind]
     said = ran.outcome.error.what if ran.outcome.error else ""
-    # The launcher tells signals; the number of the rank that it saw ending first is right where it is one of these.
-    dead = [each for each in silent if said.startswith(f"rank {each.rank} ")]
+    # The launcher tells which rank it saw ending first, and how. NCCL ends ranks that wait for a silent one, though: then
+    # the first to end is not the one that is behind.
+    dead = [each for each in ranks if said.startswith(f"rank {each.rank} ")]
     if dead:
         ending = said.removeprefix(f"rank {dead[0].rank} ")
         return _finding(ran, dead, f"{ending} at {dead[0].one('at') or 'its start'}")

@@ -64,8 +64,6 @@ class World:
         Raises:
             AbsentRanksError: not all have come.
         """
-        # Whatever hangs below Python, in a driver or a collective library, ends here, with a traceback in the log.
-        faulthandler.dump_traceback_later(2 * self.limit.total_seconds(), exit=True)
         self.notes.write({"at": place})
         self.exchange("")
 
@@ -75,6 +73,8 @@ class World:
         Raises:
             AbsentRanksError: not all have said theirs.
         """
+        # Whatever hangs below Python, in a driver or a collective library, ends then, with a traceback in the log.
+        faulthandler.dump_traceback_later(2 * self.limit.total_seconds(), exit=True)
         self._meetings += 1
         keys = [f"{self._meetings}/{rank}" for rank in range(self.size)]
         self.store.set(keys[self.rank], word)

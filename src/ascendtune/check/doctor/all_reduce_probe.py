@@ -57,7 +57,7 @@ def add_up(device: Device, rank: int, ranks: int) -> dict[str, Any]:
     device.synchronize()
     wrong = sum(part["wrong"] for part in call.compare())
     call.clear()
-    seconds = median(measure(call.run, device, _BYTES, _REPEATS))
+    seconds = median(measure(call.run, device, _BYTES, lambda seconds: _REPEATS))
     return {"backend": device.collective_backend, "wrong_elements": wrong, "bytes_per_second": _BYTES / seconds}
 
 

@@ -91,7 +91,11 @@ AT = {"at": "all_gather of int8"}
             "rank 1 was killed (SIGKILL)",
             "rank 1 was killed (SIGKILL) at all_gather of int8",
         ),
-        (([*START, AT, AT], [*START, AT], [*START, AT, AT]), None, "rank 1 did not come back from"),
+        (
+            ([*START, AT, {"started": 9}], [*START, AT], [*START, AT, {"started": 9}]),
+            "rank 0 crashed (SIGABRT)",
+            "rank 1 did not come back from all_gather of int8",
+        ),
         (
             ([*START, AT, {"error": "timed out"}], [*START, AT, {"error": "timed out"}]),
             None,

@@ -25,8 +25,8 @@ def painted(text: str, colour: str) -> str:
     return f"{colour[0]}{text.strip()}"
 
 
-def row(size: int, busbw: float, wrong: int = 0) -> Row:
-    return Row(size, size // 4, size / busbw, busbw, busbw, wrong)
+def row(size: int, busbw: float, wrong: int | None = 0) -> Row:
+    return Row(size, size // 4, 20, size / busbw, busbw, busbw, wrong)
 
 
 def links(ranks: int, slow: tuple[int, int] | None = None) -> list[Link]:
@@ -48,11 +48,11 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_the_slowest_rank_and_every_wrong_element_count(ran: Any) -> None:
     def notes(seconds: float, wrong: int, *more: dict[str, Any]) -> list[dict[str, Any]]:
-        return [{"row": {"bytes": 10**6, "count": 125, "seconds": seconds, "wrong": wrong}}, *more]
+        return [{"row": {"bytes": 10**6, "count": 125, "samples": 9, "seconds": seconds, "wrong": wrong}}, *more]
 
-    unfinished = {"row": {"bytes": 2 * 10**6, "count": 250, "seconds": 1.0, "wrong": 0}}
+    unfinished = {"row": {"bytes": 2 * 10**6, "count": 250, "samples": 9, "seconds": 1.0, "wrong": 0}}
     told = ran(notes(0.5, 1), notes(1.0, 2, unfinished))
-    assert sweep.rows_of(told, "all_gather") == [Row(10**6, 125, 1.0, 1e6, 5e5, 3)]
+    assert sweep.rows_of(told, "all_gather") == [Row(10**6, 125, 9, 1.0, 1e6, 5e5, 3)]
 
 
 def test_a_link_is_as_slow_as_its_slower_end(ran: Any) -> None:
@@ -73,6 +73,7 @@ def test_the_slowest_link_is_named() -> None:
 
 def test_wrong_elements_are_a_failure() -> None:
     assert sweep.values([row(8, 1e9)]).status == "ok"
+    assert sweep.values([row(8, 1e9, wrong=None)]).status == "unknown"
     found = sweep.values([row(8, 1e9), row(2048, 1e9, wrong=3)])
     assert found.status == "failure" and found.measured == "3 elements wrong, first at 2,048 bytes"
 
