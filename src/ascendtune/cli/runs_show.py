@@ -48,6 +48,9 @@ def _facts(run: RunDir) -> dict[str, Any]:
 def _lines(facts: dict[str, Any]) -> list[str]:
     attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
     lines = [f"{facts['path']}: {facts['state']}, {len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"]
+    hosts = attempts[-1].get("hosts", []) if attempts else []
+    if len(hosts) > 1:
+        lines.append(f"  on {', '.join(hosts)}")
     if cause:
         lines += [f"  {cause['what']}", *([f"  do: {cause['remedy']}"] if cause.get("remedy") else [])]
     lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds"))

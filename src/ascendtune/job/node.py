@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.tail import Tail
 from ascendtune.job.binding import binding
@@ -32,6 +33,7 @@ from ascendtune.job.environment import environment
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
 from ascendtune.job.spec import JobSpec
+from ascendtune.job.watcher import Watcher, Ways
 from ascendtune.job.welcome import endpoint, look_around, place_of
 from ascendtune.machine.visible import cpu_count
 
@@ -80,6 +82,7 @@ class Node:
             start["nproc"],
             start["kind"],
             variables=start["variables"],
+            on_hang=start["on_hang"],
             is_foreign=start["is_foreign"],
             id=start["id"],
         )
@@ -97,10 +100,13 @@ class Node:
             os.close(write)
             threading.Thread(target=self._forward, args=(name, read), daemon=True).start()
         watch = _Watch(self, launcher)
+        watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
         while (exit_code := launcher.wait()) is None:
             watch.look()
+            watcher.look()
             self._say_lines(tails)
         launcher.see_out(watch.look)
+        watcher.close()
         self._say_lines(tails)
         return exit_code
 
@@ -180,6 +186,8 @@ def main() -> None:
     # The connection's end is noticed by its streams, whatever else it sends.
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    # What we say beside the messages goes to stderr, which is shown with the host's name.
+    log.set_up()
     Node(sys.stdin.buffer, sys.stdout.buffer).run()
 
 

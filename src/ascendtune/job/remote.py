@@ -109,6 +109,7 @@ class RemoteNode:
     def _collect(self) -> None:
         for line in self._dialogue.complaints():
             self._complaints = [*self._complaints, line][-_COMPLAINTS_KEPT:]
+            self.heard.put(Heard(self, {"complaint": line}))
 
 
 def portable(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -84,9 +85,9 @@ def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
     strategy = _join(run, recipe)
     stack.callback(strategy.close)
     main_callbacks: list[Callback] = []
-    strategy.barrier()
+    where = _where(strategy)
     if strategy.is_main:
-        run.begin_attempt(_where(strategy))
+        run.begin_attempt(where)
     built = build(run, recipe, strategy, prepared, attempt=attempt, callbacks=main_callbacks, phases=phases)
     built.parts.stop.listen()
     stack.callback(built.parts.stop.ignore)
@@ -145,7 +146,10 @@ def _join(run: RunDir, recipe: Recipe) -> Strategy:
 
 
 def _where(strategy: Strategy) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "world_size": strategy.world_size, "device": strategy.device.name}
+    """Asked of all ranks at once, so nobody is past here before the others have arrived."""
+    host = socket.gethostname()
+    hosts = list(dict.fromkeys(strategy.gather(host)))
+    return {"host": host, "hosts": hosts, "world_size": strategy.world_size, "device": strategy.device.name}
 
 
 def _resume(run: RunDir, built: Built) -> Counters:
@@ -227,17 +231,22 @@ def _translated(error: BaseException) -> AscendtuneError | None:
 
 def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
     """Put the cause into run.json: the first rank that knows one writes it, later ones only echo it."""
+    if isinstance(error, KeyboardInterrupt):
+        error = Stopped(
+            "stopped at once, without a checkpoint of the last step",
+            remedy="give the same command again: it goes on from the newest checkpoint",
+            signal_number=signal.SIGINT,
+        )
     cause = {
         "what": getattr(error, "what", None) or f"{type(error).__name__}: {error}",
         "remedy": getattr(error, "remedy", None) or "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more",
-        "exit_code": getattr(error, "exit_code", 130 if isinstance(error, KeyboardInterrupt) else 1),
+        "exit_code": getattr(error, "exit_code", 1),
         "rank": rank,
     }
-    stopped = isinstance(error, Stopped | KeyboardInterrupt)
     try:
         with file_lock(run.path / ".cause.lock", wait=True):
             if run.read()["state"] in ("created", "running"):
-                run.end_attempt("stopped" if stopped else "failed", cause)
+                run.end_attempt("stopped" if isinstance(error, Stopped) else "failed", cause)
     except (OSError, AscendtuneError) as second:
         # The disk that broke the run may be the one that this goes to.
         log.warn(f"run.json could not be updated: {second}")

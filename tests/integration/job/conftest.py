@@ -52,6 +52,8 @@ class Cluster:
     hosts: dict[str, str]
     path: Path
     sshds: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    segments: set[Path] = field(default_factory=lambda: set(Path("/dev/shm").iterdir()))
+    """Of shared memory, that were there before."""
 
     def pids(self, host: str) -> list[int]:
         """What runs on `host`, sshd itself and its children of a session aside."""
@@ -66,7 +68,27 @@ class Cluster:
         return [pid for pid in self.pids(host) if any(word in part for part in _argv(pid))]
 
     def is_quiet(self) -> bool:
-        return not self.everything()
+        """Whether no process, no listening port and no segment of shared memory of a job is left."""
+        return not (self.everything() or self.ports() or set(Path("/dev/shm").iterdir()) - self.segments)
+
+    def ports(self) -> list[str]:
+        """Ports on which the hosts listen, sshd's aside; in the kernel's hexadecimal."""
+        found = []
+        for namespace in self.hosts.values():
+            for table in ("tcp", "tcp6"):
+                argv = ["ip", "netns", "exec", namespace, "cat", f"/proc/net/{table}"]
+                lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
+                # The fourth column is the state, 0A means that it listens.
+                found += [words[1] for line in lines if (words := line.split())[3] == "0A"]
+        return [place for place in found if not place.endswith(":0016")]
+
+    def slow_down(self, host: str, *, megabits: float | None) -> None:
+        """Let what goes to `host` through a cable of that speed; None: as fast as before."""
+        device = f"{self.hosts[host]}o"
+        if megabits is None:
+            _run(f"tc qdisc del dev {device} root")
+        else:
+            _run(f"tc qdisc add dev {device} root tbf rate {megabits}mbit burst 32kbit latency 400ms")
 
     def link(self, host: str, *words: str) -> None:
         """`ip link set` for the cable of `host`."""

@@ -74,6 +74,16 @@ def test_two_hosts_are_one_job_and_one_loss(place: Path, cluster: Any) -> None:
     assert cluster.is_quiet()
 
 
+def test_a_slow_cable_is_no_dead_host(place: Path, cluster: Any) -> None:
+    cluster.slow_down("nodeb", megabits=4)
+    try:
+        job = _start(place, "slow", "--nodes", "nodea,nodeb", PATH=cluster.environment()["PATH"])
+        assert job.wait(150) == 0, _said(place, "slow")
+    finally:
+        cluster.slow_down("nodeb", megabits=None)
+    assert _losses(place, "slow") == _losses(place, "reference")
+
+
 def test_a_run_whose_host_dies_goes_on_from_its_checkpoint(
     place: Path, cluster: Any, wait_until: Callable[..., None]
 ) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core import process
 from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
+from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
+from ascendtune.job.rank import CORES, bind
 from ascendtune.job.restart import with_restarts
 from ascendtune.job.spec import ALONE, JobSpec, Place
+from ascendtune.job.watcher import Watcher, Ways, has_hung
 from ascendtune.machine.visible import cpu_count
 
 _LOOK_ELSEWHERE_SECONDS = 2.0
@@ -26,24 +32,39 @@ _LEFT_ALONE_SECONDS = 20.0
 def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
     """Run the job, or this node's part of it, to its end.
 
-    For one process without restarts this does not return: this process becomes the program.
+    For one process this does not return, this process becomes the program; unless it may have to be started again, or
+    ended because it hangs.
 
     Raises:
         InputError: MASTER_PORT is not a port.
         MachineError: the program cannot be started, the port is taken, the registry cannot be written.
     """
     argv = command(spec, os.environ, place)
-    env = environment(spec, os.environ, cores=cpu_count(), place=place)
-    becomes_program = argv == list(spec.argv) and not spec.max_restarts
-    job = registry.register(spec, argv, watched=not becomes_program)
+    env = environment(spec, os.environ, cores=cpu_count(), place=place) | binding(spec, os.environ)
+    becomes_program = argv == list(spec.argv) and not spec.max_restarts and spec.on_hang == "warn"
     if becomes_program:
+        # Ctrl-C in between waits until the worker can answer it in its own words.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    job = registry.register(spec, argv, watched=not becomes_program)
+    if argv == list(spec.argv):
+        bind(0, env.get(CORES, ""))
+    if becomes_program:
+        _watch_from_beside(spec.run_dir, env)
         process.replace(argv, env)
     with Asked() as asked:
         result = with_restarts(
-            spec, lambda: _attempt(spec, place, argv, env, asked), may_go_on=lambda: asked.first is None
+            spec,
+            lambda: _attempt(spec, place, argv, env, asked),
+            may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
         )
     registry.close(job, result.exit_code)
     return result
+
+
+def _watch_from_beside(run_dir: Path, env: dict[str, str]) -> None:
+    if RunDir(run_dir).heartbeats.is_dir():
+        argv = (sys.executable, "-m", "ascendtune.job.beside", str(os.getpid()), str(run_dir.resolve()))
+        process.start_beside(argv, env)
 
 
 def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], asked: Asked) -> Outcome:
@@ -55,11 +76,13 @@ def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], 
         # torchrun's descriptor 2 goes to its log, so rank 0 gets ours through descriptor 0.
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log)
     elsewhere = Elsewhere(spec.run_dir, before) if not place.is_alone else None
-    exit_code = _until_the_end(launcher, asked, elsewhere)
+    watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
+    exit_code = _until_the_end(launcher, asked, elsewhere, watcher)
+    watcher.close()
     return outcome(spec.run_dir, before, Ending(exit_code, log, said_before), asked.first)
 
 
-def _until_the_end(launcher: Launcher, asked: Asked, elsewhere: Elsewhere | None) -> int:
+def _until_the_end(launcher: Launcher, asked: Asked, elsewhere: Elsewhere | None, watcher: Watcher) -> int:
     asked_them = False
     while (exit_code := launcher.wait()) is None:
         if asked.again or (elsewhere and elsewhere.is_over()):
@@ -67,6 +90,7 @@ def _until_the_end(launcher: Launcher, asked: Asked, elsewhere: Elsewhere | None
         elif asked.first and not asked_them:
             launcher.ask(asked.first)
             asked_them = True
+        watcher.look()
     launcher.see_out(lambda: asked.again)
     return exit_code
 

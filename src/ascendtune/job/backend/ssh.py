@@ -20,6 +20,7 @@ from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.remote import Heard, RemoteNode
 from ascendtune.job.restart import with_restarts
 from ascendtune.job.spec import JobSpec, Place
+from ascendtune.job.watcher import has_hung
 
 _LEFT_ALONE_SECONDS = 10.0
 """How long ranks whose peers have failed may take to notice and to say why."""
@@ -41,7 +42,11 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
     exit_code = 1
     try:
         with Asked() as asked:
-            result = with_restarts(spec, lambda: _attempt(spec, wanted, asked), may_go_on=lambda: asked.first is None)
+            result = with_restarts(
+                spec,
+                lambda: _attempt(spec, wanted, asked),
+                may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
+            )
         exit_code = result.exit_code
     except AscendtuneError as error:
         exit_code = error.exit_code
@@ -93,6 +98,7 @@ def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
             "nproc": nproc,
             "kind": gathered.kind,
             "variables": dict(spec.variables),
+            "on_hang": spec.on_hang,
             "is_foreign": spec.is_foreign,
             "ranks": list(range(first_rank, first_rank + nproc)),
             "nnodes": len(gathered.nproc),
@@ -159,6 +165,8 @@ class _Run:
             _write(sys.stdout, message["out"])
         elif "err" in message:
             _write(sys.stderr, message["err"])
+        elif "complaint" in message:
+            _write(sys.stderr, f"[{node.host.name}] {message['complaint']}\n")
         elif "line" in message and message["line"] not in self._shown:
             # What every rank says is read once.
             self._shown[message["line"]] = None

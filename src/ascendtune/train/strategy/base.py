@@ -95,6 +95,10 @@ class Strategy:
         """Weights and optimiser state as checkpoints of this strategy hold them."""
         return NamedTensors(model, optimizer, alone=self.world_size == 1)
 
+    def gather(self, word: str) -> list[str]:
+        """What each rank says, in their order."""
+        return [word]
+
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
         return stack(values, self.device).tolist()

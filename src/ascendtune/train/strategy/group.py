@@ -33,6 +33,11 @@ class GroupStrategy(Strategy):
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
 
+    def gather(self, word: str) -> list[str]:
+        words: list[str | None] = [None] * self.world_size
+        dist.all_gather_object(words, word)
+        return [each or "" for each in words]
+
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         stacked = stack(values, self.device)
         dist.all_reduce(stacked)
