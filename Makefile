@@ -53,11 +53,12 @@ contracts: $(DEV) ## Which room may import which.
 unit: $(DEV) ## The tests that take seconds.
 	$(BIN)/pytest tests/unit -n $(WORKERS)
 
-golden: $(DEV) ## Record help texts and the recipe's schema anew; look at the difference before you commit it.
+golden: $(DEV) ## Record help texts, the recipe's schema and submitted files anew; look at the difference before you commit it.
 	for text in tests/golden/help/*.txt; do \
 	  words=$$(basename $$text .txt | tr _ ' '); COLUMNS=80 $(BIN)/$$words --help > $$text || exit 1; \
 	done
 	$(BIN)/ascendtune recipe schema > tests/golden/recipe.schema.json
+	PYTHONPATH=tests $(BIN)/python tests/submissions.py
 
 soak: $(DEV) ## The tests that take minutes to hours.
 	$(BIN)/pytest -m soak

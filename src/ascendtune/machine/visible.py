@@ -33,9 +33,7 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
         env: the environment to look at (default: this process's).
         dev: where device files are.
     """
-    env = os.environ if env is None else env
-    npus = _limited(_npus(dev), env.get(VARIABLES["npu"]))
-    gpus = _limited(_gpus(dev), env.get(VARIABLES["cuda"]))
+    npus, gpus = attached("npu", env, dev), attached("cuda", env, dev)
     if npus and find_spec("torch_npu"):
         return Visible("npu", npus)
     if gpus and _torch_is_built_for_cuda():
@@ -46,6 +44,14 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
     elif gpus:
         note = f"{len(gpus)} GPU here are not used: the installed torch is built without CUDA"
     return Visible("cpu", ("0",), note)
+
+
+def attached(kind: Kind, env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> tuple[str, ...]:
+    """The accelerators of `kind` that are here and visible, whether or not the installed torch can compute on them."""
+    if kind == "cpu":
+        return ()
+    env = os.environ if env is None else env
+    return _limited(_npus(dev) if kind == "npu" else _gpus(dev), env.get(VARIABLES[kind]))
 
 
 def cpu_count() -> int:

@@ -1,0 +1,172 @@
+"""From a recipe and the options of `ascendtune submit` to what an engine is told, and the text of its file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ascendtune.cli.recipe_paths import mounts_elsewhere, mounts_on_this_host
+from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.job.backend import compose, docker, slurm
+from ascendtune.job.backend.kubernetes import manifest, pod
+from ascendtune.job.backend.submission import Submission, job_name
+from ascendtune.machine.container import NEEDS
+from ascendtune.machine.visible import Kind, attached
+
+_USUAL_COUNT = 8
+"""Devices of a server, where none is here to count."""
+
+_PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "SWANLAB_API_KEY")
+"""Variables that training reads, if the user has set them."""
+
+_CONTAINERS = ("docker", "compose", "kubernetes")
+_ONLY_FOR = {
+    "image": ("--image", _CONTAINERS),
+    "env": ("--env", _CONTAINERS),
+    "hours": ("--hours", ("slurm", "kubernetes")),
+    "partition": ("--partition", ("slurm",)),
+    "sbatch": ("--sbatch", ("slurm",)),
+    "kind": ("--kind", ("kubernetes",)),
+    "namespace": ("--namespace", ("kubernetes",)),
+    "volumes": ("--volume", ("kubernetes",)),
+    "secret": ("--secret", ("kubernetes",)),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options, as they were given."""
+
+    to: str
+    devices: int | None = None
+    nodes: int = 1
+    accelerator: Kind | None = None
+    image: str | None = None
+    env: tuple[str, ...] = ()
+    hours: float | None = None
+    partition: str | None = None
+    sbatch: tuple[str, ...] = ()
+    kind: str | None = None
+    namespace: str | None = None
+    volumes: tuple[str, ...] = ()
+    secret: str | None = None
+
+
+def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) -> tuple[Submission, str]:
+    """What the engine is told, and the file that tells it.
+
+    Raises:
+        InputError: options that do not go together; a recipe that is wrong, or needs what is not there.
+    """
+    from ascendtune.train.recipe import Recipe
+
+    _check(asked)
+    recipe = Recipe.load(recipe_file, overrides)
+    if recipe.notes and asked.to in _CONTAINERS:
+        raise RecipeError(
+            "a recipe of LLaMA-Factory's names its data in a further file, which a container would not find",
+            remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
+            where=recipe_file,
+        )
+    accelerator = asked.accelerator or _kind_here()
+    ids = _ids(asked, accelerator)
+    command = (sys.executable, "-m", "ascendtune") if asked.to == "slurm" else ("ascendtune",)
+    submission = Submission(
+        name=job_name(recipe.name),
+        argv=(*command, "train", str(recipe_file.absolute()), *overrides, "--devices", str(len(ids))),
+        directory=Path.cwd(),
+        kind=accelerator,
+        device_ids=ids,
+        nodes=asked.nodes,
+        hours=asked.hours,
+    )
+    if asked.to == "slurm":
+        mounts_on_this_host(recipe_file, recipe)  # for its complaints: Slurm's nodes have the same files
+        submission = replace(submission, partition=asked.partition, sbatch=asked.sbatch)
+        return submission, slurm.write(submission)
+    submission = replace(submission, image=_image(asked, accelerator), inherited=_inherited(asked))
+    if asked.to == "kubernetes":
+        submission = replace(
+            submission,
+            mounts=mounts_elsewhere(recipe),
+            namespace=asked.namespace,
+            secret=asked.secret or "ascendtune",
+            volumes=dict(map(_volume, asked.volumes)),
+            recipe=recipe_file.absolute(),
+        )
+        kind = asked.kind or ("volcano" if submission.needs.labels else "job")
+        return submission, manifest.write(submission, kind, recipe_file.read_text(encoding="utf-8"))
+    mounts, variables = mounts_on_this_host(recipe_file, recipe)
+    submission = replace(submission, mounts=mounts, variables=variables)
+    return submission, (docker if asked.to == "docker" else compose).write(submission)
+
+
+def advice(submission: Submission, asked: Asked) -> list[str]:
+    """What a user should know that no file can say."""
+    sentences = []
+    if asked.to == "kubernetes" and (nodes_own := pod.from_nodes(submission)):
+        paths = ", ".join(str(mount.path) for mount in nodes_own)
+        shared = ", on storage that all of them share" if submission.nodes > 1 else ""
+        sentences.append(f"in no --volume, so taken from the nodes' own file systems{shared}: {paths}")
+    if asked.to == "slurm" and not submission.needs.told_by_slurm:
+        sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
+    if asked.to in ("docker", "compose") and submission.nodes > 1:
+        sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
+    return sentences
+
+
+def _check(asked: Asked) -> None:
+    given = {field.name for field in fields(Asked) if getattr(asked, field.name) not in (None, ())}
+    for name, (option, engines) in _ONLY_FOR.items():
+        if name in given and asked.to not in engines:
+            raise InputError(
+                f"{option} means nothing to {asked.to}", remedy=f"leave it out; it is for --to {', '.join(engines)}"
+            )
+    if asked.hours is not None and asked.hours <= 0:
+        raise InputError(f"--hours {asked.hours:g} is no time", remedy="give a number above 0")
+    for name in asked.env:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise InputError(
+                "--env takes the name of a variable, not its value: files are no place for secrets",
+                remedy=f"export the variable, and use --env {name.partition('=')[0] or 'NAME'}",
+            )
+
+
+def _kind_here() -> Kind:
+    accelerators: tuple[Kind, ...] = ("npu", "cuda")
+    return next((kind for kind in accelerators if attached(kind)), "cpu")
+
+
+def _ids(asked: Asked, kind: Kind) -> tuple[str, ...]:
+    here, needs = attached(kind), NEEDS[kind]
+    count = asked.devices or len(here) or (_USUAL_COUNT if needs.most_in_a_node else 1)
+    if needs.most_in_a_node and count > needs.most_in_a_node:
+        raise InputError(
+            f"--devices {count}: no server has more than {needs.most_in_a_node} {needs.noun}",
+            remedy="--devices counts those of one node; use --nodes for more",
+        )
+    return here[:count] if len(here) >= count else tuple(map(str, range(count)))
+
+
+def _image(asked: Asked, kind: Kind) -> str:
+    if image := asked.image or NEEDS[kind].image:
+        return image
+    raise InputError(
+        f"--to {asked.to} needs an image", remedy="give --image one that has ascendtune[train] and bash in it"
+    )
+
+
+def _inherited(asked: Asked) -> tuple[str, ...]:
+    usual = [name for name in _PASSED_ON if os.environ.get(name)]
+    return tuple(dict.fromkeys([*usual, *asked.env]))
+
+
+def _volume(text: str) -> tuple[str, Path]:
+    claim, colon, path = text.partition(":")
+    if not colon or not claim or not path.startswith("/"):
+        raise InputError(f"--volume {text} is not CLAIM:PATH", remedy="write it as --volume my-claim:/data")
+    return claim, Path(path)

@@ -1,0 +1,133 @@
+"""`ascendtune submit`: says to Docker, Compose, Slurm or Kubernetes what `ascendtune train` is told here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from ascendtune.job.backend.submission import Submission
+
+
+def submit(
+    recipe: Annotated[Path, typer.Argument(help="The recipe.", show_default=False)],
+    to: Annotated[Literal["docker", "compose", "slurm", "kubernetes"], typer.Option(help="Who runs it.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Devices of each node (default: those here, else 8; CPU 1).")
+    ] = None,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="How many nodes.")] = 1,
+    accelerator: Annotated[
+        Literal["npu", "cuda", "cpu"] | None, typer.Option(help="Which devices (default: what is here).")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Containers: the image (default for NPU: ascendtune:ascend).")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Containers: pass this variable on, never its value; repeatable."),
+    ] = None,
+    hours: Annotated[float | None, typer.Option(help="Slurm, Kubernetes: the time limit.")] = None,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the partition.")] = None,
+    sbatch: Annotated[
+        list[str] | None, typer.Option(metavar="OPTION", help="Slurm: a further #SBATCH option; repeatable.")
+    ] = None,
+    kind: Annotated[
+        Literal["job", "volcano", "pytorchjob", "trainjob"] | None,
+        typer.Option(help="Kubernetes: the kind of job (default: volcano for NPU, else job)."),
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes: the namespace.")] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLAIM:PATH", help="Kubernetes: a volume claim and its place; repeatable."),
+    ] = None,
+    secret: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Kubernetes: the secret with the variables (ascendtune).")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Submit it, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Write what Docker, Compose, Slurm or Kubernetes needs to train a recipe; with --apply, submit it.
+
+    \b
+    ascendtune submit recipe.yaml --to docker --devices 8 --apply
+    ascendtune submit recipe.yaml --to slurm --nodes 2 --hours 24 -o train.sbatch
+    ascendtune submit recipe.yaml --to kubernetes --nodes 2 --volume data:/data --namespace train
+
+    What runs is `ascendtune train` with the same recipe, once on each node. Without --output and --apply the file goes
+    to standard output. Being stopped leads to a checkpoint; submitted again, training resumes.
+    """
+    from ascendtune.cli.complain import warn
+    from ascendtune.cli.submission import Asked, advice, submission_for
+    from ascendtune.core import log
+    from ascendtune.job.backend.engine import ENGINES
+
+    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    asked = Asked(
+        to=to,
+        devices=devices,
+        nodes=nodes,
+        accelerator=accelerator,
+        image=image,
+        env=tuple(env or ()),
+        hours=hours,
+        partition=partition,
+        sbatch=tuple(sbatch or ()),
+        kind=kind,
+        namespace=namespace,
+        volumes=tuple(volume or ()),
+        secret=secret,
+    )
+    submission, text = submission_for(recipe, overrides or [], asked)
+    engine = ENGINES[to]
+    if apply:
+        engine.require(submission)
+    for sentence in advice(submission, asked):
+        warn(sentence)
+    print(f"{submission.name}: {submission.places}", file=sys.stderr)
+    print(f"  each node runs: {' '.join(submission.argv)}", file=sys.stderr)
+    for mount in submission.mounts:
+        print(f"  {'written' if mount.writable else 'read'}: {mount.path}", file=sys.stderr)
+    if output is None and not apply:
+        print(text, end="")
+        return
+    file = output or Path(f"{submission.name}.{engine.suffix}")
+    _save(file, text)
+    print(f"wrote {file}")
+    if apply and _agreed(submission, to, yes):
+        print(engine.hand_over(file))
+
+
+def _save(file: Path, text: str) -> None:
+    """Write `text`; never over what somebody else has written."""
+    from ascendtune.core.errors import InputError, translated_disk_errors
+    from ascendtune.core.files import write_atomically
+    from ascendtune.job.backend.submission import HEADER
+
+    with translated_disk_errors(file, "writing the file"):
+        if file.exists() and HEADER not in file.read_text(encoding="utf-8", errors="replace")[:500]:
+            raise InputError(
+                "this file exists, and was not written by this command",
+                remedy="give another name with --output",
+                where=file,
+            )
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, text)
+
+
+def _agreed(submission: Submission, to: str, yes: bool) -> bool:
+    from ascendtune.core.errors import InputError
+
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InputError("nothing is submitted: nobody can be asked", remedy="add --yes, or leave --apply out")
+    return typer.confirm(f"Submit {submission.name} to {to}?")

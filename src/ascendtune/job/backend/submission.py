@@ -1,0 +1,96 @@
+"""A training that somebody else's engine is to run: what is said to all engines alike."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ascendtune.machine.container import NEEDS, Needs
+from ascendtune.machine.visible import Kind
+
+HEADER = "Written by `ascendtune submit`"
+"""The beginning of a file that may be replaced without asking."""
+
+MASTER_PORT = 29500
+"""Where node 0 is met when the engine does not say."""
+
+GRACE_SECONDS = 600
+"""How long a stopped training may take for its checkpoint before it is killed."""
+
+SHARED_MEMORY_GIB = 16
+"""Limit of /dev/shm; Docker's and Kubernetes' own 64 MB end NCCL and Gloo. Only what is used is taken."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A path of the host, at the same place inside."""
+
+    path: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One command, once on every node. Where it says nothing about a place, the engine's default holds."""
+
+    name: str
+    """Of the job: lower-case letters, digits, '-'."""
+    argv: tuple[str, ...]
+    directory: Path
+    """The working directory."""
+    kind: Kind
+    device_ids: tuple[str, ...]
+    """Of each node; their names count only where the engine is this machine's own."""
+    nodes: int = 1
+    mounts: tuple[Mount, ...] = ()
+    inherited: tuple[str, ...] = ()
+    """Names of variables whose values the engine takes from elsewhere: the shell, a Kubernetes secret."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
+    hours: float | None = None
+    partition: str | None = None
+    sbatch: tuple[str, ...] = ()
+    """Further options for sbatch, as it takes them."""
+    namespace: str | None = None
+    secret: str = "ascendtune"
+    """The Kubernetes secret that holds `inherited`."""
+    volumes: Mapping[str, Path] = field(default_factory=dict)
+    """Kubernetes: claim -> where it is mounted."""
+    recipe: Path | None = None
+    """Kubernetes: a file that travels with the job."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of each node."""
+        return len(self.device_ids)
+
+    @property
+    def needs(self) -> Needs:
+        return NEEDS[self.kind]
+
+    @property
+    def places(self) -> str:
+        """ "2 nodes × 8 NPU"."""
+        here = f"{self.devices} {self.needs.noun}" + ("es" if self.kind == "cpu" and self.devices > 1 else "")
+        return f"{self.nodes} nodes × {here}" if self.nodes > 1 else here
+
+
+def job_name(recipe_name: str) -> str:
+    """A name that Docker, Slurm and Kubernetes all accept (RFC 1123), with room for what they append."""
+    plain = re.sub(r"[^a-z0-9]+", "-", recipe_name.lower()).strip("-")[:40].strip("-")
+    return f"ascendtune-{plain or 'run'}"
+
+
+def in_container(submission: Submission, exports: Mapping[str, str]) -> list[str]:
+    """What a container runs; the image's entry point is kept, which may set up CANN.
+
+    Args:
+        exports: variable -> what it is, as a shell reads it between double quotes.
+    """
+    lines = [*submission.needs.set_up, *(f'export {name}="{value}"' for name, value in exports.items())]
+    if not lines:
+        return list(submission.argv)
+    return ["bash", "-c", "\n".join([*lines, f"exec {shlex.join(submission.argv)}"])]

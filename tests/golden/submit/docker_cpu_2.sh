@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Written by `ascendtune submit`: 2 nodes × 2 CPU processes.
+# On every node, with the same files at the same places:
+#   NODE_RANK=0 MASTER_ADDR=<address of node 0> bash ascendtune-alpaca.docker.sh
+# Follow: docker logs -f ascendtune-alpaca   Stop with a checkpoint: docker stop ascendtune-alpaca
+# The same command again resumes.
+set -euo pipefail
+mkdir -p /home/user/work/cache /home/user/work/runs
+# A container that has ended is in the way of its successor; one that runs is not removed.
+docker rm ascendtune-alpaca >/dev/null 2>&1 || true
+exec docker run \
+  --detach \
+  --name ascendtune-alpaca \
+  --init \
+  --stop-timeout 600 \
+  --security-opt no-new-privileges \
+  --shm-size 16g \
+  --workdir /home/user/work \
+  --network host \
+  --env NNODES=2 \
+  --env NODE_RANK="${NODE_RANK:?0, 1, …}" \
+  --env MASTER_ADDR="${MASTER_ADDR:?the address of node 0}" \
+  --env MASTER_PORT="${MASTER_PORT:-29500}" \
+  --mount type=bind,source=/data/models/qwen,target=/data/models/qwen,readonly \
+  --mount type=bind,source=/data/rows.jsonl,target=/data/rows.jsonl,readonly \
+  --mount type=bind,source=/home/user/work/cache,target=/home/user/work/cache \
+  --mount type=bind,source=/home/user/work/runs,target=/home/user/work/runs \
+  --env XDG_CACHE_HOME=/home/user/work/cache \
+  --env HF_TOKEN \
+  registry.example.com/ascendtune:1 \
+  ascendtune train /home/user/work/recipe.yaml optim.epochs=2 --devices 2

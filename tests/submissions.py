@@ -1,0 +1,69 @@
+"""What every engine is told, for each kind of device, on one node and on two; `make golden` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ascendtune.job.backend import compose, docker, slurm
+from ascendtune.job.backend.kubernetes import manifest
+from ascendtune.job.backend.submission import Mount, Submission
+from ascendtune.machine.visible import Kind
+
+GOLDEN = Path(__file__).parent / "golden" / "submit"
+RECIPE = "name: alpaca\nmodel: {path: /data/models/qwen}\ndata: {train: /data/rows.jsonl}\n"
+KINDS: tuple[Kind, ...] = ("cpu", "cuda", "npu")
+
+
+def submission(kind: Kind, nodes: int, directory: str = "/home/user/work", program: str = "ascendtune") -> Submission:
+    here = Path(directory)
+    return Submission(
+        name="ascendtune-alpaca",
+        argv=(program, "train", f"{directory}/recipe.yaml", "optim.epochs=2", "--devices", "2"),
+        directory=here,
+        kind=kind,
+        device_ids=("0", "1"),
+        nodes=nodes,
+        mounts=(
+            Mount(Path("/data/models/qwen")),
+            Mount(Path("/data/rows.jsonl")),
+            Mount(here / "cache", writable=True),
+            Mount(here / "runs", writable=True),
+        ),
+        inherited=("HF_TOKEN",),
+        variables={"XDG_CACHE_HOME": f"{directory}/cache"},
+        image="registry.example.com/ascendtune:1",
+    )
+
+
+def written() -> Iterator[tuple[str, str]]:
+    """File name, content."""
+    nowhere = Path("/no/such/root")
+    for kind in KINDS:
+        for nodes in (1, 2):
+            plain = submission(kind, nodes)
+            which = f"{kind}_{nodes}"
+            yield f"docker_{which}.sh", docker.write(plain, nowhere)
+            yield f"compose_{which}.yaml", compose.write(plain, nowhere)
+            yield f"slurm_{which}.sbatch", slurm.write(plain)
+            for name in manifest.KINDS:
+                yield f"{name}_{which}.yaml", manifest.write(in_a_cluster(plain), name, RECIPE)
+    yield "slurm_hours.sbatch", slurm.write(with_a_limit(submission("cuda", 2)))
+    for name in manifest.KINDS:
+        yield f"{name}_hours.yaml", manifest.write(in_a_cluster(with_a_limit(submission("npu", 2))), name, RECIPE)
+
+
+def in_a_cluster(plain: Submission) -> Submission:
+    claims = {"data": Path("/data")}
+    return replace(plain, variables={}, recipe=plain.directory / "recipe.yaml", volumes=claims, namespace="team")
+
+
+def with_a_limit(plain: Submission) -> Submission:
+    return replace(plain, hours=36.5, partition="main", sbatch=("--qos=high",))
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name, text in written():
+        (GOLDEN / name).write_text(text)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ENGINES = ("docker", "compose", "slurm", "kubernetes")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_model: Path) -> str:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "2 + 2?", "completion": "4"}) + "\n")
+    content = {"name": "Two_plus.two", "model": {"path": str(tiny_model)}, "data": {"train": "rows.jsonl"}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    return "recipe.yaml"
+
+
+@pytest.fixture
+def submit(ascendtune: Any, recipe: str) -> Any:
+    def call(to: str, *words: str, **env: str) -> Any:
+        image = [] if to == "slurm" or "--image" in words else ["--image", "tune:1"]
+        kind = [] if "--accelerator" in words else ["--accelerator", "cpu"]
+        return ascendtune("submit", recipe, *words, *image, *kind, "--to", to, **env)
+
+    return call
+
+
+@pytest.mark.parametrize("to", ENGINES)
+def test_the_file_goes_to_standard_output(submit: Any, tmp_path: Path, to: str) -> None:
+    done = submit(to, "optim.epochs=2")
+    assert done.returncode == 0, done.stderr
+    assert "ascendtune-two-plus-two" in done.stdout
+    assert f"train {tmp_path}/recipe.yaml optim.epochs=2 --devices 1" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "rows.jsonl"]
+
+
+def test_what_the_recipe_names_is_mounted_at_the_same_place(submit: Any, tmp_path: Path, tiny_model: Path) -> None:
+    service = yaml.safe_load(submit("compose").stdout)["services"]["train"]
+    mounted = {volume["target"]: volume.get("read_only", False) for volume in service["volumes"]}
+    assert mounted[f"{tmp_path}/recipe.yaml"] and mounted[f"{tmp_path}/rows.jsonl"] and mounted[str(tiny_model)]
+    assert not mounted[f"{tmp_path}/runs"]
+    cache = next(value for value in service["environment"] if value.startswith("XDG_CACHE_HOME="))
+    assert not mounted[f"{cache.partition('=')[2]}/ascendtune"]
+
+
+def test_what_links_point_to_is_mounted_too(submit: Any, recipe: str, tmp_path: Path, tiny_model: Path) -> None:
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for file in tiny_model.iterdir():
+        (snapshot / file.name).symlink_to(file)
+    done = submit("compose", f"model.path={snapshot}")
+    mounted = {volume["target"] for volume in yaml.safe_load(done.stdout)["services"]["train"]["volumes"]}
+    assert {str(snapshot), str(tiny_model)} <= mounted
+
+
+def test_a_hub_id_is_looked_for_in_the_hubs_cache(submit: Any, tmp_path: Path) -> None:
+    done = submit("compose", "model.path=somebody/something", HF_HOME=str(tmp_path / "hub"))
+    service = yaml.safe_load(done.stdout)["services"]["train"]
+    assert f"HF_HOME={tmp_path}/hub" in service["environment"]
+    assert any(volume["target"] == f"{tmp_path}/hub" for volume in service["volumes"])
+
+
+def test_secrets_are_named_and_never_written(submit: Any) -> None:
+    for to in ENGINES:
+        words = () if to == "slurm" else ("--env", "MY_PASSWORD")
+        done = submit(to, *words, HF_TOKEN="hf_secret", MY_PASSWORD="hunter2")
+        assert done.returncode == 0, done.stderr
+        assert "hf_secret" not in done.stdout + done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+        assert to == "slurm" or ("HF_TOKEN" in done.stdout and "MY_PASSWORD" in done.stdout)
+
+
+def test_paths_of_a_cluster_need_not_be_here(submit: Any) -> None:
+    done = submit("kubernetes", "model.path=/data/qwen", "--volume", "data:/data")
+    assert done.returncode == 0, done.stderr
+    assert "/data/qwen is not on this machine; it has to be there on the nodes" in done.stderr
+    (job,) = (each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Job")
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "volume-1", "persistentVolumeClaim": {"claimName": "data"}} in volumes
+    assert not any(volume.get("hostPath", {}).get("path") == "/data/qwen" for volume in volumes)
+
+
+def test_the_recipe_travels_with_a_kubernetes_job(submit: Any, tmp_path: Path) -> None:
+    content = next(yaml.safe_load_all(submit("kubernetes").stdout))
+    assert content["data"] == {"recipe.yaml": (tmp_path / "recipe.yaml").read_text()}
+
+
+def test_npus_are_scheduled_by_volcano_unless_asked_otherwise(submit: Any) -> None:
+    npu = submit("kubernetes", "--accelerator", "npu", "--nodes", "2")
+    assert [each["kind"] for each in yaml.safe_load_all(npu.stdout)] == ["ConfigMap", "Job"]
+    assert "batch.volcano.sh/v1alpha1" in npu.stdout
+    assert "on storage that all of them share" in npu.stderr
+    other = submit("kubernetes", "--accelerator", "npu", "--kind", "pytorchjob")
+    assert [each["kind"] for each in yaml.safe_load_all(other.stdout)] == ["ConfigMap", "PyTorchJob"]
+
+
+def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = submit("slurm", "--output", "jobs/train.sbatch")
+        assert (done.returncode, done.stdout) == (0, "wrote jobs/train.sbatch\n")
+    (tmp_path / "mine.sh").write_text("echo mine\n")
+    done = submit("slurm", "-o", "mine.sh")
+    assert done.returncode == 2
+    assert "was not written by this command" in done.stderr
+    assert (tmp_path / "mine.sh").read_text() == "echo mine\n"
+
+
+@pytest.mark.parametrize(
+    ("to", "words", "complaint"),
+    [
+        ("docker", ["--partition", "p"], "--partition means nothing to docker"),
+        ("slurm", ["--image", "x"], "--image means nothing to slurm"),
+        ("docker", ["--hours", "3"], "--hours means nothing to docker"),
+        ("slurm", ["--hours", "0"], "--hours 0 is no time"),
+        ("docker", ["--env", "HF_TOKEN=abc"], "files are no place for secrets"),
+        ("kubernetes", ["--volume", "data"], "--volume data is not CLAIM:PATH"),
+        ("slurm", ["--accelerator", "npu", "--devices", "17"], "no server has more than 16 NPU"),
+        ("docker", ["data.train=no.jsonl"], "no such data set path"),
+        ("slurm", ["data.train=no.jsonl"], "no such data set path"),
+        ("kubernetes", ["data.train=no.jsonl"], "no such data set path"),
+        ("docker", ["optim.epoch=2"], "unknown key 'optim.epoch'"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(submit: Any, tmp_path: Path, to: str, words: list[str], complaint: str) -> None:
+    done = submit(to, *words, "--apply", "--yes")
+    assert done.returncode == 2, done.stderr
+    assert complaint in done.stderr
+    assert "   do: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "rows.jsonl"]
+
+
+def test_no_recipe_and_no_image(ascendtune: Any, recipe: str) -> None:
+    done = ascendtune("submit", "no.yaml", "--to", "slurm")
+    assert (done.returncode, "no such recipe" in done.stderr) == (2, True)
+    done = ascendtune("submit", recipe, "--to", "docker", "--accelerator", "cpu")
+    assert (done.returncode, "--to docker needs an image" in done.stderr) == (2, True)
+
+
+def test_an_engine_that_is_missing_is_missed_before_anything_is_written(submit: Any, tmp_path: Path) -> None:
+    for to, program in (("docker", "docker"), ("slurm", "sbatch"), ("kubernetes", "kubectl")):
+        done = submit(to, "--apply", "--yes", PATH=str(tmp_path))
+        assert done.returncode == 3
+        assert f"{program} is not installed here" in done.stderr
+        assert "leave --apply out" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "rows.jsonl"]
+
+
+def test_npus_where_docker_has_none(submit: Any, tmp_path: Path) -> None:
+    if Path("/dev/davinci0").exists():
+        pytest.skip("there are NPUs here")
+    _program(tmp_path, "docker", "exit 0")
+    done = submit("docker", "--accelerator", "npu", "--apply", "--yes", PATH=_path(tmp_path))
+    assert done.returncode == 3
+    assert "no NPU is there" in done.stderr
+
+
+def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> None:
+    nodes = [{"status": {"allocatable": {"huawei.com/Ascend910": str(count)}}} for count in (0, 8, 4)]
+    (tmp_path / "nodes.json").write_text(json.dumps({"items": [*nodes, {"status": {}}]}))
+    _program(tmp_path, "kubectl", f"cat {tmp_path}/nodes.json")
+    words = ("--accelerator", "npu", "--apply", "--yes")
+    done = submit("kubernetes", *words, "--devices", "16", PATH=_path(tmp_path))
+    assert done.returncode == 3
+    assert "16 NPU on one node asked for, 8 at most are there" in done.stderr
+    assert submit("kubernetes", *words, "--devices", "8", PATH=_path(tmp_path)).returncode == 0
+
+
+def test_what_the_engine_answers_is_passed_on(submit: Any, tmp_path: Path) -> None:
+    _program(tmp_path, "sbatch", 'echo "Submitted batch job 7 from $1"')
+    done = submit("slurm", "--apply", "--yes", PATH=_path(tmp_path))
+    file = "ascendtune-two-plus-two.sbatch"
+    assert (done.returncode, done.stdout) == (0, f"wrote {file}\nSubmitted batch job 7 from {file}\n")
+    _program(tmp_path, "sbatch", "echo 'error: invalid partition' >&2; exit 1")
+    done = submit("slurm", "--apply", "--yes", PATH=_path(tmp_path))
+    assert done.returncode == 3
+    assert "sbatch refuses: error: invalid partition" in done.stderr
+
+
+def test_nothing_is_submitted_unasked(submit: Any, tmp_path: Path) -> None:
+    _program(tmp_path, "sbatch", f"touch {tmp_path}/submitted")
+    done = submit("slurm", "--apply", PATH=_path(tmp_path))
+    assert done.returncode == 2
+    assert "nothing is submitted: nobody can be asked" in done.stderr
+    assert not (tmp_path / "submitted").exists()
+
+
+def _program(place: Path, name: str, line: str) -> None:
+    """A program of that name, which a test puts first on the PATH."""
+    (place / "bin").mkdir(exist_ok=True)
+    (place / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+    (place / "bin" / name).chmod(0o755)
+
+
+def _path(place: Path) -> str:
+    return f"{place}/bin:{os.environ['PATH']}"
