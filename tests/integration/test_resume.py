@@ -270,6 +270,8 @@ def test_interrupted_twice_ends_at_once(bench: Callable[[str], Workshop]) -> Non
     assert time.monotonic() - began < 3
     assert ended.code == 130 and ended.err.rstrip().endswith("stopped at once") and "Traceback" not in ended.err
     assert run.read()["state"] == "stopped" and run.checkpoint_steps() == []
+    explained = place.run("explain", str(run))
+    assert explained.code == 0 and explained.out.startswith("nothing went wrong: stopped at once")
 
 
 def test_interrupted_before_training(bench: Callable[[str], Workshop]) -> None:
