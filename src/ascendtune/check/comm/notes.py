@@ -1,8 +1,8 @@
 """What each rank writes while it works, and the command reads: one file a rank, one line of JSON a note.
 
-Notes: {"at": place} before each piece of work, {"started": …} when the device has been told of it, {"cell": …}, {"row": …}
-and {"pair": …} for results, {"absent": ranks} or {"error": message} where the rank gave up, {"done": true} at the end.
-A rank that died has no end in its file.
+Notes: {"at": place} before each piece of work, {"started": …} when the device has been told of it, {"cell": …},
+{"row": …} and {"pair": …} for results, {"absent": ranks} or {"error": message} where the rank gave up, {"done": true}
+at the end. A rank that died has no end in its file.
 """
 
 from __future__ import annotations

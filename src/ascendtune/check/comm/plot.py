@@ -44,7 +44,7 @@ def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Pain
         speed = speeds.get((sender, receiver))
         if speed is None:
             return "-".rjust(width)
-        text = f"{speed / GIGA:.3g}" if has_room else _SHADES[min(3, int(4 * speed / fastest))]
+        text = _figure(speed / GIGA) if has_room else _SHADES[min(3, int(4 * speed / fastest))]
         return paint(text.rjust(width), _colour(speed / usual))
 
     everyone = range(ranks)
@@ -56,6 +56,10 @@ def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Pain
             legend,
         ]
     )
+
+
+def _figure(speed: float) -> str:
+    return f"{speed:.3g}" if speed >= 1 else f"{speed:.3f}"
 
 
 def _colour(share: float) -> str:

@@ -50,8 +50,8 @@ def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
     furthest_behind = min(len(each.notes) for each in silent)
     ranks = [each for each in silent if len(each.notes) == furthest_behind]
     said = ran.outcome.error.what if ran.outcome.error else ""
-    # The launcher tells which rank it saw ending first, and how. NCCL ends ranks that wait for a silent one, though: then
-    # the first to end is not the one that is behind.
+    # The launcher tells which rank it saw ending first, and how. NCCL ends ranks that wait for a silent one, though:
+    # then the first to end is not the one that is behind.
     dead = [each for each in ranks if said.startswith(f"rank {each.rank} ")]
     if dead:
         ending = said.removeprefix(f"rank {dead[0].rank} ")

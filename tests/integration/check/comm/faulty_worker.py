@@ -10,8 +10,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+
 FAULT, IS_FAULTY = os.environ["FAULT"], os.environ["RANK"] == os.environ["FAULTY_RANK"]
-_all_reduce, _gather = dist.all_reduce, dist.all_gather_single
+_all_reduce, _gather, _send = dist.all_reduce, dist.all_gather_single, dist.send
 
 
 def _adds_one_to_what_it_sends(tensor: Any, *rest: Any, **named: Any) -> object:
@@ -26,6 +28,12 @@ def _spoils_its_sum(tensor: Any, *rest: Any, **named: Any) -> None:
 
 def _sends_an_old_buffer(received: Any, sent: Any, *rest: Any, **named: Any) -> object:
     return _gather(received, sent * 0, *rest, **named)
+
+
+def _is_slow_to_the_next(tensor: Any, receiver: int) -> None:
+    if receiver == int(os.environ["RANK"]) + 1:
+        time.sleep(0.05)
+    _send(tensor, receiver)
 
 
 def _hangs(*rest: Any, **named: Any) -> None:
@@ -48,12 +56,16 @@ if IS_FAULTY:
             dist.all_reduce = _spoils_its_sum
         case "sends an old buffer":
             dist.all_gather_single = _sends_an_old_buffer
+        case "is slow to the next":
+            dist.send = _is_slow_to_the_next
         case "hangs":
             dist.all_gather_single = _hangs
         case "dies":
             dist.all_gather_single = _dies
         case "raises":
             dist.all_gather_single = _raises
+        case "has little memory":
+            CpuDevice.memory_free_bytes = lambda self: 256 << 10  # type: ignore[method-assign]
         case "never starts":
             time.sleep(600)
 

@@ -119,30 +119,34 @@ def test_a_rank_that_is_missing_is_named_and_its_log(run: Run, tmp_path: Path, f
 
 def test_the_table(run: Run, tmp_path: Path) -> None:
     asked = ("--collective", "all_gather", "--min-bytes", "4", "--max-bytes", "64K", "--iterations", "3")
-    done = run("bench", *asked, "--expect", "1000", "--plot", "--png", "a.png")
+    expected = ("--expect", "1000", "--plot", "--png", "a.png")
+    done = run("bench", *asked, *expected, fault=("has little memory", 1))
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["size", "(B)", "count", "type", "time", "(us)", "algbw", "busbw", "#wrong"]
     table = [line.split() for line in lines[1 : lines.index("")]]
     # Four bytes have no two parts of one element each.
-    assert [int(row[0]) for row in table] == [2**power for power in range(3, 17)]
-    assert [int(row[1]) for row in table] == [2**power for power in range(14)]
+    assert [int(row[0]) for row in table] == [2**power for power in range(3, 16)]
+    assert [int(row[1]) for row in table] == [2**power for power in range(13)]
     assert all(row[2] == "float32" and row[6] == "0" for row in table)
     seconds, algbw, busbw = (float(table[-1][column]) for column in (3, 4, 5))
-    assert algbw == pytest.approx(65536 / seconds / 1e3, abs=0.006) and busbw == pytest.approx(algbw / 2, abs=0.006)
-    assert "of what is expected" in done.stdout and "every element is right at 14 sizes" in done.stdout
+    assert algbw == pytest.approx(32768 / seconds / 1e3, abs=0.006) and busbw == pytest.approx(algbw / 2, abs=0.006)
+    assert "of what is expected" in done.stdout and "every element is right at 13 sizes" in done.stdout
+    assert "the largest size was 32.0 KiB: the buffers of all ranks may take half of the free memory" in done.stderr
     assert (tmp_path / "a.png").is_file() and "█" in done.stdout
 
 
-def test_links(run: Run) -> None:
-    done = run("bench", "--pairs", "--devices", "3", "--max-bytes", "1K", "--iterations", "2", "--json")
+def test_the_slow_link_is_named(run: Run) -> None:
+    asked = ("--pairs", "--devices", "3", "--max-bytes", "1K", "--iterations", "2", "--json")
+    done = run("bench", *asked, fault=("is slow to the next", 1))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [(link["sender"], link["receiver"]) for link in told["links"]] == [
         (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1),
     ]  # fmt: skip
     assert all(link["bytes"] == 1024 and link["bytes_per_second"] > 0 for link in told["links"])
-    assert "slowest link: rank" in _findings(done)["links"]["measured"]
+    found = _findings(done)["links"]
+    assert found["status"] == "warning" and found["measured"].startswith("slowest link: rank 1 to rank 2, ")
 
 
 @pytest.mark.parametrize(
