@@ -23,7 +23,7 @@ def reap(
     ascendtune jobs reap --json
 
     Shown are processes of jobs that are over, and processes on a device whose parent is gone, whoever started them.
-    --yes ends those of jobs that `jobs list --all` knows; others' processes are never ended. Exit code 1: some are left.
+    --yes ends those of jobs that `jobs list --all` knows; other users' are never ended. Exit code 1: some are left.
     """
     from ascendtune.job.reap import end, left_behind
     from ascendtune.machine.snapshot import take_snapshot

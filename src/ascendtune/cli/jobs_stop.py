@@ -20,7 +20,7 @@ def stop(
     # A large checkpoint takes minutes on a file server.
     grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long a checkpoint may take.")] = 300,
 ) -> int:
-    """End a job: after a checkpoint (SIGINT), else firmly (SIGTERM), else at once (SIGKILL).
+    """End a job: SIGINT, for a checkpoint; then SIGTERM, then SIGKILL, each only when it is needed.
 
     \b
     ascendtune jobs stop alpaca
@@ -40,7 +40,8 @@ def stop(
     require_ours(found)
     processes = processes_of(found)
     if not processes and state_of(found) != "running":
-        print(f"{found.id} runs no more: {state_in_words(found)}, {moment(found.ended)}")
+        since = f" since {moment(found.ended)}" if found.ended else ""
+        print(f"{found.id} runs no more: {state_in_words(found)}{since}")
         return 0
     print(f"{found.id}: {state_in_words(found)}, {count_of(len(processes), 'process', 'processes')}, {found.run_dir}")
     print(processes_in_lines(processes), flush=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def launch(
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="A program and its arguments.", show_default=False)
+        list[str], typer.Argument(metavar="COMMAND", help="A program and its arguments.", show_default=False)
     ],
     devices: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 1).")

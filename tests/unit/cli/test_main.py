@@ -20,7 +20,10 @@ HEAVY = ("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml"
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["train"], ["runs"], ["init"], ["devices"], ["recipe", "check"], ["comm", "test"], ["comm", "bench"]],
+    [
+        *([], ["train"], ["submit"], ["launch"], ["runs"], ["init"], ["devices"], ["recipe", "check"]),
+        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "reap"]),
+    ],
     ids=" ".join,
 )
 def test_help_is_light_and_as_recorded(ascendtune: Any, words: list[str]) -> None:

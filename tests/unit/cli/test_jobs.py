@@ -1,0 +1,146 @@
+"""`ascendtune jobs`: what is printed of records, logs and processes. How processes end is tested with real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.cli.main import main
+from ascendtune.core import procfs
+from ascendtune.core.rundir import RunDir
+from ascendtune.job import registry
+from ascendtune.job.registry import Job
+from ascendtune.job.spec import JobSpec
+
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "ascendtune" / "jobs"
+
+
+@pytest.fixture
+def called(capsys: pytest.CaptureFixture[str]) -> Called:
+    """Exit code, stdout and stderr of `ascendtune jobs …`."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["jobs", *words])
+        said = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code, said.out, said.err
+
+    return call
+
+
+def _job(tmp_path: Path, name: str, **changes: Any) -> Job:
+    """A job that says it is this process, with a run of three steps in which rank 1 failed."""
+    run = RunDir(tmp_path / name)
+    if not run.run_json.exists():
+        run.create("", {}, {})
+    spec = JobSpec(("train.py",), run.path, nproc=2, kind="npu", device_ids=("0", "3"))
+    job = replace(registry.register(spec, ["torchrun", "train.py"], watched=True), **changes)
+    registry._path(job.id).write_text(json.dumps(job.as_json()))
+    return job
+
+
+def test_without_jobs_a_sentence(called: Called) -> None:
+    assert called("list") == (0, "no job runs\n", "")
+    assert called("list", "--json") == (0, "[]\n", "")
+
+
+def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Path) -> None:
+    running, elsewhere, lost = (
+        _job(tmp_path, "a"),
+        _job(tmp_path, "b", host="far", hosts=("far", "near")),
+        _job(tmp_path, "c", start_ticks=1),
+    )
+    registry.close(_job(tmp_path, "d"), 1)
+    RunDir(tmp_path / "a").metrics.write_text('{"step": 1234}\n')
+    lines = called("list")[1].splitlines()
+    assert lines[0].split() == ["job", "state", "devices", "hosts", "started", "time", "step"]
+    assert len(lines) == 3
+    assert lines[1].split()[:4] == [running.id, "running", "npu", "0,3"] and lines[1].split()[-1] == "1,234"
+    assert lines[2].split()[:5] == [elsewhere.id, "unknown", "npu", "0,3", "far,near"]
+    lines = called("list", "--all")[1].splitlines()
+    assert lines[3].split()[:2] == [lost.id, "lost"] and "ended (1)" in lines[4]
+    told = json.loads(called("list", "--all", "--json")[1])
+    assert [each["state"] for each in told] == ["running", "unknown", "lost", "ended"]
+    assert told[0]["pid"] == os.getpid() and told[3]["exit_code"] == 1
+
+
+def test_show_tells_why_a_job_ended(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "a")
+    run = RunDir(job.run_dir)
+    run.begin_attempt({})
+    run.metrics.write_text('{"step": 7, "loss": 0.5}\n')
+    (run.logs / "rank_1.log").write_text("x" * 2048)
+    run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "lower it", "exit_code": 1, "rank": 1})
+    registry.close(job, 1)
+    code, out, _ = called("show", job.id)
+    assert code == 0 and out.startswith(f"{job.id}: ended (1), ")
+    for words in ("npu 0,3", "run failed, step 7, loss 0.5000", "the loss is not a number", "lower it", "2.0 KiB"):
+        assert words in out, words
+    run.begin_attempt({})
+    run.end_attempt("failed", {"what": "another trouble", "remedy": "", "exit_code": 1, "rank": 0})
+    assert "trouble" not in called("show", job.id)[1], "what a later job in the same directory died of"
+
+
+def test_show_lists_the_processes_with_their_ranks(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "a", kind="cpu")
+    env = {"ASCENDTUNE_JOB": job.id, "RANK": "1"}
+    with subprocess.Popen(["sleep", "60"], env=env, start_new_session=True) as worker:
+        told = json.loads(called("show", job.id, "--json")[1])
+        worker.kill()
+    (found,) = [each for each in told["processes"] if each["pid"] == worker.pid]
+    assert (found["rank"], found["command"], found["devices"]) == (1, "sleep 60", {})
+    assert found["memory_used_bytes"] > 0 and os.getpid() in {each["pid"] for each in told["processes"]}
+
+
+def test_logs_have_the_rank_in_front_once(called: Called, tmp_path: Path) -> None:
+    (tmp_path / "a" / "log").mkdir(parents=True)
+    (tmp_path / "a" / "log" / "rank_1.log").write_text("of an earlier attempt\n")
+    job = _job(tmp_path, "a")
+    with (job.logs / "rank_1.log").open("a") as file:
+        file.write("[rank 1] warning: said by a worker of ours\nprinted\n")
+    code, out, err = called("logs", job.id)
+    assert (code, out) == (0, "[rank 1] warning: said by a worker of ours\n[rank 1] printed\n")
+    assert err.startswith(f"rank 0 speaks in the terminal where {job.id} was started")
+    assert called("logs", job.id, "--rank", "1", "--lines", "1") == (0, "[rank 1] printed\n", "")
+    (job.logs / "job.log").write_text("step 1\n")
+    assert called("logs", job.id, "--lines", "1") == (0, "step 1\n[rank 1] printed\n", "")
+
+
+def test_stop_asks_first_and_ends_nothing_without_an_answer(called: Called, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as innocent:
+        stat = procfs.stat_of(innocent.pid)
+        assert stat is not None
+        job = _job(tmp_path, "a", pid=stat.pid, start_ticks=stat.start_ticks, kind="cpu")
+        code, out, err = called("stop", job.id)
+        assert code == 1 and f"{job.id}: running, 1 process, " in out and "sleep 60" in out
+        assert err == "nothing is done: add --yes\n" and innocent.poll() is None
+        innocent.kill()
+    innocent.wait()
+    code, out, _ = called("stop", job.id)
+    assert (code, out) == (0, f"{job.id} runs no more: lost\n")
+
+
+def test_an_unknown_job_is_an_error_with_a_remedy(called: Called) -> None:
+    for words in (["show", "x"], ["logs", "x"], ["stop", "x"]):
+        code, _, err = called(*words)
+        assert code == 2 and err == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n"
+
+
+def test_a_shell_completes_ids(ascendtune: Any, tmp_path: Path) -> None:
+    job = _job(tmp_path, "alpaca")
+    env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "ascendtune jobs stop al", "COMP_CWORD": "3"}
+    assert ascendtune(**env).stdout.split() == [job.id]
