@@ -44,6 +44,9 @@ class Step:
 class Measured:
     """One command, run to its end."""
 
+    began: float
+    """Seconds since the epoch."""
+
     exit_code: int
     seconds: float
     cpu_seconds: float
@@ -86,6 +89,7 @@ def run(
     steps = [Step(**json.loads(line)) for line in notes.read_text().splitlines()] if notes.exists() else []
     data = notes.with_name(notes.name + ".data")
     return Measured(
+        began=float(environment["BENCHMARK_BEGAN"]),
         exit_code=child.returncode,
         seconds=time.perf_counter() - begun,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
