@@ -3,6 +3,10 @@
 NCCL's and HCCL's process groups keep one, and write it down when something is written to a named pipe. The environment
 variables TORCH_NCCL_DEBUG_INFO_PIPE_FILE and …_TEMP_FILE (or TORCH_HCCL_…) say where; the rank and ".pipe" are appended
 to the first, the rank to the second. `torchfrtrace` reads it. Gloo's can be read from within its process only.
+
+HCCL's is asked where the user has switched it on: TORCH_HCCL_TRACE_BUFFER_SIZE=2000, TORCH_HCCL_ENABLE_MONITORING=1,
+TORCH_HCCL_DUMP_ON_TIMEOUT=1 and the two names. The thread that listens also ends a process whose watchdog it takes for
+stuck, which torch_npu leaves switched off.
 """
 
 from __future__ import annotations
@@ -36,13 +40,11 @@ class Recording:
 
 
 def for_nccl(run_dir: Path) -> dict[str, str]:
-    """Environment variables that make NCCL's process group keep a recorder, and write it where `ask` looks.
-
-    Not so for HCCL, where it costs: torch_npu then imports torch's compiler, in every rank, before anything else.
-    """
+    """Environment variables that make NCCL's process group keep a recorder, and write it where `ask` looks."""
     return {
-        # What torch has as its default since 2.7.
+        # Both are torch's own defaults by now. Without the second the pipe is looked at every ten minutes only.
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(RunDir(run_dir).logs.resolve() / "flight_recorder_rank_"),
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(_pipes(run_dir)),
     }
@@ -92,7 +94,10 @@ def fetch(recordings: Sequence[Recording], directory: Path) -> None:
             with suppress(OSError):
                 # Written in one go; a moment later it is whole.
                 time.sleep(_LOOK_EVERY_SECONDS)
-                shutil.copy(each.file, directory)
+                # HCCL's is two: beside it lie the Python stacks from which collectives were started.
+                for file in (each.file, each.file.with_name(f"{each.file.name}_py_traceback")):
+                    if file.exists():
+                        shutil.copy(file, directory)
 
 
 def _written_ns(path: Path) -> int:
