@@ -73,6 +73,8 @@ def train(
     chosen, notes = where.devices(devices, device_ids)
     for message in (*loaded.notes, *loaded.without_effect(origins), *notes):
         warn(message)
+    if loaded.on_hang == "restart" and not max_restarts:
+        warn("on_hang: restart will end a run that hangs: give --max-restarts N to let it start again")
 
     def job(run: Path) -> JobSpec:
         argv = (sys.executable, "-m", "ascendtune.train.worker", str(run))

@@ -62,7 +62,7 @@ class Recipe(Section):
     on_nan: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not a number: stop before the step, or skip the step and count."""
     on_hang: Literal["warn", "restart", "stop"] = "warn"
-    """No rank gives a sign of life any more: warn, or end the run, or go on from its newest checkpoint; with stacks."""
+    """No rank gives a sign of life any more: warn, end the run, or start again as often as `--max-restarts` allows."""
     checkpoint: CheckpointSection = CheckpointSection()
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()
