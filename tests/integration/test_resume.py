@@ -410,8 +410,8 @@ def test_a_recipe_that_changed_is_refused_unless_allowed(interrupted: RunDir) ->
     run, message = _prepare("optim.learning_rate=1e-2", allow_change=["optim.learning_rate"])
     assert run.path == interrupted.path and "from step 20" in message
     assert Recipe.load(run.recipe).optim.learning_rate == 0.01
-    # What is saved, and how often, may change as one likes.
-    assert _prepare("optim.learning_rate=1e-2", "checkpoint.every_steps=7", "track.tensorboard=true")
+    # What is saved, and how often, and what happens when it hangs, may change as one likes.
+    assert _prepare("optim.learning_rate=1e-2", "checkpoint.every_steps=7", "track.tensorboard=true", "on_hang=stop")
 
 
 def test_data_that_changed_is_refused_unless_allowed(

@@ -46,7 +46,7 @@ class Hang:
     """No rank of this machine gave a sign of life for longer than its phase allows."""
 
     beats: tuple[Beat, ...]
-    """Of all ranks, also on other machines."""
+    """Of these ranks."""
     silent_seconds: float
     """Since the last sign of life of any rank on this machine."""
     pace_seconds: float | None
@@ -66,7 +66,7 @@ class Judge:
         self._seen = (0, 0.0)
         self._step_seconds = deque[float](maxlen=_STEPS_KEPT)
 
-    def look(self, here: Sequence[Beat], now: float, elsewhere: Sequence[Beat] = ()) -> Hang | None:
+    def look(self, here: Sequence[Beat], now: float) -> Hang | None:
         """The hang that the beats show, if any.
 
         One rank that is allowed to be silent (it writes a checkpoint) excuses all that wait for it.
@@ -74,7 +74,6 @@ class Judge:
         Args:
             here: of the processes that live on this machine.
             now: the time by the clock of their `monotonic`.
-            elsewhere: of other machines; they are only listed.
         """
         if not here:
             return None
@@ -83,7 +82,7 @@ class Judge:
         if any(now - beat.monotonic <= self._limits.of(beat.phase, pace) for beat in here):
             return None
         silent = now - max(beat.monotonic for beat in here)
-        return Hang(tuple(sorted((*here, *elsewhere), key=lambda beat: beat.rank)), silent, pace)
+        return Hang(tuple(here), silent, pace)
 
     def _learn(self, here: Sequence[Beat], now: float) -> None:
         attempt, step = here[0].attempt, min(beat.step for beat in here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +35,14 @@ class Beat:
         return stat if stat and stat.start_ticks == self.start_ticks else None
 
 
-def newest_beats(run_dir: Path) -> list[Beat]:
-    """The beats of the newest attempt, by rank; of all hosts. A program that keeps none has none."""
-    paths = RunDir(run_dir).heartbeats.glob("rank_*.json")
+def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat]:
+    """The beats of the newest attempt, by rank; of all hosts. A program that keeps none has none.
+
+    Args:
+        among: only these ranks are looked at; by default all.
+    """
+    place = RunDir(run_dir).heartbeats
+    paths = place.glob("rank_*.json") if among is None else (place / f"rank_{rank}.json" for rank in among)
     beats = [beat for path in paths if (beat := _read(path, path.stem[5:])) is not None]
     newest = max((beat.attempt for beat in beats), default=0)
     return sorted((beat for beat in beats if beat.attempt == newest), key=lambda beat: beat.rank)

@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
         else:
             answer = RunDir(run_dir).stacks(beat.rank)
             asked[beat.rank] = answer, _size(answer)
-            os.kill(beat.pid, STACKS_SIGNAL)
+            with suppress(ProcessLookupError):
+                os.kill(beat.pid, STACKS_SIGNAL)
     return texts | _answers(asked)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -17,13 +18,16 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_duration
 from ascendtune.job import flight_recorder
 from ascendtune.job.hang import Hang, Judge, Limits
-from ascendtune.job.heartbeat import newest_beats
+from ascendtune.job.heartbeat import Beat, newest_beats
 from ascendtune.job.spec import OnHang
 from ascendtune.job.stacks import collect
 from ascendtune.job.verdict import Verdict, ranks
 
 LOOK_EVERY_SECONDS = 2.0
 _DEFAULT = Limits()
+# Whoever has not looked for so long was stopped or suspended, and the workers probably with it.
+_ASLEEP_SECONDS = 30.0
+_LIST_EVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -54,31 +58,40 @@ class Watcher:
         *,
         limits: Limits = _DEFAULT,
         look_every_seconds: float = LOOK_EVERY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch `run_dir`; without `ways` a hang is only told."""
         self._run = RunDir(run_dir)
+        self._on_hang = on_hang
         self._ways = ways if on_hang != "warn" else None
+        self._limits = limits
         self._judge = Judge(limits)
         self._look_every = look_every_seconds
-        self._next_look = 0.0
+        self._clock = clock
+        self._looked = -math.inf
+        self._awake_since = -math.inf
+        self._ranks_here: list[int] = []
+        self._list_at = -math.inf
         self._told_since: float | None = None
         self._ending: list[tuple[float, Callable[[], None]]] = []
         self._odd: tuple[int, ...] = ()
-        self.error: FoundWrong | None = None
-        """Why the watcher has begun to end the workers."""
+        self._error: FoundWrong | None = None
 
     def look(self) -> None:
-        now = time.monotonic()
-        if self.error:
+        now = self._clock()
+        if self._error:
             while self._ending and self._ending[0][0] <= now:
                 self._ending.pop(0)[1]()
             return
-        if now < self._next_look:
+        if now - self._looked < self._look_every:
             return
-        self._next_look = now + self._look_every
-        beats = newest_beats(self._run.path)
-        here = [beat for beat in beats if beat.process()]
-        hang = self._judge.look(here, now, [beat for beat in beats if beat.host != here[0].host] if here else ())
+        if now - self._looked > _ASLEEP_SECONDS:
+            self._awake_since = now
+        self._looked = now
+        here = self._beats_here(now)
+        hang = self._judge.look(here, now)
+        if hang and now - self._awake_since < self._limits.least_seconds:
+            return
         if hang and self._told_since is None:
             self._told_since = now - hang.silent_seconds
             self._act(hang, now)
@@ -89,12 +102,12 @@ class Watcher:
     def close(self) -> None:
         """To be called when the workers are gone: puts the hang, if there was one, into run.json."""
         flight_recorder.clear_away(self._run.path)
-        if self.error is None:
+        if self._error is None:
             return
         cause: dict[str, Any] = {
-            "what": self.error.what,
-            "remedy": self.error.remedy,
-            "exit_code": self.error.exit_code,
+            "what": self._error.what,
+            "remedy": self._error.remedy,
+            "exit_code": self._error.exit_code,
             "rank": None,
             "kind": "hang",
             "odd_ranks": list(self._odd),
@@ -102,16 +115,26 @@ class Watcher:
         with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):
             self._run.end_attempt("failed", cause)
 
+    def _beats_here(self, now: float) -> list[Beat]:
+        """Of the processes on this machine. Those of others, maybe hundreds on a shared disk, are seldom looked at."""
+        beats = newest_beats(self._run.path, self._ranks_here if now < self._list_at else None)
+        here = [beat for beat in beats if beat.process()]
+        if now >= self._list_at or not here:
+            self._ranks_here = [beat.rank for beat in here]
+            self._list_at = now + (_LIST_EVERY_SECONDS if here else 0)
+        return here
+
     def _act(self, hang: Hang, now: float) -> None:
-        verdict = self._look_closely(hang)
+        verdict = self._look_closely()
         said = f"the run hangs: no sign of life for {format_duration(hang.silent_seconds)}{_pace(hang)}"
         warn("\n  ".join([said, *verdict.lines()]))
         if self._ways is None:
             return
+        say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")
         self._odd = verdict.odd
         blamed = f"{ranks(verdict.odd)} stood out" if verdict.odd else "no rank stood out"
-        self.error = FoundWrong(
-            f"the run hung in step {hang.step}: {blamed}",
+        self._error = FoundWrong(
+            f"the run hung in step {hang.step}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
             remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "
             "newest checkpoint",
             where=self._run.path,
@@ -123,13 +146,14 @@ class Watcher:
             (now + 2 * patience, kill),
         ]
 
-    def _look_closely(self, hang: Hang) -> Verdict:
+    def _look_closely(self) -> Verdict:
+        beats = tuple(newest_beats(self._run.path))
         try:
-            directory, stacks = collect(self._run.path, hang.beats)
-        except AscendtuneError as error:
-            warn(str(error))
-            return Verdict(hang.beats, (), None)
-        return Verdict(hang.beats, tuple(stacks), directory)
+            directory, stacks = collect(self._run.path, beats)
+        except (AscendtuneError, OSError) as error:
+            warn(f"the stacks could not be taken: {error}")
+            return Verdict(beats, (), None)
+        return Verdict(beats, tuple(stacks), directory)
 
 
 def _pace(hang: Hang) -> str:

@@ -33,7 +33,17 @@ _FIXED = (
     "optim.optimizer",
 )
 # Keys that may always differ: they change where things go and how fast, not what is learnt.
-_FREE_TO_CHANGE = ("name", "run_dir", "checkpoint.", "track.", "data.processes", "memory.", "parallel.", "batch.")
+_FREE_TO_CHANGE = (
+    "name",
+    "run_dir",
+    "checkpoint.",
+    "track.",
+    "data.processes",
+    "memory.",
+    "parallel.",
+    "batch.",
+    "on_hang",
+)
 
 
 def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:

@@ -119,15 +119,6 @@ def test_steps_faster_than_the_looks_have_a_pace_too() -> None:
     assert hang is not None and hang.pace_seconds == pytest.approx(0.02)
 
 
-def test_ranks_of_other_machines_are_listed_but_their_clocks_are_not_read() -> None:
-    judge = Judge(LIMITS)
-    now = trained(judge)
-    far = replace(beat(2, "data", 20, at=5.0), host="there")
-    hang = judge.look([beat(0, "backward", 20, now), beat(1, "backward", 20, now)], now + 121, [far])
-    assert hang is not None and [each.rank for each in hang.beats] == [0, 1, 2]
-    assert odd_ranks(hang.beats) == (2,)
-
-
 @pytest.mark.parametrize(
     ("places", "odd"),
     [
