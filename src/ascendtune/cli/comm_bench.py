@@ -38,6 +38,13 @@ def bench(
             metavar="GB/s|peak", help="Hold the best bandwidth against a figure, or the published one of the links."
         ),
     ] = None,
+    profile_step: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RECIPE|RUN",
+            help="Train a few steps of this instead, and say where their time goes; nothing is saved.",
+        ),
+    ] = None,
     plot: Annotated[bool, typer.Option("--plot", help="Also print busbw over size as bars.")] = False,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it.")] = None,
     timeout: Annotated[
@@ -49,16 +56,18 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Measure a collective over sizes, as nccl-tests does; with --pairs every link.
+    """Measure a collective over sizes, as nccl-tests does; or every link, or a training step.
 
     \b
     ascendtune comm bench
-    ascendtune comm bench --collective all_gather --dtype bfloat16 --max-bytes 256M
+    ascendtune comm bench --collective all_gather
     ascendtune comm bench --pairs --png links.png
     ascendtune comm bench --min-bytes 64M --expect 150
+    ascendtune comm bench --profile-step recipe.yaml
 
     Sizes and busbw are nccl-tests'; GB are 10^9 bytes. The time is the slowest rank's median. all_reduce and broadcast
     work in place, as in torch; the others do not. #wrong counts elements, compared before the clock starts.
+    --profile-step trains a few steps as they are and a few in which nothing overlaps; nothing is saved.
     """
     from ascendtune.check.comm.collective import COLLECTIVES
     from ascendtune.check.comm.dtype import LARGEST_EXACT
@@ -66,11 +75,19 @@ def bench(
     from ascendtune.check.comm.sweep import bytes_of
     from ascendtune.cli.comm_ranks import choose_ranks, known, run
     from ascendtune.cli.comm_report import Report
+    from ascendtune.cli.comm_step import measure_step
     from ascendtune.core import log
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_writable
 
     log.set_up()
+    if profile_step is not None:
+        if pairs or collective or dtype or min_bytes or max_bytes or expect or plot or png:
+            raise InputError(
+                "--profile-step measures training: the options of collectives and links have no meaning for it",
+                remedy="keep --devices, --device-ids, --timeout, --directory and --json only",
+            )
+        return measure_step(profile_step, choose_ranks(devices, device_ids), directory, timeout, as_json=as_json)
     if pairs and (collective or dtype or min_bytes or plot):
         raise InputError(
             "--pairs sends bytes, of one size: --collective, --dtype, --min-bytes and --plot have no meaning for it",

@@ -32,7 +32,7 @@ def test(
 
     \b
     ascendtune comm test
-    ascendtune comm test --devices 8 --collective all_reduce --dtype bfloat16
+    ascendtune comm test --collective all_reduce --devices 8
 
     One rank a device, joined by HCCL, NCCL or gloo. A rank that is wrong or does not come is named. Dtypes that the
     backend does not take are listed with its reason. Exit code 1: something is wrong.

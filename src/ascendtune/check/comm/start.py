@@ -19,6 +19,7 @@ from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import Kind
 
 WORKER = (sys.executable, "-m", "ascendtune.check.comm.worker")
+STEP_WORKER = (sys.executable, "-m", "ascendtune.check.comm.step_worker")
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
     """Let the worker do `work` on every rank, to the end.
 
     Args:
-        work: the worker's task, see `worker.py`.
+        work: the worker's task, see `worker.py`; one with a "run" is for `step_worker.py`.
         directory: for notes and logs; every rank must see it.
 
     Raises:
@@ -78,7 +79,8 @@ def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
         shutil.rmtree(directory / "log", ignore_errors=True)
         for rank in range(ranks.count):
             notes_path(directory, rank).unlink(missing_ok=True)
-    argv = (*WORKER, ranks.kind, str(directory.resolve()), json.dumps(work))
+    worker = STEP_WORKER if "run" in work else WORKER
+    argv = (*worker, ranks.kind, str(directory.resolve()), json.dumps(work))
     # torch's own account of a rank that waits in vain adds nothing to ours.
     quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
     spec = JobSpec(argv, directory, nproc=ranks.count, kind=ranks.kind, device_ids=ranks.ids, variables=quiet)

@@ -10,5 +10,7 @@ from ascendtune.check.comm import start
 from ascendtune.cli.main import main
 
 os.environ["FAULT"], os.environ["FAULTY_RANK"] = sys.argv[1:3]
-start.WORKER = (sys.executable, str(Path(__file__).with_name("faulty_worker.py")), *start.WORKER[3:])
+faulty_worker = str(Path(__file__).with_name("faulty_worker.py"))
+start.WORKER = (sys.executable, faulty_worker, "ascendtune.check.comm.worker")
+start.STEP_WORKER = (sys.executable, faulty_worker, "ascendtune.check.comm.step_worker")
 main(sys.argv[3:])

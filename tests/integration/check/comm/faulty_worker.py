@@ -1,4 +1,7 @@
-"""The product's worker, on a rank where something really goes wrong: FAULT says what, FAULTY_RANK where."""
+"""The product's worker, on a rank where something really goes wrong: FAULT says what, FAULTY_RANK where.
+
+`faulty_worker.py MODULE ARGUMENT…`, with the worker's module and what it is given.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 
 FAULT, IS_FAULTY = os.environ["FAULT"], os.environ["RANK"] == os.environ["FAULTY_RANK"]
 _all_reduce, _gather, _send = dist.all_reduce, dist.all_gather_single, dist.send
+_backward = torch.Tensor.backward
 
 
 def _adds_one_to_what_it_sends(tensor: Any, *rest: Any, **named: Any) -> object:
@@ -34,6 +40,11 @@ def _is_slow_to_the_next(tensor: Any, receiver: int) -> None:
     if receiver == int(os.environ["RANK"]) + 1:
         time.sleep(0.05)
     _send(tensor, receiver)
+
+
+def _computes_slowly(*rest: Any, **named: Any) -> None:
+    time.sleep(0.15)
+    _backward(*rest, **named)
 
 
 def _hangs(*rest: Any, **named: Any) -> None:
@@ -58,6 +69,8 @@ if IS_FAULTY:
             dist.all_gather_single = _sends_an_old_buffer
         case "is slow to the next":
             dist.send = _is_slow_to_the_next
+        case "computes slowly":
+            torch.Tensor.backward = _computes_slowly  # type: ignore[method-assign]
         case "hangs":
             dist.all_gather_single = _hangs
         case "dies":
@@ -69,7 +82,8 @@ if IS_FAULTY:
         case "never starts":
             time.sleep(600)
 
-from ascendtune.check.comm import worker  # noqa: E402  # it takes the functions as they are now
+# It takes the functions as they are now.
+worker: Any = import_module(sys.argv[1])
 
 if FAULT == "comes late" and IS_FAULTY:
     _begin = worker.World.begin
@@ -79,6 +93,6 @@ if FAULT == "comes late" and IS_FAULTY:
             time.sleep(600)
         _begin(world, place)
 
-    worker.World.begin = _late  # type: ignore[method-assign]
+    worker.World.begin = _late
 
-os._exit(worker.main(*sys.argv[1:]))
+os._exit(worker.main(*sys.argv[2:]))

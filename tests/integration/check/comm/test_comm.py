@@ -159,6 +159,8 @@ def test_the_slow_link_is_named(run: Run) -> None:
         (("bench", "--max-bytes", "many"), 2, "--max-bytes many is not a size"),
         (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
         (("bench", "--pairs", "--dtype", "int8"), 2, "have no meaning"),
+        (("bench", "--profile-step", "recipe.yaml", "--pairs"), 2, "have no meaning"),
+        (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
         (("bench", "--png", "pictures/a.png"), 2, "there is no directory pictures"),
         (("bench", "--png", "/dev/null/a.png"), 2, "there is no directory /dev/null"),
     ],

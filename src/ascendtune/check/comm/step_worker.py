@@ -1,0 +1,159 @@
+"""One rank of a training whose steps are taken apart: `step_worker KIND DIRECTORY WORK`, started by torchrun.
+
+WORK is JSON: {"run": a prepared run directory, "timeout_seconds": …}. The training is `ascendtune.train.worker`'s own;
+what it does with torch.distributed goes through here. Steps are first timed as they are. Then a collective begins only
+when the device has done what was before it and all ranks have come: the time in which a rank waits for the others is
+waiting, that from then on communication, and what is left of a step is compute. The process ends before anything is
+saved.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ascendtune.check.comm.notes import NoteWriter
+from ascendtune.check.comm.world import World
+from ascendtune.machine.device import open_device
+from ascendtune.machine.visible import Kind
+
+WARM_UP, PLAIN, APART = 2, 5, 5
+"""Steps of each sort, one after the other."""
+_MEETINGS = 20
+_COLLECTIVES = (
+    *("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all_single", "all_to_all"),
+    *("all_gather_into_tensor", "reduce_scatter_tensor", "all_gather_single", "reduce_scatter_single"),
+)
+
+
+class Ledger:
+    """Where the time of this rank's steps goes."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._steps = 0
+        self._waiting = self._communication = self._meetings = 0.0
+        self._meeting_seconds = 0.0
+        self._inside = False
+        self._step_began = time.perf_counter()
+
+    def watch(self) -> None:
+        """Put ourselves before torch.distributed, DDP's own reduction, and after every step of the optimiser."""
+        for name in _COLLECTIVES:
+            if hasattr(dist, name):
+                setattr(dist, name, self._timed(getattr(dist, name)))
+        make = DistributedDataParallel.__init__
+
+        @functools.wraps(make)
+        def init(module: DistributedDataParallel, *arguments: Any, **named: Any) -> None:
+            make(module, *arguments, **named)
+            # torch looks at a hook's annotations, and wants them to be objects.
+            module.register_comm_hook(None, lambda state, bucket: _averaged(bucket))
+
+        setattr(DistributedDataParallel, "__init__", init)  # noqa: B010  # a method cannot be assigned, says mypy
+        register_optimizer_step_post_hook(lambda *_: self._end_of_step())
+
+    @property
+    def _takes_apart(self) -> bool:
+        return self._steps >= WARM_UP + PLAIN
+
+    def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(collective)
+        def call(*arguments: Any, **named: Any) -> Any:
+            # One is made of another in places.
+            if not self._takes_apart or self._inside:
+                return collective(*arguments, **named)
+            self._inside = True
+            try:
+                arrived = self._now()
+                self.world.exchange("")
+                began = time.perf_counter()
+                work = collective(*arguments, **named)
+                if work is not None:
+                    work.wait()
+                met = min(self._meeting_seconds, began - arrived)
+                self._meetings += met
+                self._waiting += began - arrived - met
+                self._communication += self._now() - began
+            finally:
+                self._inside = False
+            return work
+
+        return call
+
+    def _end_of_step(self) -> None:
+        now, sort = self._now(), "apart" if self._takes_apart else "plain"
+        self._steps += 1
+        if self._steps > WARM_UP:
+            whole = now - self._step_began - self._meetings
+            parts = {"waiting": self._waiting, "communication": self._communication}
+            self.world.notes.write({sort: {"all": whole, **parts}})
+        if self._steps == WARM_UP + PLAIN + APART:
+            self.world.begin("the end")
+            self.world.notes.write({"done": True})
+            os._exit(0)
+        if self._steps == WARM_UP + PLAIN:
+            self._meeting_seconds = self._time_of_a_meeting()
+        self._waiting = self._communication = self._meetings = 0.0
+        self.world.begin(f"step {self._steps + 1}")
+        self._step_began = self._now()
+
+    def _time_of_a_meeting(self) -> float:
+        """What it takes to find that all are there: nobody waits for anybody then, so it is taken off."""
+        seconds = []
+        for _ in range(_MEETINGS):
+            began = time.perf_counter()
+            self.world.exchange("")
+            seconds.append(time.perf_counter() - began)
+        return median(seconds)
+
+    def _now(self) -> float:
+        self.world.device.synchronize()
+        return time.perf_counter()
+
+
+def _averaged(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """What DDP does with a bucket of gradients, by way of torch.distributed's Python."""
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    work = dist.all_reduce(gradients, async_op=True)
+    assert work is not None
+    done: torch.futures.Future[list[torch.Tensor]] = work.get_future()
+    return done.then(lambda finished: finished.value()[0])
+
+
+def main(kind: str, directory: str, work: str) -> None:
+    """Train under watch. How it ends is in the notes and in the run's own record."""
+    rank, task = int(os.environ["RANK"]), json.loads(work)
+    limit = timedelta(seconds=task["timeout_seconds"])
+    device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]) if kind != "cpu" else 0)
+    found, _, size = next(rendezvous("env://", timeout=limit))
+    store = dist.PrefixStore("ascendtune-step", found)
+    world = World(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
+    world.notes.write({"backend": device.collective_backend})
+    world.begin("the start")
+    Ledger(world).watch()
+    sys.argv = ["ascendtune.train.worker", task["run"]]
+    try:
+        runpy.run_module("ascendtune.train.worker", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        world.notes.write({"error": f"the training has ended with exit code {ended.code}"})
+        raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
