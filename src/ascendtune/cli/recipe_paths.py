@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.places import cache_directory
 from ascendtune.hub.download import Kind, find_local
@@ -39,6 +39,8 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
             written.add(home)
             variables["HF_HOME"] = str(home)
     for path in _files(recipe):
+        if not path.exists():
+            raise RecipeError("the recipe names a file that is not there", remedy="check the path", where=path)
         read |= _with_targets(path)
     return _distinct(read, written), variables
 
@@ -71,7 +73,8 @@ def _sources(recipe: Recipe) -> list[tuple[str, Kind]]:
 def _files(recipe: Recipe) -> set[Path]:
     """Paths, where the key says one and no name."""
     given = {recipe.data.template, recipe.parallel.deepspeed.config or "", recipe.checkpoint.resume}
-    return {path.absolute() for text in given if "/" in text and (path := Path(text).expanduser())}
+    paths = ((text, Path(text).expanduser()) for text in given if text)
+    return {path.absolute() for text, path in paths if "/" in text or path.is_file()}
 
 
 def _with_targets(path: Path) -> set[Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from ascendtune.cli.recipe_paths import mounts_elsewhere, mounts_on_this_host
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.job.backend import compose, docker, slurm
+from ascendtune.job.backend.engine import ENGINES
 from ascendtune.job.backend.kubernetes import manifest, pod
 from ascendtune.job.backend.submission import Submission, job_name
 from ascendtune.machine.container import NEEDS
@@ -22,6 +23,8 @@ _USUAL_COUNT = 8
 
 _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "SWANLAB_API_KEY")
 """Variables that training reads, if the user has set them."""
+
+_FEWEST_HOURS = 0.1
 
 _CONTAINERS = ("docker", "compose", "kubernetes")
 _ONLY_FOR = {
@@ -114,7 +117,11 @@ def advice(submission: Submission, asked: Asked) -> list[str]:
         sentences.append(f"in no --volume, so taken from the nodes' own file systems{shared}: {paths}")
     if asked.to == "slurm" and not submission.needs.told_by_slurm:
         sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
-    if asked.to in ("docker", "compose") and submission.nodes > 1:
+    if ENGINES[asked.to].is_this_machine and submission.needs.is_accelerator:
+        here = len(attached(submission.kind))
+        if here < submission.devices:
+            sentences.append(f"this machine has {here} {submission.needs.noun}; the file is for one with more")
+    if ENGINES[asked.to].is_this_machine and submission.nodes > 1:
         sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
     return sentences
 
@@ -126,8 +133,11 @@ def _check(asked: Asked) -> None:
             raise InputError(
                 f"{option} means nothing to {asked.to}", remedy=f"leave it out; it is for --to {', '.join(engines)}"
             )
-    if asked.hours is not None and asked.hours <= 0:
-        raise InputError(f"--hours {asked.hours:g} is no time", remedy="give a number above 0")
+    if asked.hours is not None and asked.hours < _FEWEST_HOURS:
+        raise InputError(
+            f"--hours {asked.hours:g} is too short to start, train and write a checkpoint",
+            remedy=f"give {_FEWEST_HOURS:g} or more",
+        )
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(
@@ -143,7 +153,7 @@ def _kind_here() -> Kind:
 
 def _ids(asked: Asked, kind: Kind) -> tuple[str, ...]:
     here, needs = attached(kind), NEEDS[kind]
-    count = asked.devices or len(here) or (_USUAL_COUNT if needs.most_in_a_node else 1)
+    count = asked.devices or len(here) or (_USUAL_COUNT if needs.is_accelerator else 1)
     if needs.most_in_a_node and count > needs.most_in_a_node:
         raise InputError(
             f"--devices {count}: no server has more than {needs.most_in_a_node} {needs.noun}",

@@ -60,7 +60,7 @@ def submit(
     \b
     ascendtune submit recipe.yaml --to docker --devices 8 --apply
     ascendtune submit recipe.yaml --to slurm --nodes 2 --hours 24 -o train.sbatch
-    ascendtune submit recipe.yaml --to kubernetes --nodes 2 --volume data:/data --namespace train
+    ascendtune submit recipe.yaml --to kubernetes --nodes 2 --volume data:/data
 
     What runs is `ascendtune train` with the same recipe, once on each node. Without --output and --apply the file goes
     to standard output. Being stopped leads to a checkpoint; submitted again, training resumes.

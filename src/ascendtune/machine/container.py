@@ -22,6 +22,8 @@ class Needs:
 
     noun: str
     """How messages call one of them."""
+    plural: str | None = None
+    """And several, where that is another word."""
     most_in_a_node: int | None = None
     """More than this many are in no server that the vendor sells."""
     device_file: str | None = None
@@ -49,6 +51,11 @@ class Needs:
     """Built from a Dockerfile of ours."""
     set_up: tuple[str, ...] = ()
     """Lines for the shell before a program starts."""
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether devices are counted: any number of processes may share a CPU."""
+        return self.most_in_a_node is not None
 
     def device_files(self, ids: Sequence[str]) -> tuple[str, ...]:
         """The device files for the devices `ids`."""
@@ -90,5 +97,5 @@ NEEDS: dict[Kind, Needs] = {
         resource="nvidia.com/gpu",
         gres="gpu",
     ),
-    "cpu": Needs(noun="CPU process"),
+    "cpu": Needs(noun="CPU process", plural="CPU processes"),
 }

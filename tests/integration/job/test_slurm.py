@@ -95,11 +95,12 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_the_next_one_goes_on(
     workshop: Workshop, cluster: SlurmCluster
 ) -> None:
     long = ("optim.max_steps=100000", "checkpoint.every_steps=100000")
-    job = workshop.submit(*long)
+    job = workshop.submit(*long, "--hours", "1")
     workshop.until_step(3)
     cluster.ask("scancel", job)
     cluster.wait_for_state(job, "CANCELLED")
     wait_for(lambda: workshop.run.read()["state"] == "stopped", "the run being stopped")
+    assert "Restarts=0" in cluster.ask("scontrol", "show", "job", job)
     stopped_at = max(workshop.run.checkpoint_steps())
 
     job = workshop.submit(*long)

@@ -115,13 +115,14 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("docker", ["--partition", "p"], "--partition means nothing to docker"),
         ("slurm", ["--image", "x"], "--image means nothing to slurm"),
         ("docker", ["--hours", "3"], "--hours means nothing to docker"),
-        ("slurm", ["--hours", "0"], "--hours 0 is no time"),
+        ("slurm", ["--hours", "0"], "--hours 0 is too short"),
         ("docker", ["--env", "HF_TOKEN=abc"], "files are no place for secrets"),
         ("kubernetes", ["--volume", "data"], "--volume data is not CLAIM:PATH"),
         ("slurm", ["--accelerator", "npu", "--devices", "17"], "no server has more than 16 NPU"),
         ("docker", ["data.train=no.jsonl"], "no such data set path"),
         ("slurm", ["data.train=no.jsonl"], "no such data set path"),
         ("kubernetes", ["data.train=no.jsonl"], "no such data set path"),
+        ("docker", ["data.template=no/such.jinja"], "names a file that is not there"),
         ("docker", ["optim.epoch=2"], "unknown key 'optim.epoch'"),
     ],
 )
@@ -142,7 +143,8 @@ def test_no_recipe_and_no_image(ascendtune: Any, recipe: str) -> None:
 
 
 def test_an_engine_that_is_missing_is_missed_before_anything_is_written(submit: Any, tmp_path: Path) -> None:
-    for to, program in (("docker", "docker"), ("slurm", "sbatch"), ("kubernetes", "kubectl")):
+    missing = {"docker": "docker", "compose": "docker compose", "slurm": "sbatch", "kubernetes": "kubectl"}
+    for to, program in missing.items():
         done = submit(to, "--apply", "--yes", PATH=str(tmp_path))
         assert done.returncode == 3
         assert f"{program} is not installed here" in done.stderr
@@ -150,9 +152,18 @@ def test_an_engine_that_is_missing_is_missed_before_anything_is_written(submit: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "rows.jsonl"]
 
 
+def test_a_daemon_that_is_down_is_noticed_before_anything_is_written(submit: Any, tmp_path: Path) -> None:
+    _program(tmp_path, "docker", "echo 'Cannot connect to the Docker daemon.' >&2; exit 1")
+    done = submit("docker", "--apply", "--yes", PATH=_path(tmp_path))
+    assert done.returncode == 3
+    assert "docker cannot be used: Cannot connect to the Docker daemon." in done.stderr
+    assert not list(tmp_path.glob("ascendtune-*"))
+
+
 def test_npus_where_docker_has_none(submit: Any, tmp_path: Path) -> None:
     if Path("/dev/davinci0").exists():
         pytest.skip("there are NPUs here")
+    assert "this machine has 0 NPU; the file is for one with more" in submit("docker", "--accelerator", "npu").stderr
     _program(tmp_path, "docker", "exit 0")
     done = submit("docker", "--accelerator", "npu", "--apply", "--yes", PATH=_path(tmp_path))
     assert done.returncode == 3
@@ -175,14 +186,15 @@ def test_what_the_engine_answers_is_passed_on(submit: Any, tmp_path: Path) -> No
     done = submit("slurm", "--apply", "--yes", PATH=_path(tmp_path))
     file = "ascendtune-two-plus-two.sbatch"
     assert (done.returncode, done.stdout) == (0, f"wrote {file}\nSubmitted batch job 7 from {file}\n")
-    _program(tmp_path, "sbatch", "echo 'error: invalid partition' >&2; exit 1")
+    refuse = "echo 'error: invalid partition' >&2; exit 1"
+    _program(tmp_path, "sbatch", f'test "$1" = --version || {{ {refuse}; }}')
     done = submit("slurm", "--apply", "--yes", PATH=_path(tmp_path))
     assert done.returncode == 3
     assert "sbatch refuses: error: invalid partition" in done.stderr
 
 
 def test_nothing_is_submitted_unasked(submit: Any, tmp_path: Path) -> None:
-    _program(tmp_path, "sbatch", f"touch {tmp_path}/submitted")
+    _program(tmp_path, "sbatch", f'test "$1" = --version || touch {tmp_path}/submitted')
     done = submit("slurm", "--apply", PATH=_path(tmp_path))
     assert done.returncode == 2
     assert "nothing is submitted: nobody can be asked" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,9 @@ class Engine:
     """One value of `--to`."""
 
     program: str
+    """What messages call it."""
+    probe: tuple[str, ...]
+    """A command that succeeds where the engine can be used."""
     suffix: str
     """Of the file that is written."""
     submit: tuple[str, ...]
@@ -38,13 +40,14 @@ class Engine:
         Raises:
             MachineError: the program is missing, or no node has that many devices.
         """
-        if shutil.which(self.program) is None:
-            raise MachineError(
-                f"{self.program} is not installed here",
-                remedy="run this where it is, or leave --apply out: then the file is only written",
-            )
-        there = self.largest_node(submission)
-        if submission.kind == "cpu" or there is None or there >= submission.devices:
+        probed = process.run(self.probe)
+        if probed.exit_code != 0:
+            missing = probed.exit_code == 127
+            what = "is not installed here" if missing else f"cannot be used: {_said(probed)}"
+            remedy = "run this where it can be used, or leave --apply out: then the file is only written"
+            raise MachineError(f"{self.program} {what}", remedy=remedy)
+        there = self.largest_node(submission) if submission.needs.is_accelerator else None
+        if there is None or there >= submission.devices:
             return
         noun = submission.needs.noun
         if there == 0:
@@ -52,7 +55,7 @@ class Engine:
         else:
             what = f"{submission.devices} {noun} on one node asked for, {there} at most are there"
             remedy = f"use --devices {there}, and --nodes for more"
-        raise MachineError(what, remedy=f"{remedy} ({self._asked(submission)})")
+        raise MachineError(what, remedy=f"{remedy} ({self._source(submission)})")
 
     def hand_over(self, file: Path) -> str:
         """Submit; returns what the engine answers.
@@ -63,16 +66,19 @@ class Engine:
         argv = [str(file) if word == "{}" else word for word in self.submit]
         done = process.run(argv, timeout_seconds=_SUBMIT_SECONDS)
         if done.exit_code != 0:
-            said = " ".join((done.error or done.output).split())
             raise MachineError(
-                f"{self.program} refuses: {said}", remedy="mend what it names, and submit again", where=file
+                f"{self.program} refuses: {_said(done)}", remedy="mend what it names, and submit again", where=file
             )
         return done.output.strip()
 
-    def _asked(self, submission: Submission) -> str:
+    def _source(self, submission: Submission) -> str:
         if self.is_this_machine:
             return f"seen in /dev and {VARIABLES[submission.kind]}"
         return f"{self.program} says so"
+
+
+def _said(done: process.Finished) -> str:
+    return " ".join((done.error or done.output).split())
 
 
 def _here(submission: Submission) -> int:
@@ -100,14 +106,34 @@ def _of_kubernetes(submission: Submission) -> int | None:
 
 
 ENGINES = {
-    "docker": Engine("docker", "docker.sh", ("bash", "{}"), _here, is_this_machine=True),
-    "compose": Engine(
-        "docker",
-        "compose.yaml",
-        ("docker", "compose", "--file", "{}", "up", "--detach"),
-        _here,
+    "docker": Engine(
+        program="docker",
+        probe=("docker", "version"),
+        suffix="docker.sh",
+        submit=("bash", "{}"),
+        largest_node=_here,
         is_this_machine=True,
     ),
-    "slurm": Engine("sbatch", "sbatch", ("sbatch", "{}"), _of_slurm),
-    "kubernetes": Engine("kubectl", "kubernetes.yaml", ("kubectl", "apply", "--filename", "{}"), _of_kubernetes),
+    "compose": Engine(
+        program="docker compose",
+        probe=("docker", "compose", "version"),
+        suffix="compose.yaml",
+        submit=("docker", "compose", "--file", "{}", "up", "--detach"),
+        largest_node=_here,
+        is_this_machine=True,
+    ),
+    "slurm": Engine(
+        program="sbatch",
+        probe=("sbatch", "--version"),
+        suffix="sbatch",
+        submit=("sbatch", "{}"),
+        largest_node=_of_slurm,
+    ),
+    "kubernetes": Engine(
+        program="kubectl",
+        probe=("kubectl", "version", "--client"),
+        suffix="kubernetes.yaml",
+        submit=("kubectl", "apply", "--filename", "{}"),
+        largest_node=_of_kubernetes,
+    ),
 }

@@ -50,7 +50,8 @@ def write(submission: Submission) -> str:
     lines += [f"cd {shlex.quote(str(submission.directory))} || exit 3"]
     for line in submission.needs.set_up:
         lines += ["# shellcheck source=/dev/null", line]
-    srun = ["srun --kill-on-bad-exit=1", f"--cpus-per-task={_cores(submission)}"]
+    # Since Slurm 22.05 srun does not take over what sbatch was told.
+    srun = 'srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK"'
     command = shlex.join(submission.argv)
     expanded_by_tasks = ""
     if submission.nodes > 1:
@@ -63,7 +64,7 @@ def write(submission: Submission) -> str:
         ]
         command = f"bash -c 'NODE_RANK=$SLURM_NODEID exec \"$@\"' node {command}"
         expanded_by_tasks = "# shellcheck disable=SC2016\n"
-    step = f"{expanded_by_tasks}{' '.join(srun)} \\\n  {command}"
+    step = f"{expanded_by_tasks}{srun} \\\n  {command}"
     if submission.hours is not None:
         return "\n".join([*lines, f"{_TIME_IS_UP}{step} &", _TO_THE_END])
     return "\n".join([*lines, step, ""])
@@ -78,7 +79,7 @@ def _options(submission: Submission) -> list[str]:
         "--requeue",
         f"--nodes={submission.nodes}",
         "--ntasks-per-node=1",
-        f"--cpus-per-task={_cores(submission)}",
+        f"--cpus-per-task={submission.devices * (_CORES_FOR_A_DEVICE if submission.needs.is_accelerator else 1)}",
     ]
     if submission.needs.gres:
         options += [f"--gres={submission.needs.gres}:{submission.devices}"]
@@ -91,10 +92,6 @@ def _options(submission: Submission) -> list[str]:
         options += [f"--time={_time(submission.hours)}", f"--signal=B:USR1@{_WARNED_SECONDS}"]
     # Last, because the last of two wins.
     return options + list(submission.sbatch)
-
-
-def _cores(submission: Submission) -> int:
-    return submission.devices * (_CORES_FOR_A_DEVICE if submission.needs.gres else 1)
 
 
 def _time(hours: float) -> str:

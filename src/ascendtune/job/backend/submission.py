@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ascendtune.core.units import count_of
 from ascendtune.machine.container import NEEDS, Needs
 from ascendtune.machine.visible import Kind
 
@@ -74,7 +75,7 @@ class Submission:
     @property
     def places(self) -> str:
         """ "2 nodes × 8 NPU"."""
-        here = f"{self.devices} {self.needs.noun}" + ("es" if self.kind == "cpu" and self.devices > 1 else "")
+        here = count_of(self.devices, self.needs.noun, self.needs.plural or self.needs.noun)
         return f"{self.nodes} nodes × {here}" if self.nodes > 1 else here
 
 

@@ -83,6 +83,9 @@ def _as_core(content: dict[str, Any]) -> dict[str, Any] | None:
     found = next(
         value for path, value in _paths({"spec": content["spec"]}, "", known["template"]) if path == known["template"]
     )
+    if "core" in known:
+        version, kind = known["core"].split()
+        return {"apiVersion": version, "kind": kind, "metadata": content["metadata"], "spec": found["spec"]}
     return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": content["metadata"], "template": found}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ascendtune.job.backend.kubernetes.pod import Object, metadata, template
 from ascendtune.job.backend.submission import MASTER_PORT, Submission
 
-_RETRIES = 3
+RETRIES = 3
 
 
 def objects(submission: Submission) -> list[Object]:
@@ -23,15 +23,8 @@ def objects(submission: Submission) -> list[Object]:
     pod["spec"]["restartPolicy"] = "Never"
     spec: Object = {
         # When one node fails, all do.
-        "backoffLimit": _RETRIES * nodes,
-        "podFailurePolicy": {
-            "rules": [
-                # A node that is drained is no failure of training.
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-                # Wrong recipe or data, a loss that is not a number: the same again would end the same.
-                {"action": "FailJob", "onExitCodes": {"containerName": "train", "operator": "In", "values": [1, 2, 4]}},
-            ]
-        },
+        "backoffLimit": RETRIES * nodes,
+        "podFailurePolicy": failure_policy("train"),
     }
     if submission.hours is not None:
         spec["activeDeadlineSeconds"] = round(submission.hours * 3600)
@@ -51,6 +44,19 @@ def objects(submission: Submission) -> list[Object]:
         },
     }
     return [service, _job(submission, spec)]
+
+
+def failure_policy(container: str) -> Object:
+    """When a pod of `container` has failed, whether it is worth another try."""
+    final = {"containerName": container, "operator": "In", "values": [1, 2, 4]}
+    return {
+        "rules": [
+            # A node that is drained is no failure of training.
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+            # Wrong recipe or data, a loss that is not a number: the same again would end the same.
+            {"action": "FailJob", "onExitCodes": final},
+        ]
+    }
 
 
 def _job(submission: Submission, spec: Object) -> Object:

@@ -16,6 +16,9 @@ from ascendtune.job.backend.submission import (
 
 Object = dict[str, Any]
 
+_RECIPE = "recipe.yaml"
+"""Its key in the ConfigMap, which takes fewer letters than a file name."""
+
 
 def template(submission: Submission, rendezvous: Mapping[str, str], *, container: str) -> Object:
     """A PodTemplateSpec without the restart policy, which kinds set themselves.
@@ -60,12 +63,11 @@ def metadata(submission: Submission, name: str | None = None) -> Object:
 
 def config_map(submission: Submission, text: str) -> Object:
     """The recipe, which travels with the job: the nodes need no copy."""
-    assert submission.recipe is not None
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(submission),
-        "data": {submission.recipe.name: text},
+        "data": {_RECIPE: text},
     }
 
 
@@ -102,7 +104,7 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
         mounts.append({"name": f"node-{number}", "mountPath": str(mount.path), **read_only})
     if submission.recipe is not None:
         volumes.append({"name": "recipe", "configMap": {"name": submission.name}})
-        at = {"mountPath": str(submission.recipe), "subPath": submission.recipe.name, "readOnly": True}
+        at = {"mountPath": str(submission.recipe), "subPath": _RECIPE, "readOnly": True}
         mounts.append({"name": "recipe", **at})
     return volumes, mounts
 

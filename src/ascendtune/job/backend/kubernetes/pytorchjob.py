@@ -7,6 +7,7 @@ processes, so it is torchrun's NODE_RANK; MASTER_ADDR and MASTER_PORT are set.
 
 from __future__ import annotations
 
+from ascendtune.job.backend.kubernetes.job import RETRIES
 from ascendtune.job.backend.kubernetes.pod import Object, metadata, template
 from ascendtune.job.backend.submission import Submission
 
@@ -18,7 +19,7 @@ def objects(submission: Submission) -> list[Object]:
     replicas = {"Master": _replica(pod, 1)}
     if submission.nodes > 1:
         replicas["Worker"] = _replica(pod, submission.nodes - 1)
-    policy: Object = {"cleanPodPolicy": "None", "backoffLimit": 3}
+    policy: Object = {"cleanPodPolicy": "None", "backoffLimit": RETRIES}
     if submission.hours is not None:
         policy["activeDeadlineSeconds"] = round(submission.hours * 3600)
     spec = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}

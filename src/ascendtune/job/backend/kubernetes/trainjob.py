@@ -9,6 +9,7 @@ its `pkg/runtime/framework/plugins/torch/torch.go`.
 
 from __future__ import annotations
 
+from ascendtune.job.backend.kubernetes.job import RETRIES, failure_policy
 from ascendtune.job.backend.kubernetes.pod import Object, metadata, template
 from ascendtune.job.backend.submission import Submission
 
@@ -19,7 +20,11 @@ _RENDEZVOUS = {"NODE_RANK": "$PET_NODE_RANK", "MASTER_ADDR": "$PET_MASTER_ADDR",
 def objects(submission: Submission) -> list[Object]:
     pod = template(submission, _RENDEZVOUS, container="node")
     pod["spec"]["restartPolicy"] = "Never"
-    job: Object = {"backoffLimit": 3 * submission.nodes, "template": pod}
+    job: Object = {
+        "backoffLimit": RETRIES * submission.nodes,
+        "podFailurePolicy": failure_policy("node"),
+        "template": pod,
+    }
     node = {
         "name": "node",
         "template": {"metadata": {"labels": {f"{_GROUP}/trainjob-ancestor-step": "trainer"}}, "spec": job},

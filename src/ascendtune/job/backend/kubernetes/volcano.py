@@ -8,6 +8,7 @@ ASCEND_VISIBLE_DEVICES: Ascend/mind-cluster, "Full-NPU scheduling", the sample o
 
 from __future__ import annotations
 
+from ascendtune.job.backend.kubernetes.job import RETRIES
 from ascendtune.job.backend.kubernetes.pod import Object, metadata, template
 from ascendtune.job.backend.submission import MASTER_PORT, Submission
 
@@ -42,7 +43,7 @@ def objects(submission: Submission) -> list[Object]:
     spec = {
         "schedulerName": "volcano",
         "minAvailable": submission.nodes,
-        "maxRetry": 3,
+        "maxRetry": RETRIES,
         "plugins": {"env": [], "svc": []},
         "policies": _POLICIES,
         "tasks": [task],
