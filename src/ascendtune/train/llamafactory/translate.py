@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.core.document import Document
 from ascendtune.train.llamafactory.data import put_data
-from ascendtune.train.llamafactory.environment import require_one_node, wants_modelscope
+from ascendtune.train.llamafactory.environment import wants_modelscope
 from ascendtune.train.llamafactory.keys import TRANSLATED
 from ascendtune.train.llamafactory.method import put_method
 from ascendtune.train.llamafactory.native import Native
@@ -33,7 +33,6 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
         RecipeError: all that is wrong or not here at once, each with its place and an alternative.
     """
     require_training(document)
-    require_one_node(environment)
     theirs, native = Theirs(document), Native(document.source)
     put_method(theirs, native)
     _put_model(theirs, native, environment)

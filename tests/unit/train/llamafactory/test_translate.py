@@ -261,10 +261,8 @@ def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("NNODES", "2", "several nodes"),
-        ("NODE_RANK", "1", "several nodes"),
         ("USE_MODELSCOPE_HUB", "1", "ModelScope"),
-        ("NNODES", "1", None),
+        ("NNODES", "2", None),
         ("FORCE_TORCHRUN", "1", None),
         ("USE_MODELSCOPE_HUB", "0", None),
     ],
