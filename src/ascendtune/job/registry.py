@@ -10,14 +10,14 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core import procfs
-from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import write_json
 from ascendtune.core.places import require_writable_place, state_directory
 from ascendtune.core.rundir import RunDir
@@ -128,6 +128,19 @@ def close(job: Job, exit_code: int) -> None:
     """Note how the job ended."""
     if _path(job.id).exists():
         _write(replace(job, ended=time.time(), exit_code=exit_code))
+
+
+@contextmanager
+def closing(job: Job) -> Iterator[Callable[[int], None]]:
+    """Note the end of what runs inside, however it ends; takes the exit code when there is one."""
+    codes = [1]
+    try:
+        yield codes.append
+    except AscendtuneError as error:
+        codes.append(error.exit_code)
+        raise
+    finally:
+        close(job, codes[-1])
 
 
 def jobs() -> Iterator[Job]:

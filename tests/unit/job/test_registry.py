@@ -43,6 +43,17 @@ def test_a_job_is_registered_and_closed() -> None:
     assert ended.ended is not None and ended.ended >= job.started
 
 
+def test_a_job_is_closed_however_it_ends() -> None:
+    for error, code in ((InputError("no", remedy="yes"), 2), (KeyboardInterrupt(), 1)):
+        job = _registered()
+        with pytest.raises(type(error)), registry.closing(job):
+            raise error
+        assert registry.reread(job).exit_code == code
+    with registry.closing(job) as ended_with:
+        ended_with(7)
+    assert registry.reread(job).exit_code == 7
+
+
 def test_another_process_with_the_same_pid_is_not_the_job() -> None:
     job = _registered()
     assert registry.state_of(replace(job, start_ticks=job.start_ticks - 1)) == "lost"

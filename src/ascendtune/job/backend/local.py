@@ -51,13 +51,13 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
     if becomes_program:
         _watch_from_beside(spec.run_dir, env)
         process.replace(argv, env)
-    with Asked() as asked:
+    with registry.closing(job) as ended_with, Asked() as asked:
         result = with_restarts(
             spec,
             lambda: _attempt(spec, place, argv, env, asked),
             may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
         )
-    registry.close(job, result.exit_code)
+        ended_with(result.exit_code)
     return result
 
 

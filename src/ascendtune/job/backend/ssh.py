@@ -39,20 +39,13 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
         MachineError: a host cannot be reached, or is not like the others.
     """
     job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
-    exit_code = 1
-    try:
-        with Asked() as asked:
-            result = with_restarts(
-                spec,
-                lambda: _attempt(spec, wanted, asked),
-                may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
-            )
-        exit_code = result.exit_code
-    except AscendtuneError as error:
-        exit_code = error.exit_code
-        raise
-    finally:
-        registry.close(job, exit_code)
+    with registry.closing(job) as ended_with, Asked() as asked:
+        result = with_restarts(
+            spec,
+            lambda: _attempt(spec, wanted, asked),
+            may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
+        )
+        ended_with(result.exit_code)
     return result
 
 
