@@ -84,7 +84,7 @@ ascend-sim: $(NPU) ## A shell on a simulated Ascend node: torch_npu works, on ho
 	@PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=tests $(BIN)/python -m ascend_node.cann
 
 benchmarks: $(DEV) ## Measure speed and memory beside peers, which get environments of their own; takes two hours.
-	for each in start_up first_step throughput host_time data_preparation data_peers merge comm; do \
+	for each in start_up first_step throughput host_time data_preparation data_peers merge comm watcher; do \
 	  OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python benchmarks/$$each.py || exit 1; \
 	done
 

@@ -32,10 +32,7 @@ write_stacks_when_asked(run)
 if how == "deaf":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-been = run.path / f"been_{rank}"
-attempt = len(been.read_text()) + 1 if been.exists() else 1
-been.write_text("x" * attempt)
-phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
+phases = Phases(run.heartbeats / f"rank_{rank}.json")
 if rank == 0:
     run.begin_attempt({})
 for step in range(1, STEPS + 1):
@@ -44,16 +41,16 @@ for step in range(1, STEPS + 1):
         with phases.phase(name):
             time.sleep(0.02)
 if how == "checkpoint":
-    # Longer than any step may take; the other rank waits for it.
-    with phases.phase("checkpoint" if rank == 0 else "backward"):
+    # Longer than any step may take.
+    with phases.phase("checkpoint"):
         time.sleep(5)
 elif how == "evaluation":
     with phases.phase("evaluation"):
         for _ in range(10):
             phases.pulse()
             time.sleep(0.5)
-elif attempt == 1:
-    if rank == 1 and how == "stopped":
+else:
+    if how == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     with phases.phase("data" if rank == 1 else "backward"):
         reads_from_a_dead_disk() if rank == 1 else waits_for_rank_1()
