@@ -43,6 +43,17 @@ class Nodes:
         chosen = choose(visible, count=count, ids=ids, cores=cpu_count())
         return chosen, [note for note in (visible.note, chosen.warning) if note]
 
+    def inquire(self) -> None:
+        """Ask the hosts that we would start, if any, before the data takes its time.
+
+        Raises:
+            MachineError: a host cannot be reached, or is not like the others.
+        """
+        if self.hosts is not None:
+            from ascendtune.job.gather import inquire
+
+            inquire(self.hosts)
+
     def agree_on(self, run: RunDir | None, runs: Path, data_hash: str) -> RunDir:
         """The run that all nodes work on: `run`, where this node chose it, else what node 0 has chosen.
 

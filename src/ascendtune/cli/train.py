@@ -85,6 +85,8 @@ def train(
     if dry_run:
         show(job(loaded.run_directory()), where)
         return
+    if not prepare:
+        where.inquire()
     with Progress(sys.stderr) as progress:
         ready = prepare_run(
             loaded,

@@ -55,6 +55,25 @@ class Wanted:
         return self.min_nodes if self.min_nodes is not None else len(self.hosts)
 
 
+def inquire(wanted: Wanted) -> None:
+    """Ask every host, before anything is prepared, whether a job could start there.
+
+    Raises:
+        MachineError: as `gather` would, but for the run directory, which need not exist yet.
+    """
+    heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    nodes = [RemoteNode(host, heard) for host in wanted.hosts]
+    try:
+        hellos, troubles = _greet(wanted, nodes, heard, None)
+        ready = _allowed(wanted, nodes, hellos, troubles)
+        _require_alike(ready, [hellos[node] for node in ready])
+        for node in ready:
+            _nproc(node, hellos[node], wanted)
+    finally:
+        for node in nodes:
+            node.end()
+
+
 def gather(spec: JobSpec, wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard]) -> Gathered:
     """Greet every node, leave out those that do not answer where that is allowed, and find where they meet.
 
@@ -64,9 +83,7 @@ def gather(spec: JobSpec, wanted: Wanted, nodes: Sequence[RemoteNode], heard: qu
     with _token(spec.run_dir) as token:
         hellos, troubles = _greet(wanted, nodes, heard, token)
         troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
-    ready = [node for node in nodes if node in hellos and node not in troubles]
-    if len(ready) < wanted.fewest:
-        _raise(list(troubles.values()))
+    ready = _allowed(wanted, nodes, hellos, troubles)
     for node, error in troubles.items():
         warn(f"going on without {node.host.name}: {error.what}")
         node.end()
@@ -78,8 +95,21 @@ def gather(spec: JobSpec, wanted: Wanted, nodes: Sequence[RemoteNode], heard: qu
     return Gathered(tuple(ready), nproc, answers[0]["kind"], address, port)
 
 
+def _allowed(
+    wanted: Wanted,
+    nodes: Sequence[RemoteNode],
+    hellos: dict[RemoteNode, dict[str, Any]],
+    troubles: dict[RemoteNode, AscendtuneError],
+) -> list[RemoteNode]:
+    """Those without trouble, in order, where they are enough."""
+    ready = [node for node in nodes if node in hellos and node not in troubles]
+    if len(ready) < wanted.fewest:
+        _raise(list(troubles.values()))
+    return ready
+
+
 def _greet(
-    wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard], token: Path
+    wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard], token: Path | None
 ) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
     """Who answered, and what kept the others from it."""
     for number, node in enumerate(nodes):
@@ -87,7 +117,7 @@ def _greet(
             job={
                 "directory": str(Path.cwd()),
                 "env": portable(os.environ),
-                "token": str(token),
+                "token": str(token) if token else None,
                 "node": number,
                 "silence_seconds": wanted.silence_seconds,
             }

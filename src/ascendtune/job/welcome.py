@@ -36,7 +36,8 @@ def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
             remedy="start from a directory that every node has, best on a shared file system",
             where=job["directory"],
         ) from error
-    _answer_token(Path(job["token"]), job["node"])
+    if job["token"] is not None:
+        _answer_token(Path(job["token"]), job["node"])
     visible = visible_devices({**os.environ, **job["env"]})
     return {
         "hostname": socket.gethostname(),

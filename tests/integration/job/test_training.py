@@ -74,6 +74,14 @@ def test_two_hosts_are_one_job_and_one_loss(place: Path, cluster: Any) -> None:
     assert cluster.is_quiet()
 
 
+def test_a_host_that_does_not_answer_is_named_before_anything_is_prepared(place: Path, cluster: Any) -> None:
+    job = _start(place, "absent", "--nodes", "nodea,nodec", PATH=cluster.environment()["PATH"])
+    assert job.wait(60) == 3
+    said = _said(place, "absent")
+    assert said.startswith("error: the connection to nodec has ended: ssh: connect to host") and "data:" not in said
+    assert not (place / "runs/absent").exists()
+
+
 def test_a_slow_cable_is_no_dead_host(place: Path, cluster: Any) -> None:
     cluster.slow_down("nodeb", megabits=4)
     try:
