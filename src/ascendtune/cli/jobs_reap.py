@@ -43,8 +43,8 @@ def reap(
 
 def _print(found: list[LeftBehind]) -> None:
     from ascendtune.cli.process_table import process_table
+    from ascendtune.core.procfs import user_name
     from ascendtune.core.units import format_bytes, format_duration
-    from ascendtune.job.stop import user_name
 
     if not found:
         print("nothing is left behind")
@@ -75,7 +75,7 @@ def _job_of(each: LeftBehind) -> str:
 def _picked(found: list[LeftBehind]) -> list[LeftBehind]:
     """Those that the user names by their numbers."""
     from ascendtune.core.errors import InputError, MachineError
-    from ascendtune.job.stop import user_name
+    from ascendtune.core.procfs import user_name
 
     if not found:
         return []

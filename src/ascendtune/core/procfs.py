@@ -7,6 +7,7 @@ machine runs. That time is read in clock ticks since boot; as a date it would mo
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -75,6 +76,16 @@ def owner_of(pid: int) -> int | None:
         if found := re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE):
             return int(found[1]) if found[1] == found[2] else None
     return None
+
+
+def user_name(uid: int | None) -> str:
+    """As people know them; the number where it has no name."""
+    if uid is None:
+        return "another user"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def command_of(pid: int) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core import process, procfs
 from ascendtune.core.errors import FoundWrong, InputError, MachineError
@@ -56,9 +56,15 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
         FoundWrong: somebody else is stopping it just now.
     """
     require_ours(job)
-    with _alone(job) as was_asked_before:
+    with _alone(job) as was_asked:
         seen = members_of(job)
-        was_killed = _end(job, seen, was_asked_before, grace_seconds, say, show)
+        if driver := driver_of(job):
+            if was_asked:
+                say("it was asked to stop before, and is not asked again: that would end it without a checkpoint")
+            else:
+                _ask(job, driver, grace_seconds, say)
+            _wait(job, seen, grace_seconds, "for a checkpoint", show)
+        was_killed = _end(job, seen, say, show)
         survivors = _members(job, seen)
         if not survivors:
             _note_the_end(job, was_killed)
@@ -78,37 +84,21 @@ def require_ours(job: Job) -> None:
     for uid in (job.uid, owner):
         if uid != os.getuid():
             place = f" (pid {driver.pid})" if driver else ""
-            raise MachineError(f"{job.id} belongs to {user_name(uid)}{place}", remedy="only its owner may stop it")
+            raise MachineError(
+                f"{job.id} belongs to {procfs.user_name(uid)}{place}", remedy="only its owner may stop it"
+            )
 
 
-def user_name(uid: int | None) -> str:
-    """As people know them; the number where it has no name."""
-    if uid is None:
-        return "another user"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
+def _ask(job: Job, driver: procfs.Stat, grace_seconds: float, say: Callable[[str], None]) -> None:
+    say(f"SIGINT to pid {driver.pid}: it may write a checkpoint, for at most {grace_seconds:.0f} s")
+    _send([driver], signal.SIGINT)
+    # A job that was stopped by Ctrl-Z hears nothing before it is continued.
+    _send([driver], signal.SIGCONT)
+    _note(job, was_asked=True)
 
 
-def _end(
-    job: Job,
-    seen: list[procfs.Stat],
-    was_asked_before: bool,
-    grace_seconds: float,
-    say: Callable[[str], None],
-    show: Show,
-) -> bool:
-    """The three stages; `seen` grows by the processes that come to light meanwhile. True when some had to be killed."""
-    if driver := driver_of(job):
-        if was_asked_before:
-            say("it was asked to stop before, and is not asked again: that would end it without a checkpoint")
-        else:
-            say(f"SIGINT to pid {driver.pid}: it may write a checkpoint, for at most {grace_seconds:.0f} s")
-            _send([driver], signal.SIGINT)
-            # A job that was stopped by Ctrl-Z hears nothing before it is continued.
-            _send([driver], signal.SIGCONT)
-        _wait(job, seen, grace_seconds, "for a checkpoint", show)
+def _end(job: Job, seen: list[procfs.Stat], say: Callable[[str], None], show: Show) -> bool:
+    """SIGTERM, then SIGKILL; `seen` grows by what comes to light meanwhile. True when something had to be killed."""
     if left := _workers(job, seen):
         say(f"SIGTERM to {_pids(left)}")
         _send(left, signal.SIGTERM)
@@ -174,11 +164,18 @@ def _alone(job: Job) -> Iterator[bool]:
                 f"{job.id} is being stopped already, by pid {note.get('pid', '?')} since {since}",
                 remedy=f"wait for it; `ascendtune jobs show {job.id}` says what is left",
             )
-        path.write_text(json.dumps({"pid": os.getpid(), "since": time.time()}))
-        yield bool(note) and driver_of(job) is not None
+        was_asked = bool(note.get("was_asked"))
+        _note(job, was_asked)
+        yield was_asked
 
 
-def _read(path: Path) -> dict[str, float]:
+def _note(job: Job, was_asked: bool) -> None:
+    """For whoever comes next. Written in place: the file is the lock, too."""
+    note = {"pid": os.getpid(), "since": time.time(), "was_asked": was_asked}
+    registry.lock_of(job.id).write_text(json.dumps(note))
+
+
+def _read(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         note = json.loads(path.read_text())
         if isinstance(note, dict):
