@@ -1,7 +1,7 @@
-"""Debian's Slurm on loopback: a controller, a node and munge, in a directory of their own, gone afterwards.
+"""Debian's Slurm on loopback: a controller, two nodes and munge, in a directory of their own, gone afterwards.
 
-The node runs on this machine, and is told to have more cores than it has, and accelerators. Nothing of a Slurm that may
-be configured here is read or written. A job that queues again waits until the credentials of its first life have
+The nodes run on this machine, and are told to have more cores than it has, and accelerators. Nothing of a Slurm that
+may be configured here is read or written. A job that queues again waits until the credentials of its first life have
 expired: seconds here, two minutes elsewhere.
 """
 
@@ -18,12 +18,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
+NODES = (socket.gethostname().split(".")[0], "zzz")
+"""The first is node 0, whose name the others look up; both are this machine."""
+
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "sinfo")
 _ADMIN_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={controller_port}
+SlurmctldPort={ports[0]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 AuthType=auth/munge
 AuthInfo=socket={place}/munge.socket,cred_expire=5
@@ -31,11 +34,11 @@ CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={place}/state
-SlurmdSpoolDir={place}/spool
+SlurmdSpoolDir={place}/spool-%n
 SlurmctldPidFile={place}/slurmctld.pid
-SlurmdPidFile={place}/slurmd.pid
+SlurmdPidFile={place}/slurmd-%n.pid
 SlurmctldLogFile={place}/slurmctld.log
-SlurmdLogFile={place}/slurmd.log
+SlurmdLogFile={place}/slurmd-%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -46,7 +49,9 @@ MpiDefault=none
 SchedulerParameters=sched_interval=1,defer_batch,batch_sched_delay=0
 KillWait=60
 OverTimeLimit=0
-NodeName=n0 NodeHostname=localhost NodeAddr=127.0.0.1 Port={node_port} CPUs=64 Gres=gpu:8,npu:8 State=UNKNOWN
+NodeName=DEFAULT CPUs=64 Gres=gpu:8,npu:8 State=UNKNOWN
+NodeName={nodes[0]} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName={nodes[1]} NodeAddr=127.0.0.1 Port={ports[2]}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -56,7 +61,13 @@ def missing() -> str | None:
     absent = [name for name in _PROGRAMS if shutil.which(name, path=_ADMIN_PATH) is None]
     if absent:
         return f"no {', '.join(absent)} (Debian: apt-get install slurm-wlm munge)"
-    return None if os.geteuid() == 0 else "Slurm's daemons need root"
+    if os.geteuid() != 0:
+        return "Slurm's daemons need root"
+    try:
+        socket.gethostbyname(NODES[0])
+    except OSError:
+        return f"this machine does not know its own name, {NODES[0]}"
+    return None
 
 
 class SlurmCluster:
@@ -77,13 +88,15 @@ class SlurmCluster:
 
     def _start(self) -> None:
         (self.place / "state").mkdir(parents=True)
-        (self.place / "spool").mkdir()
+        for node in NODES:
+            (self.place / f"spool-{node}").mkdir()
         key = self.place / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
-        with _free_port() as controller_port, _free_port() as node_port:
-            ports = {"controller_port": controller_port, "node_port": node_port}
-        (self.place / "slurm.conf").write_text(_CONFIGURATION.format(place=self.place, **ports))
+        with _free_port() as first, _free_port() as second, _free_port() as third:
+            ports = (first, second, third)
+        configuration = _CONFIGURATION.format(place=self.place, nodes=NODES, ports=ports)
+        (self.place / "slurm.conf").write_text(configuration)
         for kind in ("gpu", "npu"):
             for number in range(8):
                 (self.place / f"{kind}{number}").touch()
@@ -93,8 +106,9 @@ class SlurmCluster:
         self._daemon("munged", "--foreground", "--force", *self._munge_files())
         wait_for((self.place / "munge.socket").exists, "munge's socket")
         self._daemon("slurmctld", "-D")
-        self._daemon("slurmd", "-D", "-N", "n0")
-        wait_for(lambda: "idle" in self.ask("sinfo", "--noheader", "--format=%T"), "an idle node")
+        for node in NODES:
+            self._daemon("slurmd", "-D", "-N", node)
+        wait_for(lambda: self.ask("sinfo", "--noheader", "--format=%T %D") == "idle 2", "two idle nodes")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,7 +147,7 @@ class SlurmCluster:
         return [f"--{option}={self.place / name}" for option, name in names.items()]
 
     def _daemon(self, *words: str) -> None:
-        log = (self.place / f"{words[0]}.out").open("wb")
+        log = (self.place / f"{words[0]}.out").open("ab")
         program = shutil.which(words[0], path=_ADMIN_PATH)
         assert program is not None
         with log:

@@ -91,11 +91,20 @@ def test_a_job_on_two_devices_runs_to_its_end(workshop: Workshop, cluster: Slurm
     assert [line["step"] for line in workshop.run.read_metrics()] == [1, 2, 3]
 
 
-def test_a_cancelled_job_leaves_a_checkpoint_and_the_next_one_goes_on(
+def test_two_nodes_train_one_model(workshop: Workshop, cluster: SlurmCluster) -> None:
+    job = workshop.submit("optim.max_steps=3", "--nodes", "2")
+    assert cluster.wait_for_state(job, "COMPLETED", "FAILED") == "COMPLETED", workshop.said(job)
+    record = workshop.run.read()
+    assert record["state"] == "finished"
+    assert record["attempts"][0]["world_size"] == 2
+    assert [line["step"] for line in workshop.run.read_metrics()] == [1, 2, 3]
+
+
+def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_goes_on(
     workshop: Workshop, cluster: SlurmCluster
 ) -> None:
     long = ("optim.max_steps=100000", "checkpoint.every_steps=100000")
-    job = workshop.submit(*long, "--hours", "1")
+    job = workshop.submit(*long, "--hours", "1", "--nodes", "2")
     workshop.until_step(3)
     cluster.ask("scancel", job)
     cluster.wait_for_state(job, "CANCELLED")
