@@ -60,6 +60,7 @@ def test_two_ranks_agree_in_everything_that_gloo_takes(run: Run, tmp_path: Path)
     assert not list(tmp_path.glob("ascendtune-*")), "the directory of the ranks stays only where a log is needed"
 
 
+@pytest.mark.soak
 def test_four_ranks_give_10(run: Run) -> None:
     done = run("test", "--devices", "4", "--dtype", "bfloat16", "--collective", "all_reduce", "--json")
     assert done.returncode == 0, done.stderr
@@ -101,7 +102,7 @@ def test_a_rank_that_is_wrong_is_named(
     ("fault", "said"),
     [
         pytest.param("hangs", "rank 1 did not come back from all_gather of int8", marks=pytest.mark.soak),
-        ("dies", "rank 1 was killed (SIGKILL) at all_gather of int8"),
+        pytest.param("dies", "rank 1 was killed (SIGKILL) at all_gather of int8", marks=pytest.mark.soak),
         pytest.param("raises", "rank 1 failed at all_gather of int8: RuntimeError: EL0004", marks=pytest.mark.soak),
         ("never starts", "rank 1 never came to the start: rank 0 waited 4 s"),
         pytest.param("comes late", "rank 1 never came to broadcast of int8: rank 0 waited", marks=pytest.mark.soak),
@@ -137,31 +138,26 @@ def test_the_table(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_slow_link_is_named(run: Run) -> None:
-    asked = ("--pairs", "--devices", "3", "--max-bytes", "1K", "--iterations", "2", "--json")
-    done = run("bench", *asked, fault=("is slow to the next", 1))
+    asked = ("--pairs", "--max-bytes", "1K", "--iterations", "2", "--json")
+    done = run("bench", *asked, fault=("is slow to the next", 0))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert [(link["sender"], link["receiver"]) for link in told["links"]] == [
-        (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1),
-    ]  # fmt: skip
+    assert [(link["sender"], link["receiver"]) for link in told["links"]] == [(0, 1), (1, 0)]
     assert all(link["bytes"] == 1024 and link["bytes_per_second"] > 0 for link in told["links"])
     found = _findings(done)["links"]
-    assert found["status"] == "warning" and found["measured"].startswith("slowest link: rank 1 to rank 2, ")
+    assert found["status"] == "warning" and found["measured"].startswith("slowest link: rank 0 to rank 1, ")
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (("test", "--collective", "allreduce"), 2, "did you mean all_reduce?"),
-        (("test", "--dtype", "bf16"), 2, "there is no dtype bf16"),
         (("test", "--devices", "1"), 2, "one rank has nobody to talk to"),
         (("bench", "--min-bytes", "2K", "--max-bytes", "1K"), 2, "--min-bytes 2K is above --max-bytes 1K"),
         (("bench", "--max-bytes", "many"), 2, "--max-bytes many is not a size"),
         (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
         (("bench", "--pairs", "--dtype", "int8"), 2, "have no meaning"),
-        (("bench", "--profile-step", "recipe.yaml", "--pairs"), 2, "have no meaning"),
         (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
-        (("bench", "--png", "pictures/a.png"), 2, "there is no directory pictures"),
         (("bench", "--png", "/dev/null/a.png"), 2, "there is no directory /dev/null"),
     ],
 )

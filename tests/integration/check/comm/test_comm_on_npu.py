@@ -50,6 +50,7 @@ def test_two_npus_agree_in_everything_that_hccl_takes(tmp_path: Path) -> None:
     assert sums["float8_e4m3fn"] == {"rank": 0, "untried": "the chip has no 8-bit floats"}
 
 
+@pytest.mark.soak
 def test_the_table_and_a_peak_that_nobody_tells(tmp_path: Path) -> None:
     done = _run(tmp_path, "bench", "--max-bytes", "64", "--iterations", "2", "--expect", "peak")
     assert done.returncode == 0, done.stderr
