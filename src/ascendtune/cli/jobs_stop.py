@@ -52,8 +52,8 @@ def stop(
             result = end(
                 found,
                 grace_seconds=grace,
-                say=lambda message: print(message, file=sys.stderr, flush=True),
-                show=lambda what, waited, limit: progress.show(f"waiting {what}: s", int(waited), int(limit)),
+                say=progress.say,
+                show=lambda what, waited, limit: progress.show(f"waiting {what}, seconds", int(waited), int(limit)),
             )
         except KeyboardInterrupt:
             print(f"not waited for: {found.id} may still be writing a checkpoint", file=sys.stderr)

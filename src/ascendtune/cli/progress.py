@@ -41,6 +41,11 @@ class Progress:
         self._stream.write("\r\x1b[K" + self._line(done, total, waited))
         self._stream.flush()
 
+    def say(self, message: str) -> None:
+        """A line that stays, above the one that counts."""
+        self._wipe()
+        print(message, file=self._stream, flush=True)
+
     def _line(self, done: int, total: int, waited: float) -> str:
         if total <= 0:
             line = f"{self._what} {done:,}"
