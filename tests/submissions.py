@@ -55,7 +55,7 @@ def written() -> Iterator[tuple[str, str]]:
 
 
 def in_a_cluster(plain: Submission) -> Submission:
-    claims = {"data": Path("/data")}
+    claims = {Path("/data"): "data"}
     return replace(plain, variables={}, recipe=plain.directory / "recipe.yaml", volumes=claims, namespace="team")
 
 

@@ -175,8 +175,8 @@ def _inherited(asked: Asked) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*usual, *asked.env]))
 
 
-def _volume(text: str) -> tuple[str, Path]:
+def _volume(text: str) -> tuple[Path, str]:
     claim, colon, path = text.partition(":")
     if not colon or not claim or not path.startswith("/"):
         raise InputError(f"--volume {text} is not CLAIM:PATH", remedy="write it as --volume my-claim:/data")
-    return claim, Path(path)
+    return Path(path), claim

@@ -112,6 +112,8 @@ def _save(file: Path, text: str) -> None:
     from ascendtune.core.files import write_atomically
     from ascendtune.job.backend.submission import HEADER
 
+    if file.is_dir():
+        raise InputError("--output names a directory", remedy="give a file in it", where=file)
     with translated_disk_errors(file, "writing the file"):
         if file.exists() and HEADER not in file.read_text(encoding="utf-8", errors="replace")[:500]:
             raise InputError(

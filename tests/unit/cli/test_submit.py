@@ -78,6 +78,8 @@ def test_paths_of_a_cluster_need_not_be_here(submit: Any) -> None:
     done = submit("kubernetes", "model.path=/data/qwen", "--volume", "data:/data")
     assert done.returncode == 0, done.stderr
     assert "/data/qwen is not on this machine; it has to be there on the nodes" in done.stderr
+    twice = submit("kubernetes", "model.path=/a/qwen", "--volume", "data:/a", "--volume", "data:/b").stdout
+    assert "mountPath: /a\n" in twice and "mountPath: /b\n" in twice
     (job,) = (each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Job")
     volumes = job["spec"]["template"]["spec"]["volumes"]
     assert {"name": "volume-1", "persistentVolumeClaim": {"claimName": "data"}} in volumes
@@ -107,6 +109,8 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
     assert done.returncode == 2
     assert "was not written by this command" in done.stderr
     assert (tmp_path / "mine.sh").read_text() == "echo mine\n"
+    done = submit("slurm", "-o", ".")
+    assert (done.returncode, "--output names a directory" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +127,7 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("slurm", ["data.train=no.jsonl"], "no such data set path"),
         ("kubernetes", ["data.train=no.jsonl"], "no such data set path"),
         ("docker", ["data.template=no/such.jinja"], "names a file that is not there"),
+        ("compose", ["--nodes", "2"], "nobody has said which it is"),
         ("docker", ["optim.epoch=2"], "unknown key 'optim.epoch'"),
     ],
 )
@@ -179,6 +184,17 @@ def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> No
     assert done.returncode == 3
     assert "16 NPU on one node asked for, 8 at most are there" in done.stderr
     assert submit("kubernetes", *words, "--devices", "8", PATH=_path(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("gpu:a100:4(S:0-1),npu:9", 0), ("gpu:a100:2,npu:9", 3), ("gpu:2\\ngpu:h100:8", 0), ("(null)", 3)],
+)
+def test_slurm_says_how_many_gpus_a_node_has(submit: Any, tmp_path: Path, said: str, code: int) -> None:
+    _program(tmp_path, "sbatch", "echo Submitted")
+    _program(tmp_path, "sinfo", f"printf '{said}\\n'")
+    done = submit("slurm", "--accelerator", "cuda", "--devices", "4", "--apply", "--yes", PATH=_path(tmp_path))
+    assert done.returncode == code, done.stderr
 
 
 def test_what_the_engine_answers_is_passed_on(submit: Any, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core import process
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.backend.submission import Submission
 from ascendtune.machine.visible import VARIABLES, attached
 
@@ -38,8 +39,14 @@ class Engine:
         """Raise unless the engine can be asked for `submission`.
 
         Raises:
+            InputError: nobody has said which node this machine is.
             MachineError: the program is missing, or no node has that many devices.
         """
+        if self.is_this_machine and submission.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= os.environ.keys():
+            raise InputError(
+                f"this machine is one of {submission.nodes} nodes, and nobody has said which it is",
+                remedy="set NODE_RANK (0, 1, …) and MASTER_ADDR (the address of node 0), on every node",
+            )
         probed = process.run(self.probe)
         if probed.exit_code != 0:
             missing = probed.exit_code == 127

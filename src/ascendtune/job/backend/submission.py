@@ -58,8 +58,8 @@ class Submission:
     namespace: str | None = None
     secret: str = "ascendtune"
     """The Kubernetes secret that holds `inherited`."""
-    volumes: Mapping[str, Path] = field(default_factory=dict)
-    """Kubernetes: claim -> where it is mounted."""
+    volumes: Mapping[Path, str] = field(default_factory=dict)
+    """Kubernetes: a place, and the claim that is mounted there."""
     recipe: Path | None = None
     """Kubernetes: a file that travels with the job."""
 

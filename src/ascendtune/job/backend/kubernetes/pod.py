@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,9 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
         {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_GIB}Gi"}}
     ]
     mounts: list[Object] = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
-    for number, (claim, path) in enumerate(submission.volumes.items(), 1):
+    for number, (place, claim) in enumerate(submission.volumes.items(), 1):
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
-        mounts.append({"name": f"volume-{number}", "mountPath": str(path)})
+        mounts.append({"name": f"volume-{number}", "mountPath": str(place)})
     for number, host_path in enumerate(submission.needs.driver, 1):
         volumes.append({"name": f"driver-{number}", "hostPath": {"path": host_path}})
         mounts.append({"name": f"driver-{number}", "mountPath": host_path, "readOnly": True})
@@ -114,5 +114,5 @@ def from_nodes(submission: Submission) -> list[Mount]:
     return [mount for mount in submission.mounts if not _covered(mount.path, submission.volumes)]
 
 
-def _covered(path: Path, volumes: Mapping[str, Path]) -> bool:
-    return any(path.is_relative_to(place) for place in volumes.values())
+def _covered(path: Path, places: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(place) for place in places)
