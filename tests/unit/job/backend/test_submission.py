@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ascendtune.job.backend.slurm import write
+from ascendtune.job.backend.submission import job_name
+from submissions import submission, with_a_limit
+
+
+@pytest.mark.parametrize(
+    ("recipe", "job"),
+    [
+        ("alpaca", "ascendtune-alpaca"),
+        ("Qwen2.5_7B-Instruct", "ascendtune-qwen2-5-7b-instruct"),
+        ("微调", "ascendtune-run"),
+        ("a" * 60, "ascendtune-" + "a" * 40),
+        ("a" * 39 + "-b", "ascendtune-" + "a" * 39),
+    ],
+)
+def test_every_engine_accepts_the_name(recipe: str, job: str) -> None:
+    assert job_name(recipe) == job
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", job) and len(job) <= 63 - len("-worker-000")
+
+
+def test_hours_are_slurms_days_hours_and_minutes() -> None:
+    assert "#SBATCH --time=1-12:30:00" in write(with_a_limit(submission("cpu", 1)))
+
+
+def test_what_the_user_adds_for_sbatch_comes_last() -> None:
+    options = [line for line in write(with_a_limit(submission("npu", 1))).splitlines() if line.startswith("#SBATCH")]
+    assert options[-1] == "#SBATCH --qos=high"
