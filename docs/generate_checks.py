@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.examine import get_check
 
@@ -14,7 +14,7 @@ TARGET = Path(__file__).with_name("checks")
 
 def pages() -> dict[str, str]:
     """File name -> text: one page a check, and README.md, the list."""
-    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS)]
+    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
     return {"README.md": _list(checks)} | {f"{check.code}.md": _page(check) for check in checks}
 
 
@@ -23,7 +23,8 @@ def _list(checks: list[Check]) -> str:
     head = """# What the doctor checks
 
 Written by `python docs/generate_checks.py`; do not edit. `ascendtune doctor CODE` makes one check alone. Those
-further up are the more decisive. A check that cannot look says *unknown* and why.
+further up are the more decisive. A check that cannot look says *unknown* and why. The last of them need several
+machines: `ascendtune doctor --nodes host1,host2`.
 
 | code | what |
 |---|---|

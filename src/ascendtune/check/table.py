@@ -7,10 +7,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ascendtune.check.finding import Finding, exit_code, worst_first
+from ascendtune.check.finding import Finding, Status, exit_code, worst_first
 
 Paint = Callable[[str, str], str]
 """(text, colour) -> text; how colours are made is the caller's."""
+Body = Callable[[int], list[str]]
+"""(columns to leave free at the left) -> lines"""
 
 WIDE = 100
 """Columns of text that goes to a file."""
@@ -27,12 +29,27 @@ def as_text(verdict: str, findings: Sequence[Finding], *, columns: int | None, p
         columns: width of the terminal, None where there is none.
     """
     limit = columns or WIDE
+    return "\n".join([*headline(verdict, limit=limit, paint=paint), *blocks(findings, limit=limit, paint=paint)])
+
+
+def headline(verdict: str, *, limit: int, paint: Paint) -> list[str]:
     lines = textwrap.wrap(verdict, limit, break_long_words=False, break_on_hyphens=False) or [verdict]
-    lines = [paint(line, "bold") for line in lines]
-    code_width = max((len(finding.code) for finding in findings), default=0)
-    for finding in worst_first(findings):
-        lines.extend(_block(finding, code_width, limit, paint))
-    return "\n".join(lines)
+    return [paint(line, "bold") for line in lines]
+
+
+def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint) -> list[str]:
+    """The lines below the verdict, none longer than `limit` where words allow it."""
+    width = max((len(finding.code) for finding in findings), default=0)
+    return [line for finding in worst_first(findings) for line in _block(finding, width, limit, paint)]
+
+
+def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, body: Body) -> list[str]:
+    """Status and name, and what `body` makes beside them; below them where the terminal is narrow."""
+    shown = paint(status.ljust(_STATUS_WIDTH), _COLOURS[status])
+    if limit < _NARROW:
+        return [f"{shown}  {name}", *body(4)]
+    first, *more = body(_STATUS_WIDTH + name_width + 4) or [""]
+    return [f"{shown}  {name.ljust(name_width)}  {first.strip()}".rstrip(), *more]
 
 
 def as_json(verdict: str, findings: Sequence[Finding], **further: Any) -> str:
@@ -46,28 +63,11 @@ def as_json(verdict: str, findings: Sequence[Finding], **further: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False)
 
 
-def _block(finding: Finding, code_width: int, limit: int, paint: Paint) -> list[str]:
-    status = paint(finding.status.ljust(_STATUS_WIDTH), _COLOURS[finding.status])
-    if limit < _NARROW:
-        indent = 4
-        lines = [f"{status}  {finding.code}", *_wrapped("", finding.measured, indent, limit)]
-    else:
-        indent = _STATUS_WIDTH + code_width + 4
-        first, *more = _wrapped("", finding.measured, indent, limit) or [""]
-        lines = [f"{status}  {finding.code.ljust(code_width)}  {first.strip()}".rstrip(), *more]
-    if finding.status == "ok":
-        return lines
-    if finding.expected:
-        lines += _wrapped("expected: ", finding.expected, indent, limit)
-    if finding.remedy:
-        lines += _wrapped("do: ", finding.remedy, indent, limit)
-    for line in finding.evidence:
-        lines += _wrapped("seen: ", line, indent, limit)
-    return lines
+def wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
+    """`text` behind `label`, indented.
 
-
-def _wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
-    """Words are never cut: a path or a command that is longer than the line stays whole, to be copied."""
+    Words are never cut: a path or a command that is longer than the line stays whole, to be copied.
+    """
     blank = " " * indent
     return textwrap.wrap(
         text,
@@ -77,3 +77,19 @@ def _wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _block(finding: Finding, code_width: int, limit: int, paint: Paint) -> list[str]:
+    def body(indent: int) -> list[str]:
+        lines = wrapped("", finding.measured, indent, limit)
+        if finding.status == "ok":
+            return lines
+        if finding.expected:
+            lines += wrapped("expected: ", finding.expected, indent, limit)
+        if finding.remedy:
+            lines += wrapped("do: ", finding.remedy, indent, limit)
+        for line in finding.evidence:
+            lines += wrapped("seen: ", line, indent, limit)
+        return lines
+
+    return row(finding.status, finding.code, code_width, limit, paint, body)

@@ -24,6 +24,12 @@ def doctor(
         bool, typer.Option("--fix", help="Show what can be mended safely, ask, and do it; the system is not touched.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOSTS", help="Ask host1,host2 or the hosts of a file over ssh, and show in what they differ."
+        ),
+    ] = None,
     bundle: Annotated[
         Path | None,
         typer.Option(help="Also write a .tar.gz for a bug report; user, host, addresses, secrets masked."),
@@ -36,6 +42,7 @@ def doctor(
     ascendtune doctor versions libraries
     ascendtune doctor --fix
     ascendtune doctor --bundle report.tar.gz
+    ascendtune doctor --nodes node1,node2
 
     Exit code 1: a failure was found; 4: nothing could be told.
     """
@@ -54,10 +61,16 @@ def doctor(
 
     if yes and not mend:
         raise InputError("--yes without --fix", remedy="add --fix, or leave --yes out")
-    chosen = _known(codes or [])
+    chosen = _known(codes or [], has_nodes=nodes is not None)
     if as_list:
         print(_list(as_json))
         return 0
+    if nodes is not None:
+        from ascendtune.cli.doctor_nodes import doctor_nodes
+
+        if mend or bundle is not None:
+            raise InputError("--fix and --bundle are for one machine", remedy="run them there, without --nodes")
+        return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
     outside = Outside()
     if deep:
         chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
@@ -80,19 +93,21 @@ def doctor(
     return exit_code(examination.findings)
 
 
-def _known(codes: list[str]) -> list[str]:
+def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
     """The codes, or InputError with the nearest one that exists."""
     import difflib
 
-    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
     from ascendtune.core.errors import InputError
 
-    known = [*CHECKS, *DEEP_CHECKS]
+    known = [*CHECKS, *DEEP_CHECKS, *NODE_CHECKS]
     for code in codes:
         if code not in known:
             near = difflib.get_close_matches(code, known, n=1)
             remedy = "`ascendtune doctor --list` shows all" + (f"; did you mean {near[0]}?" if near else "")
             raise InputError(f"there is no check {code}", remedy=remedy)
+        if code in NODE_CHECKS and not has_nodes:
+            raise InputError(f"{code} compares machines", remedy="name them: --nodes host1,host2")
     return codes
 
 
@@ -101,11 +116,11 @@ def _list(as_json: bool) -> str:
     import sys
     import textwrap
 
-    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
     from ascendtune.check.doctor.examine import get_check
     from ascendtune.cli.terminal import width
 
-    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS)]
+    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
     if as_json:
         shown = [{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks]
         return json.dumps(shown, indent=2, ensure_ascii=False)

@@ -54,7 +54,7 @@ class RemoteNode:
 
     def __post_init__(self) -> None:
         self._complaints: list[str] = []
-        self._dialogue = Dialogue(_connect(self.host, self.python))
+        self._dialogue = Dialogue(module_on(self.host, "ascendtune.job.node", self.python))
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._collector = threading.Thread(target=self._collect, daemon=True)
         self._listener.start()
@@ -73,23 +73,7 @@ class RemoteNode:
     def why_gone(self) -> AscendtuneError:
         """Why the connection ended, in the words of ssh where it has some."""
         self._collector.join(1)
-        code, said = self._dialogue.wait(1), " ".join(self._complaints[-3:])
-        name = self.host.name
-        if code == 127 or "No such file or directory" in said:
-            return MachineError(
-                f"{name} has no {self.python}",
-                remedy="install ascendtune at the same path on every node, or share its environment between them",
-                where=name,
-            )
-        if "No module named" in said:
-            return MachineError(
-                f"{name}: {said}", remedy="install ascendtune there, in the same version", where=f"{name}:{self.python}"
-            )
-        return MachineError(
-            f"the connection to {name} has ended{f': {said}' if said else ''}",
-            remedy=f"`ssh {name} true` must work without a password; look whether the machine is up",
-            where=name,
-        )
+        return why_ended(self.host, self.python, self._dialogue.wait(1), self._complaints)
 
     def end(self) -> None:
         """Hang up: what still runs there stops itself."""
@@ -120,16 +104,41 @@ def portable(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not _OF_THIS_MACHINE.fullmatch(name)}
 
 
-def _connect(host: Host, python: str) -> Sequence[str]:
-    agent = [python, "-m", "ascendtune.job.node"]
+def module_on(host: Host, module: str, python: str = sys.executable) -> Sequence[str]:
+    """The command that runs `python -m module` on `host`, over ssh unless it is this machine; nothing is asked for."""
+    words = [python, "-m", module]
     if host.name in ("localhost", socket.gethostname()):
-        return agent
+        return words
     # What follows the name goes through the login shell there. The variables carry what python needs to find us.
     path = os.environ.get("PYTHONPATH")
-    words = [*(["env", f"PYTHONPATH={path}"] if path else []), *agent]
+    words = [*(["env", f"PYTHONPATH={path}"] if path else []), *words]
     return [
         "ssh",
         *("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"),
         *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
         *(host.name, shlex.join(["exec", *words])),
     ]
+
+
+def why_ended(host: Host, python: str, exit_code: int | None, complaints: Sequence[str]) -> MachineError:
+    """Why the program that `module_on` names has ended, in the words of ssh where it has some.
+
+    Args:
+        complaints: the lines of its stderr.
+    """
+    name, said = host.name, " ".join(complaints[-3:])
+    if exit_code == 127 or "No such file or directory" in said:
+        return MachineError(
+            f"{name} has no {python}",
+            remedy="install ascendtune at the same path on every node, or share its environment between them",
+            where=name,
+        )
+    if "No module named" in said:
+        return MachineError(
+            f"{name}: {said}", remedy="install ascendtune there, in the same version", where=f"{name}:{python}"
+        )
+    return MachineError(
+        f"the connection to {name} has ended{f': {said}' if said else ''}",
+        remedy=f"`ssh {name} true` must work without a password; look whether the machine is up",
+        where=name,
+    )

@@ -41,7 +41,7 @@ def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
     visible = visible_devices({**os.environ, **job["env"]})
     return {
         "hostname": socket.gethostname(),
-        "address": _server_address(),
+        "address": server_address(),
         "kind": visible.kind,
         "devices": len(visible.ids),
         "note": visible.note,
@@ -72,6 +72,12 @@ def place_of(start: Mapping[str, Any]) -> Place:
     return Place(start["nnodes"], rank, master, start["master_port"], address, interface_of(address))
 
 
+def server_address() -> str | None:
+    """The address of this machine that the ssh connection came in by; None where it did not come by ssh."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else None
+
+
 def _answer_token(token: Path, node: int) -> None:
     """The starter has put a file into the run directory, and waits for another one beside it."""
     deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
@@ -91,12 +97,6 @@ def _answer_token(token: Path, node: int) -> None:
             remedy="mount it for writing, for the same user on every node",
             where=token.parent,
         ) from error
-
-
-def _server_address() -> str | None:
-    """The address that the connection came in by."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2] if len(words) == 4 else None
 
 
 def _version(package: str) -> str | None:

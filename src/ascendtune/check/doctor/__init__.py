@@ -36,3 +36,6 @@ CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in _CODES}
 
 DEEP_CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in ("compute", "transfer_to_npu", "all_reduce")}
 """Those that import torch, and take their time."""
+
+NODE_CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in ("nodes_answer", "nodes_alike", "clock_skew")}
+"""Those that need several machines (`--nodes`): they look from here at all of them."""

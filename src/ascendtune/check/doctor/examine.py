@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, unknown
@@ -35,10 +35,10 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
     """Let every check look, side by side. Findings come in the order of the table, which is that of importance.
 
     Args:
-        codes: the checks to make (default: all that do not import torch).
+        codes: the checks to make (default: all that neither import torch nor need several machines).
         limit_seconds: a check that takes longer is left behind, and unknown.
     """
-    chosen = [code for code in (*CHECKS, *DEEP_CHECKS) if code in (codes or CHECKS)]
+    chosen = [code for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS) if code in (codes or CHECKS)]
     checks = [get_check(code) for code in chosen]
     if limit_seconds is None:
         limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
@@ -60,7 +60,7 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
 
 def get_check(code: str) -> Check:
     """The check of the table; KeyError for a code that is none."""
-    check: Check = load(CHECKS | DEEP_CHECKS, code)
+    check: Check = load(CHECKS | DEEP_CHECKS | NODE_CHECKS, code)
     return check
 
 

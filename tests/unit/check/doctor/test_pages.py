@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.examine import get_check
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -18,6 +18,6 @@ def test_pages_are_up_to_date() -> None:
 
 
 def test_the_code_is_the_name_of_the_file() -> None:
-    for code in (*CHECKS, *DEEP_CHECKS):
+    for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS):
         check = get_check(code)
         assert check.code == code and check.what and check.why and check.fix

@@ -13,7 +13,7 @@ import pytest
 
 from ascend_node.node import Cann, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.combinations import known
 from ascendtune.check.doctor.examine import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
@@ -93,7 +93,7 @@ def test_a_look_at_sixteen_dies_costs_little_of_our_own_time(lay: Lay) -> None:
 
 def test_every_check_has_a_machine_on_which_it_fails() -> None:
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    assert [code for code in (*CHECKS, *DEEP_CHECKS) if f'"{code}"' not in tests] == []
+    assert [code for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS) if f'"{code}"' not in tests] == []
 
 
 def test_verdict_names_the_worst_and_what_to_do(lay: Lay) -> None:

@@ -1,0 +1,1 @@
+"""In what do machines differ that are to work together?"""

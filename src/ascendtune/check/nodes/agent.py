@@ -1,0 +1,98 @@
+"""Runs on each machine of `doctor --nodes`: looks at it, and answers in lines of JSON.
+
+    python -m ascendtune.check.nodes.agent        (started by ascendtune.check.nodes.ask)
+
+    it hears                    it says
+    {"clock": true}             {"time": seconds since the epoch}
+    {"look": {"env", "directory", "codes", "facts"}}
+                                {"address", "verdict", "trains_on", "findings", "not_applicable", "facts"}
+    {"towards": address}        {"mtu": text or null}
+
+When nobody listens any more it ends, and with it what it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ascendtune.check.doctor.examine import Examination, examine, trains_on, verdict
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.nodes.facts import facts, mtu_towards
+from ascendtune.core.process import below, send
+from ascendtune.job.message import decode, encode
+from ascendtune.job.welcome import server_address
+
+_FACTS_SECONDS = 2.0
+"""How long facts may take after the checks are done: a driver that hangs keeps back its own facts alone."""
+
+
+def serve(hears: IO[bytes], says: IO[bytes]) -> None:
+    """Answer until `hears` ends."""
+    messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(hears, messages), daemon=True).start()
+    outside: Outside | None = None
+    while (message := messages.get()) is not None:
+        if "clock" in message:
+            answer: dict[str, Any] = {"time": time.time()}
+        elif "look" in message:
+            outside = _outside(message["look"])
+            answer = {"address": server_address(), **look(outside, message["look"])}
+        else:
+            answer = {"mtu": mtu_towards(outside or Outside(), message["towards"])}
+        says.write(encode(answer))
+        says.flush()
+
+
+def look(outside: Outside, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the checks `codes` find here, and the facts where they are asked for."""
+    told: dict[str, str] = {}
+    telling = threading.Thread(target=lambda: [told.update([fact]) for fact in facts(outside)], daemon=True)
+    if asked["facts"]:
+        telling.start()
+    examination = examine(outside, asked["codes"]) if asked["codes"] else Examination((), ())
+    if asked["facts"]:
+        telling.join(_FACTS_SECONDS)
+    return {
+        "verdict": verdict(examination, outside),
+        "trains_on": trains_on(outside),
+        "findings": [finding.as_json() for finding in examination.findings],
+        "not_applicable": examination.not_applicable,
+        "facts": dict(told),
+    }
+
+
+def _outside(asked: Mapping[str, Any]) -> Outside:
+    """This machine as a job would find it that is started from the directory and with the environment of the asker."""
+    os.environ.update(asked["env"])
+    directory = Path(asked["directory"])
+    if directory.is_dir():
+        os.chdir(directory)
+    return Outside(cwd=directory)
+
+
+def _listen(hears: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    for line in hears:
+        if (message := decode(line)) is not None:
+            messages.put(message)
+    # At once, whatever is being looked at.
+    send(below(os.getpid()), signal.SIGKILL)
+    os._exit(0)
+
+
+def main() -> None:
+    # What libraries print goes to stderr, so that no answer is lost in the middle of their lines.
+    says = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, says)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""What machines answer that are asked how they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascendtune.check.finding import Finding
+from ascendtune.core.errors import AscendtuneError
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far a clock is ahead of ours, in seconds; the truth lies within `within_seconds` of it to both sides."""
+
+    ahead_seconds: float
+    within_seconds: float
+
+    def certain_seconds(self) -> float:
+        """What the clocks are apart at least, whichever way the messages took longer."""
+        return max(0.0, abs(self.ahead_seconds) - self.within_seconds)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of one machine. `facts` are name -> value; what is not there has no value."""
+
+    verdict: str
+    trains_on: str
+    findings: tuple[Finding, ...]
+    not_applicable: tuple[str, ...]
+    facts: Mapping[str, str]
+    clock: Clock
+
+    def as_json(self) -> dict[str, Any]:
+        findings = [finding.as_json() for finding in self.findings]
+        return {**asdict(self), "findings": findings, "not_applicable": list(self.not_applicable)}
+
+
+def answer_of_json(content: Mapping[str, Any]) -> Answer:
+    """Raises KeyError or TypeError for the answer of a version that says other things."""
+    findings = [Finding(**{**each, "evidence": tuple(each["evidence"])}) for each in content["findings"]]
+    return Answer(
+        content["verdict"],
+        content["trains_on"],
+        tuple(findings),
+        tuple(content["not_applicable"]),
+        content["facts"],
+        Clock(**content["clock"]),
+    )
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Machines by name, in the order in which they were named: those that answered, and what kept the others."""
+
+    answers: Mapping[str, Answer]
+    silent: Mapping[str, AscendtuneError]

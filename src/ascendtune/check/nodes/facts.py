@@ -1,0 +1,104 @@
+"""What must or should be the same on machines that train together: versions, devices, variables, limits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from ascendtune.check.doctor.cann import loaded_toolkit
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.core.errors import MachineError
+from ascendtune.core.units import format_bytes
+from ascendtune.job.welcome import COMPARED
+from ascendtune.machine.host import look_at_host
+from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.route import interface_of, source_address
+
+REQUIRED = ("python", *COMPARED)
+"""What a job of several nodes refuses to differ in."""
+_FURTHER_PACKAGES = ("peft", "numpy")
+_LIMITS = {
+    "open files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "locked memory": resource.RLIMIT_MEMLOCK,
+}
+_VARIABLE = re.compile(r"(HCCL|GLOO|NCCL|TP)_\w+|(ASCEND_RT|CUDA)_VISIBLE_DEVICES")
+_OF_ONE_NODE = ("HCCL_IF_IP",)
+"""An address, other on each node by right."""
+
+
+def facts(outside: Outside) -> Iterator[tuple[str, str]]:
+    """(name, value), what is quick to tell first; nothing for what is not there."""
+    told = chain(_software(outside), _variables(outside), _limits(outside), _computer(outside), _devices(outside))
+    yield from ((name, value) for name, value in told if value)
+
+
+def mtu_towards(outside: Outside, address: str) -> str | None:
+    """The largest packet, in bytes, that leaves for `address`; None where no way is known."""
+    try:
+        name = interface_of(source_address(address))
+    except MachineError:
+        return None
+    mtu = outside.text(f"/sys/class/net/{name}/mtu").strip()
+    return mtu or None
+
+
+def _software(outside: Outside) -> Iterator[tuple[str, str | None]]:
+    yield "python", platform.python_version()
+    for name in (*COMPARED, *_FURTHER_PACKAGES):
+        yield name, outside.package(name.replace("_", "-"))
+    kit = loaded_toolkit(outside)
+    installed = ", ".join(sorted({each.version for each in outside.versions.toolkits if each.version}))
+    yield "CANN", kit.version if kit else f"{installed} (not loaded)" if installed else None
+    yield "firmware", outside.versions.firmware_version
+
+
+def _variables(outside: Outside) -> Iterator[tuple[str, str | None]]:
+    for name, value in sorted(outside.env.items()):
+        if _VARIABLE.fullmatch(name) and name not in _OF_ONE_NODE:
+            yield name, value or "empty"
+
+
+def _limits(outside: Outside) -> Iterator[tuple[str, str | None]]:
+    for name, number in _LIMITS.items():
+        soft, _ = outside.limits(number)
+        yield name, "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+
+
+def _computer(outside: Outside) -> Iterator[tuple[str, str | None]]:
+    host = look_at_host(outside.root)
+    yield "operating system", host.operating_system
+    yield "kernel", host.kernel
+    yield "architecture", host.architecture
+    yield "CPU", host.cpu_name
+    yield "usable cores", str(host.cores_usable)
+    # The kernel takes a few MiB more or less for itself at each start.
+    yield "memory", f"{outside.memory_total_bytes / (1 << 30):.0f} GiB"
+    yield "working directory", _directory(outside.cwd)
+
+
+def _devices(outside: Outside) -> Iterator[tuple[str, str | None]]:
+    npus = outside.npu_smi[0].devices if outside.has_npus else ()
+    unnamed = f"{len(outside.npu_nodes)}, which npu-smi does not name" if outside.npu_nodes else None
+    yield "NPUs", _counted(npus) or unnamed
+    gpus, cuda_driver, _ = outside.gpus
+    yield "GPUs", _counted(gpus)
+    yield "driver", outside.driver_version or cuda_driver
+
+
+def _counted(devices: tuple[Accelerator, ...]) -> str | None:
+    """ "8 x 910B4 with 64.0 GiB"."""
+    names = Counter(f"{device.name or 'unnamed'} with {format_bytes(device.memory_total_bytes)}" for device in devices)
+    return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or None
+
+
+def _directory(path: Path) -> str | None:
+    if not path.is_dir():
+        return None
+    return str(path) if os.access(path, os.W_OK) else f"{path} (not writable)"

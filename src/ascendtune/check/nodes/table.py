@@ -1,0 +1,76 @@
+"""The differences as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ascendtune.check.finding import Finding
+from ascendtune.check.nodes.answer import Nodes
+from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
+from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
+from ascendtune.core.units import count_of
+
+
+def as_text(
+    verdict: str,
+    nodes: Nodes,
+    comparison: Comparison,
+    ours: Sequence[Finding],
+    *,
+    columns: int | None,
+    paint: Paint,
+) -> str:
+    """What was found from here, the table of differences, what is wrong on every machine, and how much is equal.
+
+    Args:
+        ours: those that the table of differences does not show.
+        columns: width of the terminal, None where there is none.
+    """
+    limit, everywhere = columns or WIDE, f"on {all_nodes(len(nodes.answers))}"
+    lines = [*headline(verdict, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
+    if comparison.differences:
+        width = max(len(each.name) for each in comparison.differences)
+        lines += ["", "differences"]
+        lines += [line for each in comparison.differences for line in _row(each, width, limit, paint)]
+    if comparison.shared:
+        lines += ["", everywhere, *blocks(comparison.shared, limit=limit, paint=paint)]
+    if len(nodes.answers) > 1:
+        equal = f"{count_of(comparison.equal_facts, 'fact')} and {count_of(comparison.equal_checks, 'check')}"
+        lines += ["", f"the same {everywhere}: {equal}"]
+    return "\n".join(lines)
+
+
+def as_json(verdict: str, code: int, nodes: Nodes, comparison: Comparison, ours: Sequence[Finding]) -> str:
+    """Everything of every machine, and what of it differs. `code` is the exit code."""
+    content = {
+        "verdict": verdict,
+        "exit_code": code,
+        "findings": [each.as_json() for each in ours],
+        "differences": [
+            {
+                "name": each.name,
+                "is_fact": each.is_fact,
+                "status": each.status,
+                "groups": [{"value": group.value, "nodes": list(group.nodes)} for group in each.groups],
+            }
+            for each in comparison.differences
+        ],
+        "on_all": [each.as_json() for each in comparison.shared],
+        "equal": {"facts": comparison.equal_facts, "checks": comparison.equal_checks},
+        "nodes": {name: answer.as_json() for name, answer in nodes.answers.items()},
+        "silent": {name: {"what": error.what, "remedy": error.remedy} for name, error in nodes.silent.items()},
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[str]:
+    def body(indent: int) -> list[str]:
+        lines: list[str] = []
+        for group in difference.groups:
+            lines += wrapped(f"{group.who()}: ", group.value, indent, limit)
+            if group.remedy:
+                lines += wrapped("do: ", group.remedy, indent + 2, limit)
+        return lines
+
+    return row(difference.status, difference.name, width, limit, paint, body)

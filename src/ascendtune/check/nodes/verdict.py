@@ -1,0 +1,38 @@
+"""Several machines in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ascendtune.check.doctor import clock_skew
+from ascendtune.check.finding import Finding
+from ascendtune.check.nodes.answer import Nodes
+from ascendtune.check.nodes.compare import Comparison, all_nodes, in_a_row
+from ascendtune.core.units import count_of
+
+
+def verdict(nodes: Nodes, comparison: Comparison, ours: Sequence[Finding]) -> str:
+    """Who does not answer, the worst difference, what is wrong everywhere; or what they train on.
+
+    Args:
+        ours: what was found by looking at all of them from here.
+    """
+    parts = []
+    if nodes.silent:
+        parts.append(f"{in_a_row(nodes.silent)} {'do' if len(nodes.silent) > 1 else 'does'} not answer")
+    count, differences = len(nodes.answers), comparison.differences
+    everywhere = all_nodes(count) if count > 1 else next(iter(nodes.answers))
+    if differences:
+        more = len(differences) - 1
+        parts.append(differences[0].in_words() + (f" ({count_of(more, 'more difference')})" if more else ""))
+    parts += [each.measured for each in ours if each.code == clock_skew.CODE and each.status == "warning"]
+    failures = [each for each in comparison.shared if each.status == "failure"]
+    if failures:
+        parts.append(f"on {everywhere}: {failures[0].measured}; do: {failures[0].remedy}")
+    if not differences and not failures:
+        # A few checks alone say nothing of versions.
+        is_whole = any(answer.facts for answer in nodes.answers.values())
+        alike = "alike" if is_whole else "alike in what was asked"
+        alike = f"{everywhere} are {alike} and train" if count > 1 else f"{everywhere} trains"
+        parts.append(f"{alike} on {next(iter(nodes.answers.values())).trains_on}")
+    return "; ".join(parts)

@@ -1,0 +1,69 @@
+"""`ascendtune doctor --nodes`: the doctor on several machines at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, nodes_alike, nodes_answer
+from ascendtune.check.doctor.examine import DEEP_LIMIT_SECONDS, examine
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import exit_code
+from ascendtune.check.nodes.ask import ask
+from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.table import as_json, as_text
+from ascendtune.check.nodes.verdict import verdict
+from ascendtune.cli.progress import Progress
+from ascendtune.cli.terminal import colour, width
+from ascendtune.core.errors import MachineError
+from ascendtune.job.hosts import hosts_of
+from ascendtune.job.remote import portable
+
+_LIMIT_SECONDS = 30.0
+"""Until an answer is there: the connection, Python's start, and the slowest check."""
+
+
+def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> int:
+    """Print in what the hosts differ that `text` names; returns the exit code.
+
+    Args:
+        codes: the checks to make, empty for all.
+
+    Raises:
+        InputError: the hosts are not understood.
+        MachineError: no host answers.
+    """
+    hosts = hosts_of(text)
+    chosen = [*(codes or (*CHECKS, *NODE_CHECKS)), *(DEEP_CHECKS if deep else ())]
+    look = {
+        "env": portable(os.environ),
+        "directory": str(Path.cwd()),
+        "codes": [code for code in chosen if code not in NODE_CHECKS],
+        "facts": nodes_alike.CODE in chosen,
+    }
+    is_deep = bool(DEEP_CHECKS.keys() & set(chosen))
+    with Progress(sys.stderr) as progress:
+        nodes = ask(
+            hosts,
+            look,
+            limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
+            show=lambda done, total: progress.show("asking nodes", done, total),
+        )
+    if not nodes.answers:
+        first, *others = nodes.silent.values()
+        raise MachineError(first.what, remedy=first.remedy, where=first.where, further=others)
+    comparison = compare(nodes.answers)
+    # Whether they answer is told whatever was asked.
+    asked = [nodes_answer.CODE, *(code for code in chosen if code in NODE_CHECKS)]
+    ours = examine(Outside(nodes=nodes), asked).findings
+    sentence = verdict(nodes, comparison, ours)
+    code = exit_code([*ours, *(each for answer in nodes.answers.values() for each in answer.findings)])
+    if json:
+        print(as_json(sentence, code, nodes, comparison, ours))
+    else:
+        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
+        beside = [each for each in ours if each.status == "ok" or each.code != nodes_alike.CODE]
+        print(as_text(sentence, nodes, comparison, beside, columns=width(sys.stdout), paint=paint))
+    return code

@@ -1,0 +1,80 @@
+"""Checks that need several machines, on made-up answers of theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascendtune.check.doctor import NODE_CHECKS
+from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding
+from ascendtune.check.nodes.answer import Answer, Clock, Nodes
+from ascendtune.core.errors import MachineError
+
+
+def _answer(ahead_seconds: float = 0.0, within_seconds: float = 0.001, **facts: str) -> Answer:
+    return Answer("", "", (), (), facts, Clock(ahead_seconds, within_seconds))
+
+
+def _answers(code: str, answers: dict[str, Answer], **silent: MachineError) -> list[Finding]:
+    return list(examine(Outside(nodes=Nodes(answers, silent)), [code]).findings)
+
+
+def _clocks(*clocks: tuple[float, float]) -> list[Finding]:
+    return _answers("clock_skew", {f"node{number}": _answer(*clock) for number, clock in enumerate(clocks, 1)})
+
+
+def test_clocks_that_agree() -> None:
+    (found,) = _clocks((0.002, 0.001), (-0.004, 0.002))
+    assert found.status == "ok" and "2 nodes are within 6.0 ms" in found.measured
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(12.0, "12.0 s (give or take 1.0 ms) ahead of"), (-2.0, "2.0 s")])
+def test_a_clock_that_is_off(ahead: float, said: str) -> None:
+    (found,) = _clocks((0.0, 0.001), (ahead, 0.001), (0.001, 0.001))
+    assert found.status == "warning" and found.measured.startswith(f"the clock of node2 is {said}")
+    assert "chronyd" in (found.remedy or "")
+
+
+def test_no_skew_is_claimed_within_half_the_round_trip() -> None:
+    (found,) = _clocks((1.4, 0.5))
+    assert found.status == "ok"
+    (found,) = _clocks((1.6, 0.5))
+    assert found.status == "warning"
+
+
+def test_a_clock_that_cannot_be_told() -> None:
+    (found,) = _clocks((2.0, 1.5))
+    assert found.status == "unknown" and "took 3.0 s to answer" in found.measured
+    (found,) = _clocks((20.0, 1.5))
+    assert found.status == "warning"
+
+
+def test_where_all_others_agree_it_is_ours() -> None:
+    (found,) = _clocks((-5.0, 0.001), (-5.3, 0.001))
+    assert found.measured == (
+        "the clock of this machine is 5.0 s (give or take 1.0 ms) ahead of those of both nodes, which agree"
+    )
+    assert len(_clocks((-5.0, 0.001), (5.0, 0.001))) == 2
+
+
+def test_who_does_not_answer() -> None:
+    gone = MachineError("node2 does not answer within 30 s", remedy="look", where="node2")
+    (found,) = _answers("nodes_answer", {"node1": _answer()}, node2=gone)
+    assert found.status == "failure" and found.measured == gone.what
+    (found,) = _answers("nodes_answer", {"node1": _answer()})
+    assert found.status == "ok"
+
+
+def test_facts_that_differ() -> None:
+    found = _answers("nodes_alike", {"a": _answer(torch="2.7.1", kernel="5.10"), "b": _answer(torch="2.6.0")})
+    assert [(each.status, each.measured) for each in found] == [
+        ("failure", "the nodes differ: torch 2.7.1 on a, 2.6.0 on b"),
+        ("warning", "the nodes differ: kernel 5.10 on a, absent on b"),
+    ]
+    (alike,) = _answers("nodes_alike", {"a": _answer(torch="2.7.1"), "b": _answer(torch="2.7.1")})
+    assert alike.status == "ok"
+
+
+def test_on_one_machine_the_question_does_not_arise() -> None:
+    assert examine(Outside(), list(NODE_CHECKS)).not_applicable == tuple(NODE_CHECKS)

@@ -1,0 +1,146 @@
+"""Answers are made up; what is said of them is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ascendtune.check.finding import Finding, ok
+from ascendtune.check.nodes.answer import Answer, Clock, Nodes, answer_of_json
+from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.table import as_json, as_text
+from ascendtune.check.nodes.verdict import verdict
+from ascendtune.core.errors import MachineError
+
+FACTS = {"torch_npu": "2.7.1", "driver": "25.2.0", "NPUs": "8 x 910B4 with 64.0 GiB"}
+FILES = Finding("limits", "warning", "at most 1024 open files", remedy="ulimit -n 4096")
+OFFLINE = Finding("network", "unknown", "no hub answers")
+ALIKE = Answer(
+    verdict="this machine trains on 8 NPU (910B4)",
+    trains_on="8 NPU (910B4)",
+    findings=(ok("limits", "open files 65536"), ok("disk", "500 GiB free")),
+    not_applicable=("cuda",),
+    facts=FACTS,
+    clock=Clock(0.001, 0.0005),
+)
+FOUR = {f"node{number}": ALIKE for number in (1, 2, 3, 4)}
+
+
+def _odd(**facts: str | None) -> Answer:
+    told = {**FACTS, **facts}
+    return replace(ALIKE, facts={name: value for name, value in told.items() if value is not None})
+
+
+def _sentence(answers: dict[str, Answer], **silent: MachineError) -> str:
+    return verdict(Nodes(answers, silent), compare(answers), ())
+
+
+def test_four_that_are_alike() -> None:
+    found = compare(FOUR)
+    assert (found.differences, found.shared, found.equal_facts, found.equal_checks) == ((), (), 3, 2)
+    assert _sentence(FOUR) == "all 4 nodes are alike and train on 8 NPU (910B4)"
+
+
+def test_the_odd_one_of_four_is_named() -> None:
+    answers = {**FOUR, "node2": _odd(torch_npu="2.6.0")}
+    (difference,) = compare(answers).differences
+    assert difference.status == "failure"
+    assert [group.nodes for group in difference.groups] == [("node2",), ("node1", "node3", "node4")]
+    assert _sentence(answers) == "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3"
+
+
+def test_what_a_job_refuses_goes_first() -> None:
+    answers = {**FOUR, "node3": _odd(driver="24.1.0", torch_npu="2.6.0", HCCL_CONNECT_TIMEOUT="300")}
+    assert [(each.name, each.status) for each in compare(answers).differences] == [
+        ("torch_npu", "failure"),
+        ("driver", "warning"),
+        ("HCCL_CONNECT_TIMEOUT", "warning"),
+    ]
+    assert _sentence(answers).endswith("on the other 3 (2 more differences)")
+
+
+@pytest.mark.parametrize(
+    ("torch_npu", "said"),
+    [
+        (("2.6.0", "2.7.1"), "the nodes differ: torch_npu 2.6.0 on a, 2.7.1 on b"),
+        (("2.6.0", "2.6.0", "2.7.1", "2.7.1"), "the nodes differ: torch_npu 2.6.0 on a and b, 2.7.1 on c and d"),
+        (("2.6.0", None, "2.7.1", "2.7.1"), "a and b differ: torch_npu 2.6.0 on a, absent on b, 2.7.1 on the other 2"),
+        (("2.6.0", "2.6.0", "2.7.1", "2.7.1", "2.7.1"), "a and b differ: torch_npu 2.6.0 there, 2.7.1 on the other 3"),
+    ],
+)
+def test_who_differs(torch_npu: tuple[str | None, ...], said: str) -> None:
+    answers = {name: _odd(torch_npu=version) for name, version in zip("abcde", torch_npu, strict=False)}
+    assert _sentence(answers) == said
+
+
+def test_a_check_that_finds_something_on_one_alone() -> None:
+    answers = {**FOUR, "node4": replace(ALIKE, findings=(FILES, ok("disk", "7 GiB free")))}
+    (difference,) = compare(answers).differences
+    assert (difference.name, difference.status, difference.is_fact) == ("limits", "warning", False)
+    assert [(group.value, group.remedy) for group in difference.groups] == [
+        ("warning: at most 1024 open files", "ulimit -n 4096"),
+        ("ok", None),
+    ]
+    assert compare(answers).equal_checks == 1, "free disk differs by right"
+
+
+def test_the_same_check_finds_other_things() -> None:
+    others = replace(ALIKE, findings=(replace(FILES, measured="at most 512 open files"),))
+    answers = {name: replace(ALIKE, findings=(FILES,)) for name in ("a", "b")} | {"c": others}
+    assert [group.value for group in compare(answers).differences[0].groups] == [
+        "warning: at most 512 open files",
+        "warning: at most 1024 open files",
+    ]
+    assert compare(answers).shared == ()
+
+
+def test_what_every_node_has_is_told_once() -> None:
+    answers = {name: replace(ALIKE, findings=(FILES, OFFLINE)) for name in FOUR}
+    assert compare(answers).shared == (FILES, OFFLINE)
+    text = as_text("v", Nodes(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    assert text.splitlines()[1:] == [
+        "",
+        "on all 4 nodes",
+        "warning  limits   at most 1024 open files",
+        "                  do: ulimit -n 4096",
+        "unknown  network  no hub answers",
+        "",
+        "the same on all 4 nodes: 3 facts and 2 checks",
+    ]
+
+
+def test_a_silent_node_is_named_before_all() -> None:
+    answers = {name: FOUR[name] for name in ("node1", "node2")}
+    gone = MachineError("node3 does not answer within 30 s", remedy="look", where="node3")
+    assert _sentence(answers, node3=gone) == "node3 does not answer; both nodes are alike and train on 8 NPU (910B4)"
+
+
+def test_the_table_of_differences() -> None:
+    odd = replace(_odd(torch_npu="2.6.0"), findings=(FILES,))
+    answers = {**FOUR, "node2": odd}
+    text = as_text("v", Nodes(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    assert text.splitlines()[1:] == [
+        "",
+        "differences",
+        "failure  torch_npu  node2: 2.6.0",
+        "                    the other 3: 2.7.1",
+        "warning  limits     node2: warning: at most 1024 open files",
+        "                      do: ulimit -n 4096",
+        "                    the other 3: ok",
+        "",
+        "the same on all 4 nodes: 2 facts and 1 check",
+    ]
+    narrow = as_text("v", Nodes(answers, {}), compare(answers), (), columns=40, paint=lambda text, colour: text)
+    assert max(map(len, narrow.splitlines())) <= 46
+
+
+def test_json_holds_everything_of_every_node() -> None:
+    answers = {**FOUR, "node2": _odd(driver="24.1.0")}
+    gone = MachineError("node5 is not there", remedy="look", where="node5")
+    told = json.loads(as_json("v", 1, Nodes(answers, {"node5": gone}), compare(answers), ()))
+    assert {name: answer_of_json(answer) for name, answer in told["nodes"].items()} == answers
+    assert told["silent"] == {"node5": {"what": "node5 is not there", "remedy": "look"}}
+    assert told["differences"][0]["groups"][0] == {"value": "24.1.0", "nodes": ["node2"]}
+    assert told["exit_code"] == 1
