@@ -15,7 +15,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +68,26 @@ def follow(runs: Path, place: Place) -> Path:
         nonlocal answer
         question = directory / f"node_{place.node_rank}.json"
         if _read(question).get("nonce") != nonce:
-            # Node 0 may be clearing the directory away just now.
-            with suppress(FileNotFoundError):
-                directory.mkdir(parents=True, exist_ok=True)
-                write_json(question, {"nonce": nonce})
+            _say(question, nonce=nonce)
         answer = _read(directory / "answer.json")
         return bool(answer.get("nonces", {}).get(str(place.node_rank)) == nonce)
 
     with translated_disk_errors(directory, "asking node 0 which run it is"):
         _wait(is_answered, lambda: f"for node 0 at {place.master_addr}", directory)
-        write_json(directory / f"node_{place.node_rank}.json", {"nonce": nonce, "knows": nonce})
+        _say(directory / f"node_{place.node_rank}.json", nonce=nonce, knows=nonce)
     return Path(answer["run"])
+
+
+def _say(path: Path, **content: str) -> None:
+    """Write, unless node 0 clears the directory away: it is asked again then, or everybody knows already."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, content)
+    except (FileNotFoundError, FileExistsError):
+        return
+    except MachineError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
 
 
 def _directory(runs: Path, place: Place) -> Path:
