@@ -8,10 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-_CODES = {
-    "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
-    "bold": "1", "dim": "2",
-}
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
+_CODES = {**_COLOURS, "bold": "1", "dim": "2"}
 
 
 def colour(text: str, name: str, stream: TextIO) -> str:
