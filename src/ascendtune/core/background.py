@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ class Other:
         """Its exit code, negative for a signal, or None while it runs; not to be asked again after it was told."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if pid else None
+
+    def end(self) -> None:
+        """Ask it to end; only before its exit code was told."""
+        os.kill(self.pid, signal.SIGTERM)
 
 
 def divide(log: Path) -> Other | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ascendtune.core.background import divide
+from ascendtune.core.background import Other, divide
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.job import registry
 from ascendtune.job.follow import JOB_LOG
@@ -33,19 +33,30 @@ def detach(spec: JobSpec) -> Job | None:
     other = divide(log)
     if other is None:
         return None
-    exit_code = None
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        # Asked first: a job may end as soon as it is registered.
-        exit_code = other.exit_code()
-        if job := _registered(spec.id):
-            return job
-        if exit_code is not None:
-            break
-        time.sleep(_LOOK_EVERY_SECONDS)
+    try:
+        exit_code = _wait(other, spec.id)
+    except KeyboardInterrupt:
+        other.end()
+        raise
+    if job := _registered(spec.id):
+        return job
+    if exit_code is None:
+        other.end()
     said = log.read_bytes()[before:].decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
     kind = InputError if exit_code == InputError.exit_code else MachineError
     raise kind(f"the job did not start:\n{said}", remedy="do what it says, or try without --detach", where=log)
+
+
+def _wait(other: Other, job_id: str) -> int | None:
+    """Until the job is registered, or its process has ended: then its exit code."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if (exit_code := other.exit_code()) is not None:
+            return exit_code
+        if _registered(job_id):
+            break
+        time.sleep(_LOOK_EVERY_SECONDS)
+    return None
 
 
 def _registered(job_id: str) -> Job | None:
