@@ -2,8 +2,8 @@
 
     python benchmarks/start_of_workers.py [--rounds 7]
 
-The workers note the time before they import anything, and end. `ascendtune train` reads its recipe, finds its data in the
-cache and makes a run directory on the way; `launch` does none of it.
+The workers note the time before they import anything, and end. `ascendtune train` reads its recipe, finds its data in
+the cache and makes a run directory on the way; `launch` does none of it.
 """
 
 from __future__ import annotations

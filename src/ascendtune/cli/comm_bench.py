@@ -13,6 +13,9 @@ def bench(
         int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
     ] = None,
     device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="HOSTS", help="Ranks on these hosts over ssh: host1,host2 or a host file.")
+    ] = None,
     collective: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which collective (default: all_reduce).")
     ] = None,
@@ -62,6 +65,7 @@ def bench(
     ascendtune comm bench
     ascendtune comm bench --collective all_gather
     ascendtune comm bench --pairs --png links.png
+    ascendtune comm bench --nodes node1,node2 --pairs
     ascendtune comm bench --min-bytes 64M --expect 150
     ascendtune comm bench --profile-step recipe.yaml
 
@@ -87,7 +91,7 @@ def bench(
                 "--profile-step measures training: the options of collectives and links have no meaning for it",
                 remedy="keep --devices, --device-ids, --timeout, --directory and --json only",
             )
-        return measure_step(profile_step, choose_ranks(devices, device_ids), directory, timeout, as_json=as_json)
+        return measure_step(profile_step, choose_ranks(devices, device_ids, nodes), directory, timeout, as_json=as_json)
     if pairs and (collective or dtype or min_bytes or plot):
         raise InputError(
             "--pairs sends bytes, of one size: --collective, --dtype, --min-bytes and --plot have no meaning for it",
@@ -106,7 +110,7 @@ def bench(
         if not png.parent.is_dir():
             raise InputError(f"there is no directory {png.parent} for --png", remedy="make it, or choose another")
         require_writable(png.parent)
-    ranks = choose_ranks(devices, device_ids)
+    ranks = choose_ranks(devices, device_ids, nodes)
     if pairs:
         work: dict[str, Any] = {"task": "pairs", "bytes": last}
         steps = ranks.count * (ranks.count - 1)

@@ -18,8 +18,9 @@ from ascendtune.check.comm.notes import notes_path
 from ascendtune.check.comm.start import Ran, Ranks, run_ranks
 from ascendtune.cli.complain import warn
 from ascendtune.cli.device_choice import choose
+from ascendtune.cli.node_choice import choose_nodes
 from ascendtune.cli.progress import Progress
-from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure
 from ascendtune.machine.visible import cpu_count, visible_devices
 
@@ -27,13 +28,18 @@ _LOOK_SECONDS = 0.2
 _FEWEST = 2
 
 
-def choose_ranks(devices: int | None, device_ids: str | None) -> Ranks:
+def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None) -> Ranks:
     """A rank for each device that was asked for, by default for each that is visible; two on the CPU.
+
+    Args:
+        nodes: `--nodes`: hosts on which `devices` are each host's; on the CPU one rank each.
 
     Raises:
         InputError: fewer than two were asked for.
         MachineError: there are not as many.
     """
+    if nodes is not None:
+        return _ranks_on_hosts(devices, device_ids, nodes)
     visible = visible_devices()
     count = _FEWEST if visible.kind == "cpu" and devices is None and device_ids is None else devices
     chosen = choose(visible, count=count, ids=device_ids, cores=cpu_count())
@@ -47,6 +53,18 @@ def choose_ranks(devices: int | None, device_ids: str | None) -> Ranks:
     ids = chosen.ids or visible.ids[: chosen.count]
     names = () if chosen.kind == "cpu" else tuple(f"{chosen.kind} {name}" for name in ids)
     return Ranks(chosen.kind, chosen.count, chosen.ids, names)
+
+
+def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> Ranks:
+    where = choose_nodes(nodes, min_nodes=None, max_restarts=0, devices=devices, device_ids=device_ids, env={})
+    found = where.inquire()
+    assert found is not None
+    if sum(found.nproc) < _FEWEST:
+        raise InputError("one rank has nobody to talk to", remedy="name two hosts or more")
+    per_host = zip(found.names, found.nproc, strict=True)
+    unit = "rank" if found.kind == "cpu" else found.kind
+    names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))
+    return Ranks(found.kind, sum(found.nproc), None, names, where.hosts)
 
 
 def known(names: Collection[str], given: list[str] | None, what: str) -> list[str]:
@@ -69,7 +87,7 @@ def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: in
     Args:
         steps: how often each rank will note that it begins something.
     """
-    place = directory or Path(tempfile.mkdtemp(prefix="ascendtune-comm-"))
+    place = directory or _directory(ranks)
     with removed_on_failure(place) if directory is None else nullcontext(), _progress(place, steps):
         ran = run_ranks(work, ranks, place)
         if ran.outcome.exit_code >= 128 and ran.outcome.error is None:
@@ -78,6 +96,16 @@ def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: in
     if directory is None and ran.is_whole:
         shutil.rmtree(place, ignore_errors=True)
     return ran
+
+
+def _directory(ranks: Ranks) -> Path:
+    """A directory of our own; hosts share the one that the command is given in, if any."""
+    if ranks.hosts is None:
+        return Path(tempfile.mkdtemp(prefix="ascendtune-comm-"))
+    shared = Path.cwd() / ".ascendtune"
+    with translated_disk_errors(shared, "making room for the notes of the ranks"):
+        shared.mkdir(exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="comm-", dir=shared))
 
 
 @contextmanager

@@ -13,6 +13,9 @@ def test(
         int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
     ] = None,
     device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="HOSTS", help="Ranks on these hosts over ssh: host1,host2 or a host file.")
+    ] = None,
     collective: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. all_reduce or barrier; repeatable.")
     ] = None,
@@ -33,6 +36,7 @@ def test(
     \b
     ascendtune comm test
     ascendtune comm test --collective all_reduce --devices 8
+    ascendtune comm test --nodes node1,node2
 
     One rank a device, joined by HCCL, NCCL or gloo. A rank that is wrong or does not come is named. Dtypes that the
     backend does not take are listed with its reason. Exit code 1: something is wrong.
@@ -52,7 +56,7 @@ def test(
     log.set_up()
     collectives = known((*COLLECTIVES, BARRIER), collective, "collective")
     dtypes = known(LARGEST_EXACT, dtype, "dtype")
-    ranks = choose_ranks(devices, device_ids)
+    ranks = choose_ranks(devices, device_ids, nodes)
     work = {"task": "test", "collectives": collectives, "dtypes": dtypes, "timeout_seconds": timeout}
     ran = run(work, ranks, directory, steps=len(collectives) * len(dtypes))
     findings = judge(ran, collectives, timeout)

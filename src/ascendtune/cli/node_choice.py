@@ -14,7 +14,7 @@ from ascendtune.job.spec import ALONE, Place
 from ascendtune.machine.visible import cpu_count, visible_devices
 
 if TYPE_CHECKING:
-    from ascendtune.job.gather import Wanted
+    from ascendtune.job.gather import Inquired, Wanted
     from ascendtune.job.outcome import Outcome
     from ascendtune.job.spec import JobSpec
 
@@ -43,16 +43,17 @@ class Nodes:
         chosen = choose(visible, count=count, ids=ids, cores=cpu_count())
         return chosen, [note for note in (visible.note, chosen.warning) if note]
 
-    def inquire(self) -> None:
-        """Ask the hosts that we would start, if any, before the data takes its time.
+    def inquire(self) -> Inquired | None:
+        """Ask the hosts that we would start, before the data takes its time; None where there are none.
 
         Raises:
             MachineError: a host cannot be reached, or is not like the others.
         """
-        if self.hosts is not None:
-            from ascendtune.job.gather import inquire
+        if self.hosts is None:
+            return None
+        from ascendtune.job.gather import inquire
 
-            inquire(self.hosts)
+        return inquire(self.hosts)
 
     def agree_on(self, run: RunDir | None, runs: Path, data_hash: str) -> RunDir:
         """The run that all nodes work on: `run`, where this node chose it, else what node 0 has chosen.

@@ -49,7 +49,7 @@ def train(
     \b
     ascendtune train recipe.yaml
     ascendtune train recipe.yaml optim.epochs=2 --devices 2
-    ascendtune train recipe.yaml --nodes node1,node2 --max-restarts 3
+    ascendtune train recipe.yaml --nodes node1,node2
     ascendtune train recipe.yaml --prepare
 
     Runs until the end, or until Ctrl-C: then it writes a checkpoint and stops; Ctrl-C again stops at once. The same

@@ -10,9 +10,14 @@ from ascendtune.core.log import say
 
 
 class Asked:
-    """Notes signals while it is entered; whoever runs the job looks at `first` and `again`."""
+    """Notes signals while it is entered; whoever runs the job looks at `first` and `again`.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_checkpoints: what the user asks will take until the next one is written.
+    """
+
+    def __init__(self, *, keeps_checkpoints: bool) -> None:
+        self._how = "stopping after a checkpoint" if keeps_checkpoints else "stopping"
         self.first: signal.Signals | None = None
         self.again = False
 
@@ -33,4 +38,4 @@ class Asked:
             return
         # The terminal that goes away is like a scheduler that takes the machine back.
         self.first = signal.Signals(number) if number != signal.SIGHUP else signal.SIGTERM
-        say("stopping after a checkpoint; once more stops now")
+        say(f"{self._how}; once more stops now")

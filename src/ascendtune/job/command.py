@@ -30,6 +30,7 @@ def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nproc-per-node", str(spec.nproc)),
         *("--max-restarts", "0"),
+        *("--log-dir", str(spec.agent_directory(place))),
         *(_on_this_node(env) if place.is_alone else _among_nodes(place)),
         *("--module", "ascendtune.job.rank", *(("--all",) if spec.is_foreign else ()), str(spec.logs)),
         *spec.argv,

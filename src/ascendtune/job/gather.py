@@ -18,6 +18,7 @@ from ascendtune.job.hosts import Host
 from ascendtune.job.message import error_of_json
 from ascendtune.job.remote import Heard, RemoteNode, portable
 from ascendtune.job.spec import JobSpec
+from ascendtune.machine.visible import Kind
 
 _ANSWER_SECONDS = 60.0
 _APPEARS_WITHIN_SECONDS = 10.0
@@ -30,7 +31,7 @@ class Gathered:
 
     nodes: tuple[RemoteNode, ...]
     nproc: tuple[int, ...]
-    kind: Any
+    kind: Kind
     master_addr: str
     master_port: int
 
@@ -55,8 +56,17 @@ class Wanted:
         return self.min_nodes if self.min_nodes is not None else len(self.hosts)
 
 
-def inquire(wanted: Wanted) -> None:
-    """Ask every host, before anything is prepared, whether a job could start there.
+@dataclass(frozen=True)
+class Inquired:
+    """What hosts would give to a job, in the order of their ranks."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    nproc: tuple[int, ...]
+
+
+def inquire(wanted: Wanted) -> Inquired:
+    """Ask every host, before anything is prepared, whether a job could start there, and with how many processes.
 
     Raises:
         MachineError: as `gather` would, but for the run directory, which need not exist yet.
@@ -67,8 +77,8 @@ def inquire(wanted: Wanted) -> None:
         hellos, troubles = _greet(wanted, nodes, heard, None)
         ready = _allowed(wanted, nodes, hellos, troubles)
         _require_alike(ready, [hellos[node] for node in ready])
-        for node in ready:
-            _nproc(node, hellos[node], wanted)
+        nproc = tuple(_nproc(node, hellos[node], wanted) for node in ready)
+        return Inquired(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
     finally:
         for node in nodes:
             node.end()

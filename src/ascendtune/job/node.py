@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, translated_disk_errors
 from ascendtune.core.tail import Tail
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
@@ -89,6 +91,8 @@ class Node:
         user, place = {**os.environ, **env}, place_of(start)
         tails = [(rank, Tail(spec.logs / f"rank_{rank}.log")) for rank in start["ranks"] if rank or spec.is_foreign]
         out, err = os.pipe(), os.pipe()
+        with translated_disk_errors(spec.logs, "opening a log"):
+            spec.logs.mkdir(parents=True, exist_ok=True)
         launcher = Launcher(
             command(spec, user, place),
             environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user),
@@ -107,6 +111,7 @@ class Node:
             self._say_lines(tails)
         launcher.see_out(watch.look)
         watcher.close()
+        shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
         self._say_lines(tails)
         return exit_code
 
@@ -188,7 +193,13 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     # What we say beside the messages goes to stderr, which is shown with the host's name.
     log.set_up()
-    Node(sys.stdin.buffer, sys.stdout.buffer).run()
+    try:
+        Node(sys.stdin.buffer, sys.stdout.buffer).run()
+    except BaseException:  # noqa: BLE001  # the last one who can tell
+        traceback.print_exc()
+    # A thread may still wait for a line, and holds what the interpreter would want for its own end.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ class JobSpec:
         """What torchrun's agent of a node says."""
         return self.logs / ("launcher.log" if place.node_rank == 0 else f"launcher_node_{place.node_rank}.log")
 
+    def agent_directory(self, place: Place) -> Path:
+        """Where torchrun's agent of a node keeps what it needs; of no use to anybody afterwards."""
+        return self.logs / f".torchrun_{place.node_rank}"
+
 
 @dataclass(frozen=True)
 class Place:

@@ -14,8 +14,10 @@ from typing import Any
 from ascendtune.check.comm.notes import RankNotes, notes_path, read_notes
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.job.backend.local import start
+from ascendtune.job.backend.ssh import start as start_on_hosts
+from ascendtune.job.gather import Wanted
 from ascendtune.job.outcome import Outcome
-from ascendtune.job.spec import JobSpec
+from ascendtune.job.spec import JobSpec, new_id
 from ascendtune.machine.visible import Kind
 
 WORKER = (sys.executable, "-m", "ascendtune.check.comm.worker")
@@ -32,6 +34,8 @@ class Ranks:
     """What the visibility variable is set to; None leaves it."""
     names: tuple[str, ...]
     """The device of each rank as messages call it; empty where there is nothing to tell, as on the CPU."""
+    hosts: Wanted | None = None
+    """Where the ranks are, when that is not this machine alone."""
 
     def label(self, rank: int) -> str:
         return f"rank {rank} ({self.names[rank]})" if self.names else f"rank {rank}"
@@ -83,6 +87,6 @@ def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
     argv = (*worker, ranks.kind, str(directory.resolve()), json.dumps(work))
     # torch's own account of a rank that waits in vain adds nothing to ours.
     quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
-    spec = JobSpec(argv, directory, nproc=ranks.count, kind=ranks.kind, device_ids=ranks.ids, variables=quiet)
-    outcome = start(spec)
+    spec = JobSpec(argv, directory, ranks.count, ranks.kind, ranks.ids, quiet, id=new_id("comm"))
+    outcome = start(spec) if ranks.hosts is None else start_on_hosts(spec, ranks.hosts)
     return Ran(ranks, directory, outcome, read_notes(directory, ranks.count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -51,7 +52,8 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
     if becomes_program:
         _watch_from_beside(spec.run_dir, env)
         process.replace(argv, env)
-    with registry.closing(job) as ended_with, Asked() as asked:
+    keeps_checkpoints = record_of(spec.run_dir) is not None
+    with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
         result = with_restarts(
             spec,
             lambda: _attempt(spec, place, argv, env, asked),
@@ -79,6 +81,7 @@ def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], 
     watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
     exit_code = _until_the_end(launcher, asked, elsewhere, watcher)
     watcher.close()
+    shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
     return outcome(spec.run_dir, before, Ending(exit_code, log, said_before), asked.first)
 
 

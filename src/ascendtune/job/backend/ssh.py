@@ -39,7 +39,8 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
         MachineError: a host cannot be reached, or is not like the others.
     """
     job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
-    with registry.closing(job) as ended_with, Asked() as asked:
+    keeps_checkpoints = record_of(spec.run_dir) is not None
+    with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
         result = with_restarts(
             spec,
             lambda: _attempt(spec, wanted, asked),
