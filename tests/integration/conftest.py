@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from ascendtune.core.rundir import RunDir
+from cluster import Cluster, two_machines
 
 _PATIENCE_SECONDS = 180
 
@@ -155,3 +156,9 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     yield mount
     for path in mounted:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with two_machines(tmp_path_factory.mktemp("cluster")) as machines:
+        yield machines

@@ -74,8 +74,17 @@ def place_of(start: Mapping[str, Any]) -> Place:
 
 def server_address() -> str | None:
     """The address of this machine that the ssh connection came in by; None where it did not come by ssh."""
+    return _of_connection(2)
+
+
+def client_address() -> str | None:
+    """The address that the ssh connection came from; None where it did not come by ssh."""
+    return _of_connection(0)
+
+
+def _of_connection(place: int) -> str | None:
     words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2] if len(words) == 4 else None
+    return words[place] if len(words) == 4 else None
 
 
 def _answer_token(token: Path, node: int) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from ascendtune.job.remote import portable
+import pytest
+
+from ascendtune.job.hosts import Host
+from ascendtune.job.remote import module_on, portable, why_ended
 
 
 def test_what_is_true_of_this_machine_stays_here() -> None:
@@ -14,3 +17,25 @@ def test_what_is_true_of_this_machine_stays_here() -> None:
     }
     theirs = {"LD_LIBRARY_PATH": "/usr/local/Ascend/lib", "HCCL_BUFFSIZE": "400", "HF_TOKEN": "s", "HOMEBREW": "1"}
     assert portable(mine | theirs) == theirs
+
+
+def test_nothing_of_the_environment_is_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("PYTHONPATH", "/with space")
+    *ssh, command = module_on(Host("user@node1"), "some.module", "/opt/python")
+    assert ssh[0] == "ssh" and "BatchMode=yes" in ssh and ssh[-1] == "user@node1"
+    assert command == "exec env 'PYTHONPATH=/with space' /opt/python -m some.module"
+    assert module_on(Host("localhost"), "some.module", "/opt/python") == ["/opt/python", "-m", "some.module"]
+
+
+@pytest.mark.parametrize(
+    ("code", "complaints", "said"),
+    [
+        (127, [], "node1 has no /opt/python"),
+        (1, ["/opt/python: No module named ascendtune"], "node1: /opt/python: No module named ascendtune"),
+        (255, ["Permission denied (publickey)."], "the connection to node1 has ended: Permission denied (publickey)."),
+        (None, [], "the connection to node1 has ended"),
+    ],
+)
+def test_why_a_host_does_not_answer(code: int | None, complaints: list[str], said: str) -> None:
+    assert why_ended(Host("node1"), "/opt/python", code, complaints).what == said

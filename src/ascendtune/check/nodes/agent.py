@@ -7,6 +7,7 @@
     {"look": {"env", "directory", "codes", "facts"}}
                                 {"address", "verdict", "trains_on", "findings", "not_applicable", "facts"}
     {"towards": address}        {"mtu": text or null}
+                                (null: towards whoever asks)
 
 When nobody listens any more it ends, and with it what it has started.
 """
@@ -28,7 +29,7 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.nodes.facts import facts, mtu_towards
 from ascendtune.core.process import below, send
 from ascendtune.job.message import decode, encode
-from ascendtune.job.welcome import server_address
+from ascendtune.job.welcome import client_address, server_address
 
 _FACTS_SECONDS = 2.0
 """How long facts may take after the checks are done: a driver that hangs keeps back its own facts alone."""
@@ -46,7 +47,8 @@ def serve(hears: IO[bytes], says: IO[bytes]) -> None:
             outside = _outside(message["look"])
             answer = {"address": server_address(), **look(outside, message["look"])}
         else:
-            answer = {"mtu": mtu_towards(outside or Outside(), message["towards"])}
+            address = message["towards"] or client_address()
+            answer = {"mtu": mtu_towards(outside or Outside(), address) if address else None}
         says.write(encode(answer))
         says.flush()
 

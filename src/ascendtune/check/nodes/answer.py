@@ -39,7 +39,7 @@ class Answer:
 
 
 def answer_of_json(content: Mapping[str, Any]) -> Answer:
-    """Raises KeyError or TypeError for the answer of a version that says other things."""
+    """Raises KeyError, TypeError or ValueError for the answer of a version that says other things."""
     findings = [Finding(**{**each, "evidence": tuple(each["evidence"])}) for each in content["findings"]]
     return Answer(
         content["verdict"],

@@ -57,8 +57,9 @@ def ask(
     finally:
         for talk in talks:
             talk.hang_up()
+        deadline = time.monotonic() + _END_SECONDS
         for talk in talks:
-            talk.end()
+            talk.end(max(0.0, deadline - time.monotonic()))
 
 
 class _Talk:
@@ -73,13 +74,13 @@ class _Talk:
         self._dialogue = Dialogue(module_on(host, agent))
         self._lines = self._dialogue.answers()
         self._collector = threading.Thread(target=self._collect, daemon=True)
-        self._collector.start()
 
     def look(self, look: Mapping[str, Any]) -> None:
+        self._collector.start()
         clock = self._clock()
         self.said = {**self._question(look=look), "clock": clock}
 
-    def towards(self, address: str) -> None:
+    def towards(self, address: str | None) -> None:
         if mtu := self._question(towards=address)["mtu"]:
             self.said["facts"]["MTU"] = mtu
 
@@ -95,7 +96,7 @@ class _Talk:
         if self.said:
             try:
                 return answer_of_json(self.said)
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 return _other_version(self.host)
         return self._why_not or MachineError(
             f"{self.host.name} does not answer within {limit_seconds:.0f} s",
@@ -106,8 +107,8 @@ class _Talk:
     def hang_up(self) -> None:
         self._dialogue.hang_up()
 
-    def end(self) -> None:
-        if self._dialogue.wait(_END_SECONDS) is None:
+    def end(self, within_seconds: float) -> None:
+        if self._dialogue.wait(within_seconds) is None:
             self._dialogue.kill()
             self._dialogue.wait(_END_SECONDS)
 
@@ -150,19 +151,16 @@ def _together(
 
 def _towards(talks: Sequence[_Talk]) -> Callable[[_Talk], None]:
     """Ask for the way to the first machine; the first itself for the way to the second."""
-    reached = [(talk, _address(talk)) for talk in talks if talk.said]
+    reached = [(talk, talk.said.get("address")) for talk in talks if talk.said]
 
     def ask_one(talk: _Talk) -> None:
-        other = next((address for each, address in reached if each is not talk), None)
-        if other:
-            talk.towards(other)
+        for other, address in reached:
+            if other is not talk:
+                # Who is not reached by ssh is this machine.
+                talk.towards(address)
+                return
 
     return ask_one
-
-
-def _address(talk: _Talk) -> str:
-    """The one that ssh came by; a name is enough where it did not."""
-    return talk.said.get("address") or talk.host.name.rpartition("@")[2]
 
 
 def _other_version(host: Host) -> MachineError:

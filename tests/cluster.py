@@ -1,0 +1,164 @@
+"""Two machines on this one: network namespaces on a bridge, each with an sshd of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+_SSHD = "/usr/sbin/sshd"
+
+
+@dataclass
+class Cluster:
+    """`hosts`: name -> namespace; names are known to ssh alone, as aliases often are."""
+
+    hosts: dict[str, str]
+    path: Path
+    sshds: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    segments: set[Path] = field(default_factory=lambda: set(Path("/dev/shm").iterdir()))
+    """Of shared memory, that were there before."""
+
+    def pids(self, host: str) -> list[int]:
+        """What runs on `host`, sshd itself and its children of a session aside."""
+        listed = subprocess.run(["ip", "netns", "pids", self.hosts[host]], capture_output=True, text=True, check=True)
+        return [pid for pid in map(int, listed.stdout.split()) if "sshd" not in _name(pid)]
+
+    def everything(self) -> list[int]:
+        return [pid for host in self.hosts for pid in self.pids(host)]
+
+    def named(self, host: str, word: str) -> list[int]:
+        """Pids on `host` whose command line has `word` in it."""
+        return [pid for pid in self.pids(host) if any(word in part for part in _argv(pid))]
+
+    def is_quiet(self) -> bool:
+        """Whether no process, no listening port and no segment of shared memory of a job is left."""
+        return not (self.everything() or self.ports() or set(Path("/dev/shm").iterdir()) - self.segments)
+
+    def ports(self) -> list[str]:
+        """Ports on which the hosts listen, sshd's aside; in the kernel's hexadecimal."""
+        found = []
+        for namespace in self.hosts.values():
+            for table in ("tcp", "tcp6"):
+                argv = ["ip", "netns", "exec", namespace, "cat", f"/proc/net/{table}"]
+                lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
+                # The fourth column is the state, 0A means that it listens.
+                found += [words[1] for line in lines if (words := line.split())[3] == "0A"]
+        return [place for place in found if not place.endswith(":0016")]
+
+    def slow_down(self, host: str, *, megabits: float | None) -> None:
+        """Let what goes to `host` through a cable of that speed; None: as fast as before."""
+        device = f"{self.hosts[host]}o"
+        if megabits is None:
+            _run(f"tc qdisc del dev {device} root")
+        else:
+            _run(f"tc qdisc add dev {device} root tbf rate {megabits}mbit burst 32kbit latency 400ms")
+
+    def link(self, host: str, *words: str) -> None:
+        """`ip link set` for the cable of `host`."""
+        subprocess.run(["ip", "link", "set", f"{self.hosts[host]}o", *words], check=True)
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PATH": f"{self.path / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Cluster]:
+    """`nodea` and `nodeb`, with what they need in `path`. The test is skipped where they cannot be made.
+
+    Args:
+        variables: host -> what a login there has in its environment.
+    """
+    if os.getuid() != 0 or not shutil.which("ip") or not Path(_SSHD).exists():
+        pytest.skip("needs root, iproute2 and openssh-server: two machines are made of network namespaces")
+    # Other test workers, and other people, have machines of their own.
+    prefix, net = f"at{os.getpid() % 100000}", f"10.93.{os.getpid() % 256}"
+    cluster = Cluster({"nodea": f"{prefix}a", "nodeb": f"{prefix}b"}, path)
+    bridge = f"{prefix}br"
+    try:
+        _run(f"ip link add {bridge} type bridge")
+        _run(f"ip addr add {net}.1/24 dev {bridge}")
+        _run(f"ip link set {bridge} up")
+        _prepare_ssh(path, net)
+        for number, (host, namespace) in enumerate(cluster.hosts.items(), 2):
+            _run(f"ip netns add {namespace}")
+            _run(f"ip link add {namespace}o type veth peer name eth7 netns {namespace}")
+            _run(f"ip link set {namespace}o master {bridge} up")
+            _run(f"ip -n {namespace} addr add {net}.{number}/24 dev eth7")
+            _run(f"ip -n {namespace} link set eth7 up")
+            _run(f"ip -n {namespace} link set lo up")
+            # A private mount: what host B finds there is not what the others see.
+            hidden = path / "not-shared"
+            hidden.mkdir(exist_ok=True)
+            mount = f"mount -t tmpfs none {hidden} && " if host == "nodeb" else ""
+            given = " ".join(f"{name}={value}" for name, value in (variables or {}).get(host, {}).items())
+            option = f" -o SetEnv='{given}'" if given else ""
+            command = f"{mount}exec {_SSHD} -D -e -f {path}/sshd_config -o ListenAddress={net}.{number}{option}"
+            cluster.sshds.append(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", namespace, "sh", "-c", command],
+                    stderr=(path / f"{host}.log").open("wb"),
+                )
+            )
+        until(lambda: all("Server listening" in (path / f"{host}.log").read_text() for host in cluster.hosts), 10)
+        yield cluster
+    finally:
+        for sshd in cluster.sshds:
+            sshd.terminate()
+            sshd.wait(10)
+        for namespace in cluster.hosts.values():
+            subprocess.run(["ip", "netns", "del", namespace], check=False)
+            subprocess.run(["ip", "link", "del", f"{namespace}o"], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", bridge], check=False)
+
+
+def until(condition: Callable[[], bool], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def _prepare_ssh(path: Path, net: str) -> None:
+    for name in ("host_key", "user_key"):
+        _run(f"ssh-keygen -q -t ed25519 -N '' -f {path / name}", shell=True)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    (path / "sshd_config").write_text(
+        f"Port 22\nHostKey {path}/host_key\nAuthorizedKeysFile {path}/user_key.pub\nStrictModes no\nUsePAM no\n"
+        f"PermitRootLogin prohibit-password\nPidFile none\n"
+    )
+    (path / "ssh_config").write_text(
+        f"Host nodea\n  HostName {net}.2\nHost nodeb\n  HostName {net}.3\nHost nodec\n  HostName {net}.4\n"
+        f"Host *\n  IdentityFile {path}/user_key\n  UserKnownHostsFile /dev/null\n  StrictHostKeyChecking no\n"
+        "  LogLevel ERROR\n"
+    )
+    (path / "bin").mkdir()
+    ssh = path / "bin" / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {path}/ssh_config "$@"\n')
+    ssh.chmod(0o755)
+
+
+def _run(command: str, *, shell: bool = False) -> None:
+    subprocess.run(command if shell else command.split(), shell=shell, check=True)
+
+
+def _name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.NoSuchProcess:
+        return "sshd"
+
+
+def _argv(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []

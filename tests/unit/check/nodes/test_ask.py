@@ -1,0 +1,108 @@
+"""Agents on this machine, real ones and some that behave badly."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.nodes.ask import AGENT, ask
+from ascendtune.job.hosts import Host
+
+HERE, ALSO_HERE = Host("localhost"), Host(socket.gethostname())
+LOOK = {"env": {"HCCL_BUFFSIZE": "400"}, "directory": "/", "codes": ["limits"], "facts": True}
+
+_ANSWERING = """
+import json, sys, time
+for line in sys.stdin:
+    said = {"time": time.time() + 60} if "clock" in line else ANSWER
+    print(json.dumps(said), flush=True)
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a module `bad_agent`."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path / "bad_agent.py"
+
+
+def test_this_machine_twice() -> None:
+    nodes = ask([HERE, ALSO_HERE], LOOK, limit_seconds=20)
+    assert list(nodes.answers) == ["localhost", socket.gethostname()] and not nodes.silent
+    answer, also = nodes.answers.values()
+    assert [each.code for each in answer.findings] == ["limits"]
+    assert answer.facts == also.facts
+    assert {"python", "kernel", "open files", "memory"} <= answer.facts.keys()
+    assert answer.facts["HCCL_BUFFSIZE"] == "400" and answer.facts["working directory"] == "/"
+    # The same clock: no more than what the messages themselves take.
+    assert answer.clock.certain_seconds() < 0.05 and answer.clock.within_seconds < 0.5
+
+
+def test_only_what_is_asked() -> None:
+    nodes = ask([HERE], {**LOOK, "codes": [], "facts": False}, limit_seconds=20)
+    assert nodes.answers["localhost"].findings == () and nodes.answers["localhost"].facts == {}
+
+
+def test_a_directory_that_is_not_there() -> None:
+    nodes = ask([HERE], {**LOOK, "directory": "/no/such"}, limit_seconds=20)
+    assert "working directory" not in nodes.answers["localhost"].facts
+
+
+def test_who_says_nothing_is_left_behind(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.write_text("import os, sys, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
+    monkeypatch.chdir(agent.parent)
+    began = time.monotonic()
+    nodes = ask([HERE], LOOK, limit_seconds=1, agent="bad_agent")
+    assert time.monotonic() - began < 5
+    assert nodes.silent["localhost"].what == "localhost does not answer within 1 s"
+    pid = int((agent.parent / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_one_that_is_silent_does_not_keep_the_others(agent: Path) -> None:
+    agent.write_text(
+        f"import os, runpy, time\ntry: os.mkdir({str(agent.parent / 'first')!r})\n"
+        f"except FileExistsError: runpy.run_module({AGENT!r}, run_name='__main__')\nelse: time.sleep(60)\n"
+    )
+    nodes = ask([HERE, ALSO_HERE], LOOK, limit_seconds=4, agent="bad_agent")
+    assert len(nodes.answers) == len(nodes.silent) == 1
+
+
+def test_a_clock_that_is_off(agent: Path) -> None:
+    answer = {
+        "verdict": "",
+        "trains_on": "",
+        "findings": [],
+        "not_applicable": [],
+        "facts": {},
+        "address": None,
+        "mtu": None,
+    }
+    agent.write_text(_ANSWERING.replace("ANSWER", repr(answer)))
+    clock = ask([HERE], LOOK, limit_seconds=10, agent="bad_agent").answers["localhost"].clock
+    assert 59 < clock.certain_seconds() <= clock.ahead_seconds < 61
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("raise SystemExit('the disk is full')", "the connection to localhost has ended: the disk is full"),
+        ("print('not JSON', flush=True); print('{\"other\": 1}')", "localhost answers what this version does not"),
+        (_ANSWERING.replace("ANSWER", "{'findings': 7}"), "localhost answers what this version does not"),
+    ],
+)
+def test_why_there_is_no_answer(agent: Path, program: str, said: str) -> None:
+    agent.write_text(program)
+    nodes = ask([HERE], LOOK, limit_seconds=10, agent="bad_agent")
+    assert nodes.silent["localhost"].what.startswith(said)
+    assert nodes.silent["localhost"].exit_code == 3
+
+
+def test_a_host_without_ascendtune() -> None:
+    error = ask([HERE], LOOK, limit_seconds=10, agent="no_such_agent").silent["localhost"]
+    assert "No module named no_such_agent" in error.what and "install ascendtune there" in error.remedy
