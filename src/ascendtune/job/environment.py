@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.files import write_json
 from ascendtune.job import flight_recorder
 from ascendtune.job.spec import ALONE, JobSpec, Place
 from ascendtune.machine.visible import VARIABLES
@@ -63,6 +65,18 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place
         if "PYTORCH_ALLOC_CONF" not in user:
             chosen[_ALLOCATOR] = "expandable_segments:True"
     return {name: value for name, value in chosen.items() if name not in user}
+
+
+def note(spec: JobSpec, given: Mapping[str, str], user: Mapping[str, str], place: Place = ALONE) -> None:
+    """Write what the processes of a node were given beside what the user had set to `environment_R.json` in the logs.
+
+    Raises:
+        MachineError: the directory cannot be written.
+    """
+    new = {name: value for name, value in sorted(given.items()) if user.get(name) != value}
+    with translated_disk_errors(spec.logs, "opening a log"):
+        spec.logs.mkdir(parents=True, exist_ok=True)
+    write_json(spec.logs / f"environment_{place.node_rank}.json", new)
 
 
 def _network(spec: JobSpec, interface: str, address: str | None) -> dict[str, str]:

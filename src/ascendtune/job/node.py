@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.tail import Tail
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
-from ascendtune.job.environment import environment
+from ascendtune.job.environment import environment, note
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
 from ascendtune.job.spec import JobSpec
@@ -91,11 +91,11 @@ class Node:
         user, place = {**os.environ, **env}, place_of(start)
         tails = [(rank, Tail(spec.logs / f"rank_{rank}.log")) for rank in start["ranks"] if rank or spec.is_foreign]
         out, err = os.pipe(), os.pipe()
-        with translated_disk_errors(spec.logs, "opening a log"):
-            spec.logs.mkdir(parents=True, exist_ok=True)
+        env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
+        note(spec, env, user, place)
         launcher = Launcher(
             command(spec, user, place),
-            environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user),
+            env,
             stdin=err[1],
             stdout=out[1],
             stderr=spec.launcher_log(place),

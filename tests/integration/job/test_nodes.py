@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +137,19 @@ def test_whichever_process_is_killed_none_is_left(
     assert victim == "driver" or "nodeb" in err, err
     assert victim != "torch.distributed.run" or "torchrun on nodeb was killed (SIGKILL)" in err, err
     wait_until(cluster.is_quiet, 10)
+
+
+def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path) -> None:
+    words = ("comm", "test", "--nodes", "nodea,nodeb", "--collective", "all_reduce", "--dtype", "float32", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "ascendtune", *words],
+        cwd=tmp_path,
+        env={**cluster.environment(), "XDG_STATE_HOME": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"].startswith("2 ranks over gloo: 1 of 1 collectives are right")
+    assert not list((tmp_path / ".ascendtune").iterdir())
+    assert cluster.is_quiet()

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 from ascendtune.job import flight_recorder
-from ascendtune.job.environment import defaults, environment
+from ascendtune.job.environment import defaults, environment, note
 from ascendtune.job.spec import JobSpec, Place
 
 MARK = {"ASCENDTUNE_JOB": "r-1"}
@@ -91,3 +92,11 @@ def test_what_the_job_is_told_wins() -> None:
         "A": "b",
         **MARK,
     }
+
+
+def test_what_was_given_is_noted_without_what_the_user_had(tmp_path: Path) -> None:
+    spec, user = _spec(run_dir=tmp_path, nproc=2, kind="npu"), {"HF_TOKEN": "secret", "TASK_QUEUE_ENABLE": "0"}
+    note(spec, environment(spec, user, cores=8), user)
+    noted = json.loads((tmp_path / "log" / "environment_0.json").read_text())
+    assert noted.keys().isdisjoint(user)
+    assert noted["OMP_NUM_THREADS"] == "4" and noted["HCCL_CONNECT_TIMEOUT"] == "600"

@@ -17,7 +17,7 @@ from ascendtune.job import registry
 from ascendtune.job.asked import Asked
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
-from ascendtune.job.environment import environment
+from ascendtune.job.environment import environment, note
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.rank import CORES, bind
@@ -42,6 +42,7 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
     """
     argv = command(spec, os.environ, place)
     env = environment(spec, os.environ, cores=cpu_count(), place=place) | binding(spec, os.environ)
+    note(spec, env, os.environ, place)
     becomes_program = argv == list(spec.argv) and not spec.max_restarts and spec.on_hang == "warn"
     if becomes_program:
         # Ctrl-C in between waits until the worker can answer it in its own words.
@@ -73,7 +74,6 @@ def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], 
     before = record_of(spec.run_dir)
     log = spec.launcher_log(place) if argv != list(spec.argv) else None
     with translated_disk_errors(spec.logs, "opening a log"):
-        spec.logs.mkdir(parents=True, exist_ok=True)
         said_before = log.stat().st_size if log and log.exists() else 0
         # torchrun's descriptor 2 goes to its log, so rank 0 gets ours through descriptor 0.
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log)
