@@ -103,7 +103,7 @@ class KernelSection(Section):
     swiglu: bool = True
     """SiLU(gate) × up in one kernel."""
     experts: bool = True
-    """Experts of a mixture as one grouped matrix product: not in this version, transformers computes them."""
+    """Experts of a mixture as grouped matrix products, in the type of `precision`."""
 
 
 class EarlyStopSection(Section):

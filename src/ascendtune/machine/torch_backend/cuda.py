@@ -38,8 +38,8 @@ class CudaDevice(Device):
 
     @property
     def kernels(self) -> str | None:
-        """Liger's, where it is installed; it needs Triton, which torch brings for CUDA."""
-        return "liger" if importlib.util.find_spec("liger_kernel") is not None else None
+        """Liger's, where it is installed; it needs Triton, which torch brings for CUDA. Torch's own in any case."""
+        return "liger" if importlib.util.find_spec("liger_kernel") is not None else "cuda"
 
     @property
     def torch_device(self) -> torch.device:

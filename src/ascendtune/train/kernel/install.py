@@ -15,6 +15,7 @@ import torch
 from ascendtune.core.log import warn
 from ascendtune.core.table import load
 from ascendtune.machine.device import Device
+from ascendtune.train.kernel.experts import find_experts
 from ascendtune.train.kernel.place import Kernel, Place
 from ascendtune.train.kernel.rms_norm import find_norms
 from ascendtune.train.kernel.rotary import find_rotary
@@ -29,19 +30,22 @@ TABLE: dict[str, dict[str, str]] = {
         "rms_norm": "ascendtune.train.kernel.npu:npu_rms_norm",
         "rotary": "ascendtune.train.kernel.npu:npu_rotary_mul",
         "swiglu": "ascendtune.train.kernel.npu:npu_swiglu",
+        "experts": "ascendtune.train.kernel.npu:npu_grouped_matmul",
     },
     "liger": {
         "rms_norm": "ascendtune.train.kernel.liger:liger_rms_norm",
         "rotary": "ascendtune.train.kernel.liger:liger_rope",
         "swiglu": "ascendtune.train.kernel.liger:liger_silu_mul",
+        "experts": "ascendtune.train.kernel.cuda:grouped_mm",
     },
+    "cuda": {"experts": "ascendtune.train.kernel.cuda:grouped_mm"},
 }
 _FINDERS: dict[str, Callable[[Any, torch.device], list[Place]]] = {
     "rms_norm": find_norms,
     "rotary": find_rotary,
     "swiglu": find_mlps,
+    "experts": find_experts,
 }
-_PARTS = (*_FINDERS, "experts")
 
 
 def install_kernels(
@@ -56,7 +60,7 @@ def install_kernels(
     """
     operators = TABLE.get(device.kernels or "", {})
     outcome = {}
-    for part in _PARTS:
+    for part in _FINDERS:
         if choice == "off" or (isinstance(choice, KernelSection) and not getattr(choice, part)):
             outcome[part] = "the model's own, as asked"
         elif part not in operators:

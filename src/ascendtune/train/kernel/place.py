@@ -17,6 +17,9 @@ Kernel = Callable[..., Any]
 class Place(ABC):
     """A module whose forward has a known form."""
 
+    multiplies = False
+    """Whether its matrix products are made in the type of autocast, though its inputs and outputs may have another."""
+
     def __init__(self, module: nn.Module) -> None:
         self.module: Any = module
 

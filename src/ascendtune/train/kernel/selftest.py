@@ -80,7 +80,8 @@ def _outcomes(place: Place, device: torch.device, precision: Precision) -> _Outc
             loss = torch.stack([each.sum() for each in weighted]).sum()
         gradients = torch.autograd.grad(loss, [each for each in samples if each.requires_grad])
         # What is bf16 anywhere between input and output is no more exact than that.
-        allowed = max(_ALLOWED[each] for each in {dtype, *(output.dtype for output in outputs)})
+        inside = {DTYPES[precision.compute]} if place.multiplies else set()
+        allowed = max(_ALLOWED[each] for each in {dtype, *(output.dtype for output in outputs), *inside})
         kind = str(dtype).removeprefix("torch.")
         found |= {f"output {number} ({kind})": (each.detach(), allowed) for number, each in enumerate(outputs)}
         found |= {f"gradient {number} ({kind})": (each, allowed) for number, each in enumerate(gradients)}

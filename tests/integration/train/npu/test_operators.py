@@ -15,6 +15,7 @@ from torch import nn
 
 from ascend_node.cann.node import Node
 from ascendtune.core.rundir import RunDir
+from ascendtune.train.kernel.experts import multiply_by_group
 from ascendtune.train.kernel.rotary import rotate_by_halves
 
 Case = Callable[[list[torch.Tensor]], Any]
@@ -44,10 +45,15 @@ def fused_or_written_out(part: str, x: list[torch.Tensor]) -> torch.Tensor:
     if x[0].device.type == "npu":
         from ascendtune.train.kernel import npu
 
-        kernel: Any = {"rms_norm": npu.npu_rms_norm, "rotary": npu.npu_rotary_mul, "swiglu": npu.npu_swiglu}[part]
+        kernel: Any = {
+            "rms_norm": npu.npu_rms_norm, "rotary": npu.npu_rotary_mul, "swiglu": npu.npu_swiglu,
+            "experts": lambda *x: npu.npu_grouped_matmul(*x, COUNTS.to("npu")),
+        }[part]  # fmt: skip
         found = kernel(*x, 1e-5) if part == "rms_norm" else kernel(*x)
     elif part == "rms_norm":
         found = x[0] * torch.rsqrt(x[0].pow(2).mean(-1, keepdim=True) + 1e-5) * x[1]
+    elif part == "experts":
+        found = multiply_by_group(*x, COUNTS)
     elif part == "swiglu":
         found = nn.functional.silu(x[0]) * x[1]
     else:
@@ -57,6 +63,7 @@ def fused_or_written_out(part: str, x: list[torch.Tensor]) -> torch.Tensor:
 
 MATRIX, ROWS = (7, 12), (5, 12)
 INDEX = torch.tensor([3, 0, 6, 3, 1])
+COUNTS = torch.tensor([3, 0, 4])
 MASK = torch.tensor([[True, False, False] * 4] * 7)
 
 # Name, shapes of random inputs, and what to compute. Tensors that a case makes itself go where its first input is.
@@ -97,6 +104,7 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
     "addmm": ([(12,), (5, 7), MATRIX], lambda x: torch.addmm(x[0], x[1], x[2])),
     "linear": ([(2, 5, 12), (7, 12), (7,)], lambda x: nn.functional.linear(*x)),
     "bmm": ([(3, 4, 5), (3, 5, 2)], lambda x: x[0] @ x[1]),
+    "baddbmm": ([(3, 4, 2), (3, 4, 5), (3, 5, 2)], lambda x: torch.baddbmm(*x, alpha=0.3)),
     "embedding": ([MATRIX], lambda x: nn.functional.embedding(INDEX.to(x[0].device), x[0])),
     "index": ([MATRIX], lambda x: x[0][INDEX.to(x[0].device)]),
     "index of a dimension": ([(3, 7, 2)], lambda x: x[0][:, INDEX.to(x[0].device)]),
@@ -124,6 +132,9 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
     "is finite": ([MATRIX], lambda x: (x[0] / x[0].clamp(min=0)).isfinite()),
     "is close": ([MATRIX, MATRIX], lambda x: torch.isclose(x[0], x[1], rtol=0.5)),
     "remainder": ([MATRIX], lambda x: ((x[0] * 100).long() + 1) % 7),
+    "floor division": ([MATRIX], lambda x: (x[0] * 9).long() // 4),
+    "histogram": ([MATRIX], lambda x: torch.histc(x[0], bins=4, min=-1, max=2)),
+    "argsort": ([(12,)], lambda x: x[0].argsort(stable=True)),
     "sub number": ([MATRIX], lambda x: x[0] - 0.7),
     "reciprocal": ([MATRIX], lambda x: (x[0].abs() + 1).reciprocal()),
     "sqrt": ([MATRIX], lambda x: (x[0] * x[0] + 1).sqrt()),
@@ -134,13 +145,14 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
     "rms_norm": ([(2, 5, 12), (12,)], lambda x: fused_or_written_out("rms_norm", x)),
     "rotary": ([(1, 4, 5, 8), (1, 2, 5, 8), (1, 5, 8), (1, 5, 8)], lambda x: fused_or_written_out("rotary", x)),
     "swiglu": ([(2, 5, 12), (2, 5, 12)], lambda x: fused_or_written_out("swiglu", x)),
+    "experts": ([MATRIX, (3, 12, 5)], lambda x: fused_or_written_out("experts", x)),
     "layer_norm": ([ROWS, (12,), (12,)], lambda x: nn.functional.layer_norm(x[0], (12,), x[1], x[2])),
 }
 """What a Llama, Qwen2 or Mistral runs in training here, and its neighbours."""
 
 WITHOUT_GRADIENT = {
     "compare", "cast to bf16", "argmax", "any and all", "nonzero", "arange", "fill", "norms of lists", "is finite",
-    "is close", "remainder", "in place, without gradient",
+    "is close", "remainder", "floor division", "histogram", "argsort", "in place, without gradient",
 }  # fmt: skip
 
 

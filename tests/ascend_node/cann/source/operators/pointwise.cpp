@@ -96,6 +96,7 @@ OP(BitwiseOrScalar, (T a, S b, T o, PLAN), { put(o, at::bitwise_or(t(a), s(b)));
 OP(LogSigmoid, (T a, T o, PLAN), { put(o, at::log_sigmoid(t(a))); })
 OP(LogSigmoidForward, (T a, T o, T buf, PLAN), { put(o, at::log_sigmoid(t(a))); })
 OP(LogSigmoidBackward, (T g, T a, T buf, T o, PLAN), { put(o, t(g) * at::sigmoid(-t(a))); })
+OP(FloorDivide, (T a, T b, T o, PLAN), { put(o, at::floor_divide(t(a), t(b))); })
 OP(FloorDivides, (T a, S b, T o, PLAN), { put(o, at::floor_divide(t(a), s(b))); })
 OP(RemainderTensorScalar, (T a, S b, T o, PLAN), { put(o, at::remainder(t(a), s(b))); })
 OP(InplaceBitwiseAndTensor, (T a, T b, PLAN), { put(a, t(a).bitwise_and_(t(b))); })

@@ -47,3 +47,5 @@ OP(MinDim, (T a, int64_t d, bool k, T v, T i, PLAN), {
 OP(ReduceNansum, (T a, Ints d, bool k, aclDataType dt, T o, PLAN),
    { put(o, at::nansum(t(a), ints(d), k, type_of(dt))); })
 OP(Amin, (T a, Ints d, bool k, T o, PLAN), { put(o, at::amin(t(a), ints(d), k)); })
+OP(Histc, (T a, int64_t bins, S low, S high, T o, PLAN),
+   { put(o, at::histc(t(a).to(at::kFloat), bins, s(low), s(high))); })

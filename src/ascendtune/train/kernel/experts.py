@@ -1,0 +1,175 @@
+"""Experts of a mixture, stacked in two matrices: Σ over a token's experts of weight · down(act(gate(x)) · up(x))."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from ascendtune.train.kernel.place import Kernel, Place, draw
+
+_TRIED_EXPERTS = 4
+"""A real mixture has hundreds; what an operator does is shown by a few of the same size."""
+
+
+class ExpertsPlace(Place):
+    """Kernels take (rows (rows, in) in the order of their experts, weight (experts, in, out), rows of each expert
+    (experts,) int64, on the device) and give (rows, out); rows and weight are of one type.
+
+    Nothing here waits for the device: how many rows an expert has is never asked for on the host.
+    """
+
+    multiplies = True
+
+    def __init__(self, module: nn.Module, *, transposed: bool) -> None:
+        super().__init__(module)
+        self.transposed = transposed
+        """Whether the matrices are stored as (experts, in, out)."""
+
+    @property
+    def key(self) -> Hashable:
+        shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in self.module.named_parameters())
+        return type(self.module), shapes
+
+    def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
+        transposed = self.transposed
+
+        def forward(
+            self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+        ) -> torch.Tensor:
+            gate_up, down = _in_autocast_type(self.gate_up_proj), _in_autocast_type(self.down_proj)
+            if not transposed:
+                gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
+            top_k, experts = top_k_index.shape[-1], torch.arange(len(gate_up), device=top_k_index.device)
+            # Pairs of token and expert, token by token; `order` has them expert by expert.
+            expert_of_pair = top_k_index.flatten()
+            order = expert_of_pair.argsort(stable=True)
+            back = order.argsort()
+            counts = (expert_of_pair[:, None] == experts).sum(0)
+            rows = _reorder(hidden_states.to(gate_up.dtype), order, back, top_k)
+            rows = kernel(_gated(self, kernel(rows, gate_up, counts)), down, counts)
+            pairs = _reorder(rows, back, order) * top_k_weights.flatten()[:, None]
+            output: torch.Tensor = pairs.unflatten(0, (-1, top_k)).sum(1)
+            return output.to(hidden_states.dtype)
+
+        return forward
+
+    def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+        gate_up, down = self.module.gate_up_proj, self.module.down_proj
+        count, width = min(len(gate_up), _TRIED_EXPERTS), down.shape[2 if self.transposed else 1]
+        # Of a size that keeps what goes through them as large as it was.
+        matrices = [
+            draw((count, *each.shape[1:]), device, torch.float32, seed=seed) * each.shape[1:].numel() ** -0.25
+            for seed, each in ((2, gate_up), (3, down))
+        ]
+        # The last expert gets no token, as happens in training.
+        routing = draw((29, max(count - 1, 1)), torch.device("cpu"), torch.float32).topk(min(2, max(count - 1, 1)))
+        weights = routing.values.softmax(-1).to(device, dtype)
+        return [
+            draw((29, width), device, dtype).requires_grad_(), routing.indices.to(device), weights.requires_grad_(),
+            *(each.to(own.dtype).requires_grad_() for each, own in zip(matrices, (gate_up, down), strict=True)),
+        ]  # fmt: skip
+
+    def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden, index, weights, gate_up, down = samples
+        count = self.module.num_experts
+        self.module.num_experts = len(gate_up)
+        try:
+            matrices = {"gate_up_proj": gate_up, "down_proj": down}
+            return (functional_call(self.module, matrices, (hidden, index, weights)),)
+        finally:
+            self.module.num_experts = count
+
+
+def find_experts(model: nn.Module, device: torch.device) -> list[Place]:
+    """Every module of `model` that computes this form on `device`."""
+    known: dict[Hashable, bool] = {}
+    places: list[Place] = []
+    for module in model.modules():
+        if (transposed := _is_transposed(module)) is None:
+            continue
+        place = ExpertsPlace(module, transposed=transposed)
+        if place.key not in known:
+            known[place.key] = _is_of_this_form(place, device)
+        if known[place.key]:
+            places.append(place)
+    return places
+
+
+def multiply_by_group(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The formula, written out."""
+    parts = rows.split(counts.tolist())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight, strict=True)])
+
+
+def _is_transposed(module: nn.Module) -> bool | None:
+    """None where the parameters, or what the forward is given, are others."""
+    parameters = dict(module.named_parameters())
+    if parameters.keys() != {"gate_up_proj", "down_proj"} or not isinstance(getattr(module, "num_experts", None), int):
+        return None
+    # The module, hidden states, the experts of each token and their weights.
+    if len(inspect.signature(type(module).forward).parameters) != 4:
+        return None
+    gate_up, down = (tuple(parameters[name].shape) for name in ("gate_up_proj", "down_proj"))
+    if len(gate_up) != 3 or len(down) != 3:
+        return None
+    experts, first, second = gate_up
+    if down == (experts, second, first // 2):
+        return False
+    return True if down == (experts, second // 2, first) else None
+
+
+def _is_of_this_form(place: ExpertsPlace, device: torch.device) -> bool:
+    samples = place.samples(device, place.module.gate_up_proj.dtype)
+    with torch.no_grad():
+        (found,) = place.run(*samples)
+        place.swap(multiply_by_group)
+        (expected,) = place.run(*samples)
+        place.restore()
+    scale = float(expected.abs().max())
+    return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
+
+
+def _reorder(rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor, times: int = 1) -> torch.Tensor:
+    """Each row `times` times, then all in another order; `back` is the inverse of `order`."""
+    output: torch.Tensor = _Reorder.apply(rows, order, back, times)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _Reorder(torch.autograd.Function):
+    """With a derivative of its own: that of an index adds up a token's rows in an order that a device does not promise,
+    so that a run would not be the same twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor, times: int) -> torch.Tensor:
+        ctx.save_for_backward(back)
+        ctx.times = times
+        return rows.index_select(0, order // times if times > 1 else order)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        (back,) = ctx.saved_tensors
+        gradient = gradient.index_select(0, back)
+        return gradient.unflatten(0, (-1, ctx.times)).sum(1) if ctx.times > 1 else gradient, None, None, None
+
+
+def _in_autocast_type(weight: torch.Tensor) -> torch.Tensor:
+    """A weight in the type that autocast wants of matrix products; it knows of none with groups."""
+    if not torch.is_autocast_enabled(weight.device.type):
+        return weight
+    return weight.to(torch.get_autocast_dtype(weight.device.type))
+
+
+def _gated(module: Any, gate_up: torch.Tensor) -> torch.Tensor:
+    # What transformers gives to classes that its @use_experts_implementation decorates, some with limits in it.
+    if hasattr(module, "_apply_gate"):
+        gated: torch.Tensor = module._apply_gate(gate_up)
+        return gated
+    gate, up = gate_up.chunk(2, dim=-1)
+    product: torch.Tensor = module.act_fn(gate) * up
+    return product

@@ -1,0 +1,119 @@
+"""Mixtures of experts on a simulated NPU: torch_npu's grouped matrix product against the CPU's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ascend_node.cann.node import Node
+from ascendtune.core.rundir import RunDir
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train
+
+SHORT: dict[str, Any] = {
+    "data": {"packing": True},
+    "batch": {"per_device": 2},
+    "optim": {"max_steps": 4, "max_grad_norm": None},
+}
+GROUPED = "aclnnGroupedMatmulV5"
+
+
+@pytest.fixture
+def mixture(variant: Callable[..., Path]) -> Callable[..., Path]:
+    """A tiny mixture: of Qwen2, which has a shared expert too, or of Qwen3."""
+
+    def make(family: str = "Qwen3MoeConfig") -> Path:
+        import transformers
+
+        config = getattr(transformers, family)(
+            vocab_size=512, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+            shared_expert_intermediate_size=24, pad_token_id=0,
+        )  # fmt: skip
+        return variant(config)
+
+    return make
+
+
+@pytest.mark.parametrize("family", ["Qwen2MoeConfig", "Qwen3MoeConfig"])
+def test_fp32_is_what_the_cpu_computes(
+    train_on_npu: Train, train: Train, mixture: Callable[..., Path], family: str
+) -> None:
+    changes = {**SHORT, "model": {"path": str(mixture(family))}}
+    fused, own = (train_on_npu(**changes, kernel=kernel, name=kernel) for kernel in ("auto", "off"))
+    said = fused.run.read()["resolved"]["kernel"]
+    assert said["experts"] == "2 of 2 modules, npu_grouped_matmul"
+    on_cpu = train(**changes, name="cpu")
+    for ours in (fused, own):
+        assert ours.losses() == pytest.approx(on_cpu.losses(), rel=1e-5)
+        assert ours.curve("grad_norm") == pytest.approx(on_cpu.curve("grad_norm"), rel=1e-5)
+    for name, weight in fused.weights().items():
+        torch.testing.assert_close(weight, on_cpu.weights()[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": {"tuner": "lora"}}], ids=["full", "lora"])
+def test_bf16(train_on_npu: Train, mixture: Callable[..., Path], changes: dict[str, Any]) -> None:
+    """Weights in fp32 under autocast, and frozen ones in bf16."""
+    changes = {**SHORT, "model": {"path": str(mixture())}, "precision": "bf16", **changes}
+    fused, own = (train_on_npu(**changes, kernel=kernel, name=kernel) for kernel in ("auto", "off"))
+    assert fused.run.read()["resolved"]["kernel"]["experts"] == "2 of 2 modules, npu_grouped_matmul"
+    assert fused.losses() == pytest.approx(own.losses(), rel=5e-3)
+
+
+def test_two_ranks_that_divide_the_weights(train_on_npus: Train, train: Train, mixture: Callable[..., Path]) -> None:
+    model = {"path": str(mixture())}
+    both = train_on_npus(2, **{**SHORT, "batch": {"per_device": 1}}, model=model, parallel={"strategy": "fsdp"})
+    assert both.run.read()["resolved"]["kernel"]["experts"] == "2 of 2 modules, npu_grouped_matmul"
+    assert both.losses() == pytest.approx(train(**SHORT, model=model, name="cpu").losses(), rel=1e-5)
+
+
+def test_an_operator_that_is_one_per_cent_off_is_not_used(
+    node: Node, prepared: Callable[..., RunDir], train: Train, mixture: Callable[..., Path]
+) -> None:
+    from tests.integration.train.npu.test_operators import train_with
+
+    changes = {**SHORT, "model": {"path": str(mixture())}}
+    run = prepared(**changes, name="spoilt")
+    curve, ran = node.call(train_with, run.path, GROUPED)
+    assert GROUPED in ran
+    assert "npu_grouped_matmul disagrees with the module" in run.read()["resolved"]["kernel"]["experts"]
+    assert curve[::2] == pytest.approx(train(**changes, name="cpu").losses(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "off"])
+def test_what_training_runs_is_compared_with_the_cpu(
+    node: Node, prepared: Callable[..., RunDir], mixture: Callable[..., Path], kernel: str
+) -> None:
+    from tests.integration.train.npu.test_operators import CHECKED_ELSEWHERE, operators_of_the_cases, train_with
+
+    _, ran = node.call(train_with, prepared(**SHORT, model={"path": str(mixture())}, kernel=kernel).path, "none")
+    assert (GROUPED in ran) == (kernel == "auto")
+    assert sorted(set(ran) - node.call(operators_of_the_cases) - CHECKED_ELSEWHERE) == []
+
+
+def test_the_vendors_operator_has_no_derivative(node: Node) -> None:
+    """Why `train/kernel/npu.py` writes one. When this fails, torch_npu has got its own."""
+    assert node.call(gradients) == {"the vendor's": [False, False], "ours": [True, True]}
+
+
+def gradients() -> dict[str, list[bool]]:
+    """On the node: whether rows and weight get a gradient."""
+    import torch_npu
+
+    from ascendtune.train.kernel.npu import npu_grouped_matmul
+
+    counts, found = torch.tensor([1, 3], device="npu"), {}
+    named = {"group_list": counts, "group_list_type": 1, "group_type": 0, "split_item": 3}
+    for name, multiply in (
+        ("the vendor's", lambda rows, weight: torch_npu.npu_grouped_matmul([rows], [weight], **named)[0]),
+        ("ours", lambda rows, weight: npu_grouped_matmul(rows, weight, counts)),
+    ):
+        leaves = [torch.ones(shape, device="npu", requires_grad=True) for shape in ((4, 3), (2, 3, 5))]
+        output = multiply(*leaves)
+        found[name] = [each is not None for each in torch.autograd.grad(output.sum(), leaves, allow_unused=True)]
+    return found
