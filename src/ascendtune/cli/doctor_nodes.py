@@ -18,8 +18,8 @@ from ascendtune.check.nodes.verdict import verdict
 from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import MachineError
-from ascendtune.job.hosts import hosts_of
-from ascendtune.job.remote import portable
+from ascendtune.job.nodes.hosts import hosts_of
+from ascendtune.job.nodes.remote import portable
 
 _LIMIT_SECONDS = 30.0
 """Until an answer is there: the connection, Python's start, and the slowest check."""
@@ -49,7 +49,8 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             hosts,
             look,
             limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
-            show=lambda done, total: progress.show("asking nodes", done, total),
+            # Without a total: who is late answers by its own clock, not by that of the others.
+            show=lambda done, total: progress.show(f"answers of {total} nodes:", done, 0),
         )
     if not nodes.answers:
         first, *others = nodes.silent.values()

@@ -28,7 +28,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if len(apart) == len(clocks) > 1 and _agree(list(apart.values())):
         clock = next(iter(apart.values()))
         yield _finding(
-            f"the clock of this machine is {_shown(-clock.ahead_seconds, clock)} those of {all_nodes(len(clocks))}, "
+            f"the clock of this machine is {_shown(-clock.ahead_seconds, clock)} those of {all_nodes(clocks)}, "
             "which agree",
             _REMEDY.replace("there", "here"),
         )

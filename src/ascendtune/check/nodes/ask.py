@@ -11,9 +11,9 @@ from typing import Any
 from ascendtune.check.nodes.answer import Answer, Nodes, answer_of_json
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.process import Dialogue
-from ascendtune.job.hosts import Host
-from ascendtune.job.message import decode, encode
-from ascendtune.job.remote import module_on, why_ended
+from ascendtune.job.nodes.hosts import Host
+from ascendtune.job.nodes.message import decode, encode
+from ascendtune.job.nodes.remote import module_on, why_ended
 
 AGENT = "ascendtune.check.nodes.agent"
 _CLOCK_QUESTIONS = 5

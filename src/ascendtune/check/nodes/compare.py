@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ascendtune.check.finding import Finding, Status, worst_first
@@ -90,8 +90,11 @@ def in_a_row(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def all_nodes(count: int) -> str:
-    return f"all {count} nodes" if count > 2 else "both nodes" if count == 2 else "the node"
+def all_nodes(names: Collection[str]) -> str:
+    """ "all 4 nodes", "both nodes"; of one alone the name."""
+    if len(names) > 1:
+        return f"all {len(names)} nodes" if len(names) > 2 else "both nodes"
+    return next(iter(names))
 
 
 _ORDER: tuple[Status, ...] = ("failure", "warning", "unknown", "ok")

@@ -27,7 +27,7 @@ def as_text(
         ours: those that the table of differences does not show.
         columns: width of the terminal, None where there is none.
     """
-    limit, everywhere = columns or WIDE, f"on {all_nodes(len(nodes.answers))}"
+    limit, everywhere = columns or WIDE, f"on {all_nodes(nodes.answers)}"
     lines = [*headline(verdict, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
     if comparison.differences:
         width = max(len(each.name) for each in comparison.differences)
@@ -36,8 +36,9 @@ def as_text(
     if comparison.shared:
         lines += ["", everywhere, *blocks(comparison.shared, limit=limit, paint=paint)]
     if len(nodes.answers) > 1:
-        equal = f"{count_of(comparison.equal_facts, 'fact')} and {count_of(comparison.equal_checks, 'check')}"
-        lines += ["", f"the same {everywhere}: {equal}"]
+        counts = {"fact": comparison.equal_facts, "check": comparison.equal_checks}
+        equal = " and ".join(count_of(count, what) for what, count in counts.items() if count)
+        lines += ["", f"the same {everywhere}: {equal or 'nothing'}"]
     return "\n".join(lines)
 
 

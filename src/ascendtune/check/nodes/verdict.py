@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ascendtune.check.doctor import clock_skew
 from ascendtune.check.finding import Finding
-from ascendtune.check.nodes.answer import Nodes
+from ascendtune.check.nodes.answer import Answer, Nodes
 from ascendtune.check.nodes.compare import Comparison, all_nodes, in_a_row
 from ascendtune.core.units import count_of
 
@@ -21,7 +21,7 @@ def verdict(nodes: Nodes, comparison: Comparison, ours: Sequence[Finding]) -> st
     if nodes.silent:
         parts.append(f"{in_a_row(nodes.silent)} {'do' if len(nodes.silent) > 1 else 'does'} not answer")
     count, differences = len(nodes.answers), comparison.differences
-    everywhere = all_nodes(count) if count > 1 else next(iter(nodes.answers))
+    everywhere = f"the other {count}" if nodes.silent and count > 1 else all_nodes(nodes.answers)
     if differences:
         more = len(differences) - 1
         parts.append(differences[0].in_words() + (f" ({count_of(more, 'more difference')})" if more else ""))
@@ -30,9 +30,14 @@ def verdict(nodes: Nodes, comparison: Comparison, ours: Sequence[Finding]) -> st
     if failures:
         parts.append(f"on {everywhere}: {failures[0].measured}; do: {failures[0].remedy}")
     if not differences and not failures:
-        # A few checks alone say nothing of versions.
-        is_whole = any(answer.facts for answer in nodes.answers.values())
-        alike = "alike" if is_whole else "alike in what was asked"
-        alike = f"{everywhere} are {alike} and train" if count > 1 else f"{everywhere} trains"
-        parts.append(f"{alike} on {next(iter(nodes.answers.values())).trains_on}")
+        parts.append(_alike(list(nodes.answers.values()), everywhere))
     return "; ".join(parts)
+
+
+def _alike(answers: Sequence[Answer], everywhere: str) -> str:
+    first, *others = answers
+    if not others:
+        return f"{everywhere} trains on {first.trains_on}"
+    if not first.facts:
+        return f"{everywhere} are alike in what was asked"
+    return f"{everywhere} are alike and train on {first.trains_on}"

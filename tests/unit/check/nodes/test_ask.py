@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.nodes.ask import AGENT, ask
-from ascendtune.job.hosts import Host
+from ascendtune.job.nodes.hosts import Host
 
 HERE, ALSO_HERE = Host("localhost"), Host(socket.gethostname())
 LOOK = {"env": {"HCCL_BUFFSIZE": "400"}, "directory": "/", "codes": ["limits"], "facts": True}

@@ -43,6 +43,17 @@ def test_four_that_are_alike() -> None:
     assert _sentence(FOUR) == "all 4 nodes are alike and train on 8 NPU (910B4)"
 
 
+def test_a_few_checks_say_nothing_of_versions() -> None:
+    answers = {name: replace(ALIKE, facts={}) for name in FOUR}
+    assert _sentence(answers) == "all 4 nodes are alike in what was asked"
+    text = as_text("v", Nodes(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    assert text.splitlines()[-1] == "the same on all 4 nodes: 2 checks"
+
+
+def test_one_node() -> None:
+    assert _sentence({"node1": ALIKE}) == "node1 trains on 8 NPU (910B4)"
+
+
 def test_the_odd_one_of_four_is_named() -> None:
     answers = {**FOUR, "node2": _odd(torch_npu="2.6.0")}
     (difference,) = compare(answers).differences
@@ -114,7 +125,7 @@ def test_what_every_node_has_is_told_once() -> None:
 def test_a_silent_node_is_named_before_all() -> None:
     answers = {name: FOUR[name] for name in ("node1", "node2")}
     gone = MachineError("node3 does not answer within 30 s", remedy="look", where="node3")
-    assert _sentence(answers, node3=gone) == "node3 does not answer; both nodes are alike and train on 8 NPU (910B4)"
+    assert _sentence(answers, node3=gone) == "node3 does not answer; the other 2 are alike and train on 8 NPU (910B4)"
 
 
 def test_the_table_of_differences() -> None:
