@@ -33,9 +33,9 @@ def stacks(
     them. Only ranks on this machine are asked; the stacks are written into the run's directory of logs.
     """
     from ascendtune.core.errors import InputError
-    from ascendtune.job.heartbeat import newest_beats
-    from ascendtune.job.stacks import collect
-    from ascendtune.job.verdict import Verdict
+    from ascendtune.job.hang.heartbeat import newest_beats
+    from ascendtune.job.hang.stacks import collect
+    from ascendtune.job.hang.verdict import Verdict
 
     run = _run_of(job)
     beats = newest_beats(run.path)

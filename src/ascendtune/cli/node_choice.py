@@ -14,7 +14,7 @@ from ascendtune.job.spec import ALONE, Place
 from ascendtune.machine.visible import cpu_count, visible_devices
 
 if TYPE_CHECKING:
-    from ascendtune.job.gather import Inquired, Wanted
+    from ascendtune.job.nodes.gather import Inquired, Wanted
     from ascendtune.job.outcome import Outcome
     from ascendtune.job.spec import JobSpec
 
@@ -51,7 +51,7 @@ class Nodes:
         """
         if self.hosts is None:
             return None
-        from ascendtune.job.gather import inquire
+        from ascendtune.job.nodes.gather import inquire
 
         return inquire(self.hosts)
 
@@ -66,7 +66,7 @@ class Nodes:
             MachineError: the other nodes do not answer.
             DataError: this node has other data.
         """
-        from ascendtune.job.shared_run import follow, lead
+        from ascendtune.job.nodes.shared_run import follow, lead
 
         if run is not None:
             if not self.place.is_alone:
@@ -112,7 +112,7 @@ def choose_nodes(
     if nodes is None:
         if min_nodes is not None:
             raise InputError("--min-nodes needs --nodes", remedy="name the hosts: --nodes host1,host2")
-        from ascendtune.job.by_hand import place_by_hand
+        from ascendtune.job.nodes.by_hand import place_by_hand
 
         place = place_by_hand(env)
         if max_restarts and not place.is_alone:
@@ -126,8 +126,8 @@ def choose_nodes(
             "--device-ids names devices of one machine, and --nodes several machines",
             remedy="use --devices N, or limit what each machine shows",
         )
-    from ascendtune.job.gather import Wanted
-    from ascendtune.job.hosts import hosts_of
+    from ascendtune.job.nodes.gather import Wanted
+    from ascendtune.job.nodes.hosts import hosts_of
 
     hosts = hosts_of(nodes)
     if min_nodes is not None and min_nodes > len(hosts):

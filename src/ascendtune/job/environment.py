@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import write_json
-from ascendtune.job import flight_recorder
+from ascendtune.job.hang import flight_recorder
 from ascendtune.job.spec import ALONE, JobSpec, Place
 from ascendtune.machine.visible import VARIABLES
 

@@ -21,8 +21,8 @@ from ascendtune.cli.complain import complain
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.job.backend.ssh import start
-from ascendtune.job.gather import Wanted
-from ascendtune.job.hosts import hosts_of
+from ascendtune.job.nodes.gather import Wanted
+from ascendtune.job.nodes.hosts import hosts_of
 from ascendtune.job.spec import JobSpec
 log.set_up()
 asked = json.loads(sys.argv[1])

@@ -12,7 +12,7 @@ import pytest
 
 from ascend_node.cann.build import why_not
 from ascend_node.cann.environment import simulated_environment
-from ascendtune.job import flight_recorder
+from ascendtune.job.hang import flight_recorder
 
 pytestmark = pytest.mark.simulated_npu
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from ascendtune.cli.complain import complain
 from ascendtune.core import log
 from ascendtune.job.backend import local
-from ascendtune.job.hang import Limits
+from ascendtune.job.hang.judge import Limits
 from ascendtune.job.spec import JobSpec
 log.set_up()
 limits = Limits(least_seconds=2, first_steps_seconds=40)

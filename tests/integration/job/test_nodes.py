@@ -118,7 +118,7 @@ def test_the_second_signal_ends_what_does_not_listen(
     wait_until(cluster.is_quiet, 5)
 
 
-@pytest.mark.parametrize("victim", ["driver", "ascendtune.job.node", "torch.distributed.run", "ssh"])
+@pytest.mark.parametrize("victim", ["driver", "ascendtune.job.nodes.agent", "torch.distributed.run", "ssh"])
 def test_whichever_process_is_killed_none_is_left(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, victim: str
 ) -> None:

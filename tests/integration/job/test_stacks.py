@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.job import stacks
-from ascendtune.job.heartbeat import newest_beats
+from ascendtune.job.hang import stacks
+from ascendtune.job.hang.heartbeat import newest_beats
 
 STEPS = 400
 
@@ -47,7 +47,7 @@ def test_stacks_are_taken_from_a_training_and_not_a_bit_changes(workshop: Any, r
     job = workshop.start("train", recipe, "name=watched")
     job.until_step(run, 5)
     (watcher,) = [
-        each for each in psutil.Process(job.process.pid).children() if "ascendtune.job.beside" in each.cmdline()
+        each for each in psutil.Process(job.process.pid).children() if "ascendtune.job.hang.beside" in each.cmdline()
     ]
     taken = []
     while job.process.poll() is None:

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ascendtune.job import flight_recorder
 from ascendtune.job.environment import defaults, environment, note
+from ascendtune.job.hang import flight_recorder
 from ascendtune.job.spec import JobSpec, Place
 
 MARK = {"ASCENDTUNE_JOB": "r-1"}

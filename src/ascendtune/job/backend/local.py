@@ -18,12 +18,12 @@ from ascendtune.job.asked import Asked
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
+from ascendtune.job.hang.watcher import Watcher, Ways, has_hung
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.rank import CORES, bind
 from ascendtune.job.restart import with_restarts
 from ascendtune.job.spec import ALONE, JobSpec, Place
-from ascendtune.job.watcher import Watcher, Ways, has_hung
 from ascendtune.machine.visible import cpu_count
 
 _LOOK_ELSEWHERE_SECONDS = 2.0
@@ -66,7 +66,7 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
 
 def _watch_from_beside(run_dir: Path, env: dict[str, str]) -> None:
     if RunDir(run_dir).heartbeats.is_dir():
-        argv = (sys.executable, "-m", "ascendtune.job.beside", str(os.getpid()), str(run_dir.resolve()))
+        argv = (sys.executable, "-m", "ascendtune.job.hang.beside", str(os.getpid()), str(run_dir.resolve()))
         process.start_beside(argv, env)
 
 

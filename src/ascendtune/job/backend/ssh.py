@@ -14,13 +14,13 @@ from typing import Any, TextIO
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
-from ascendtune.job.gather import Gathered, Wanted, gather
-from ascendtune.job.message import ALIVE, ALIVE_EVERY_SECONDS, error_of_json
+from ascendtune.job.hang.watcher import has_hung
+from ascendtune.job.nodes.gather import Gathered, Wanted, gather
+from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, error_of_json
+from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
-from ascendtune.job.remote import Heard, RemoteNode
 from ascendtune.job.restart import with_restarts
 from ascendtune.job.spec import JobSpec, Place
-from ascendtune.job.watcher import has_hung
 
 _LEFT_ALONE_SECONDS = 10.0
 """How long ranks whose peers have failed may take to notice and to say why."""

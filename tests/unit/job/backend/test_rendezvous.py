@@ -16,7 +16,7 @@ import yaml
 import submissions
 from ascendtune.job.backend import slurm
 from ascendtune.job.backend.kubernetes import manifest
-from ascendtune.job.by_hand import VARIABLES
+from ascendtune.job.nodes.by_hand import VARIABLES
 
 _LOOK = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from ascendtune.core import process, procfs
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
-from ascendtune.job import flight_recorder
-from ascendtune.job.frames import Frame, main_thread
-from ascendtune.job.heartbeat import Beat
+from ascendtune.job.hang import flight_recorder
+from ascendtune.job.hang.frames import Frame, main_thread
+from ascendtune.job.hang.heartbeat import Beat
 
 _ANSWER_SECONDS = 3.0
 _PY_SPY_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """Runs on each host of a job that is started from one terminal: one node's part of it, steered by lines of JSON.
 
-    python -m ascendtune.job.node        (started by ascendtune.job.backend.ssh)
+    python -m ascendtune.job.nodes.agent        (started by ascendtune.job.backend.ssh)
 
     it hears                                        it says
     {"job": …}          from where, for whom        {"hello": …} or {"refused": …}
@@ -32,11 +32,11 @@ from ascendtune.core.tail import Tail
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
+from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
-from ascendtune.job.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
+from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
+from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
 from ascendtune.job.spec import JobSpec
-from ascendtune.job.watcher import Watcher, Ways
-from ascendtune.job.welcome import endpoint, look_around, place_of
 from ascendtune.machine.visible import cpu_count
 
 _LAST_CHECKPOINT_SECONDS = 60.0

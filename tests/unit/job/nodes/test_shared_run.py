@@ -8,8 +8,8 @@ import pytest
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_json
-from ascendtune.job import shared_run
-from ascendtune.job.shared_run import follow, lead
+from ascendtune.job.nodes import shared_run
+from ascendtune.job.nodes.shared_run import follow, lead
 from ascendtune.job.spec import Place
 
 NODE_0 = Place(3, 0, "10.0.0.1", 29500)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.units import format_duration
-from ascendtune.job.frames import telling, waits_for_others
-from ascendtune.job.hang import odd_ranks
-from ascendtune.job.heartbeat import Beat
-from ascendtune.job.stacks import Stack
+from ascendtune.job.hang.frames import telling, waits_for_others
+from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.judge import odd_ranks
+from ascendtune.job.hang.stacks import Stack
 
 _A_MOMENT_SECONDS = 2.0
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.job.by_hand import place_by_hand
+from ascendtune.job.nodes.by_hand import place_by_hand
 from ascendtune.job.spec import ALONE, Place
 
 GIVEN = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

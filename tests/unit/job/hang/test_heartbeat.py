@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.procfs import stat_of
-from ascendtune.job.heartbeat import newest_beats
+from ascendtune.job.hang.heartbeat import newest_beats
 from ascendtune.train.phases import Phases
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ascendtune.job.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import Beat
 
 _STEPS_KEPT = 64
 _STEPS_TO_KNOW_THE_PACE = 5

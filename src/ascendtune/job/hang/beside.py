@@ -1,6 +1,6 @@
 """Watches the only worker of a job from a small process beside it: the command became the worker, nobody else is left.
 
-    python -m ascendtune.job.beside WORKER_PID RUN_DIR
+    python -m ascendtune.job.hang.beside WORKER_PID RUN_DIR
 
 A child of the worker in a session of its own; ends with it.
 """
@@ -38,7 +38,7 @@ def _lives_on(worker: int, seconds: float) -> bool:
 
 def _watch(worker: int, run_dir: Path) -> None:
     from ascendtune.core import log
-    from ascendtune.job.watcher import LOOK_EVERY_SECONDS, Watcher
+    from ascendtune.job.hang.watcher import LOOK_EVERY_SECONDS, Watcher
 
     log.set_up()
     watcher = Watcher(run_dir, "warn")

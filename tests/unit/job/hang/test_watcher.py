@@ -13,8 +13,8 @@ import pytest
 
 from ascendtune.core.procfs import stat_of
 from ascendtune.core.rundir import RunDir
-from ascendtune.job import watcher as module
-from ascendtune.job.watcher import Watcher, Ways, has_hung
+from ascendtune.job.hang import watcher as module
+from ascendtune.job.hang.watcher import Watcher, Ways, has_hung
 
 
 class Scene:

@@ -14,9 +14,9 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
 from ascendtune.core.log import warn
-from ascendtune.job.hosts import Host
-from ascendtune.job.message import error_of_json
-from ascendtune.job.remote import Heard, RemoteNode, portable
+from ascendtune.job.nodes.hosts import Host
+from ascendtune.job.nodes.message import error_of_json
+from ascendtune.job.nodes.remote import Heard, RemoteNode, portable
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import Kind
 

@@ -13,7 +13,7 @@ import psutil
 _BECOME = """
 import os, sys
 from ascendtune.core import process
-process.start_beside((sys.executable, "-m", "ascendtune.job.beside", str(os.getpid()), sys.argv[1]), os.environ)
+process.start_beside((sys.executable, "-m", "ascendtune.job.hang.beside", str(os.getpid()), sys.argv[1]), os.environ)
 process.replace(["/bin/sleep", "60"], os.environ)
 """
 
@@ -50,5 +50,5 @@ def test_it_outlasts_signals_but_not_its_worker(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_the_worker_was_gone_before_it_began(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "ascendtune.job.beside", "1", str(tmp_path)]
+    argv = [sys.executable, "-m", "ascendtune.job.hang.beside", "1", str(tmp_path)]
     assert subprocess.run(argv, timeout=20).returncode == 0

@@ -18,8 +18,8 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.core.procfs import catches, stat_of
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
-from ascendtune.job import flight_recorder, stacks
-from ascendtune.job.heartbeat import newest_beats
+from ascendtune.job.hang import flight_recorder, stacks
+from ascendtune.job.hang.heartbeat import newest_beats
 
 _WORKER = """
 import sys, time

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ascendtune.job.frames import Frame
-from ascendtune.job.heartbeat import Beat
-from ascendtune.job.stacks import Stack
-from ascendtune.job.verdict import Verdict, ranks
+from ascendtune.job.hang.frames import Frame
+from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.stacks import Stack
+from ascendtune.job.hang.verdict import Verdict, ranks
 
 REDUCE = Frame("/x/torch/distributed/distributed_c10d.py", 3099, "all_reduce")
 MAKE = Frame("/x/src/ascendtune/train/batch.py", 70, "make")

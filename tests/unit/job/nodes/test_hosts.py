@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError
-from ascendtune.job.hosts import Host, hosts_of
+from ascendtune.job.nodes.hosts import Host, hosts_of
 
 
 def test_names_are_taken_as_ssh_takes_them() -> None:

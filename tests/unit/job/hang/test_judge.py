@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ascendtune.job.hang import Hang, Judge, Limits, odd_ranks
-from ascendtune.job.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.judge import Hang, Judge, Limits, odd_ranks
 
 LIMITS = Limits()
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.process import Dialogue
-from ascendtune.job.hosts import Host
-from ascendtune.job.message import ALIVE, decode, encode
+from ascendtune.job.nodes.hosts import Host
+from ascendtune.job.nodes.message import ALIVE, decode, encode
 
 _CONNECT_SECONDS = 10
 _COMPLAINTS_KEPT = 20
@@ -54,7 +54,7 @@ class RemoteNode:
 
     def __post_init__(self) -> None:
         self._complaints: list[str] = []
-        self._dialogue = Dialogue(module_on(self.host, "ascendtune.job.node", self.python))
+        self._dialogue = Dialogue(module_on(self.host, "ascendtune.job.nodes.agent", self.python))
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._collector = threading.Thread(target=self._collect, daemon=True)
         self._listener.start()

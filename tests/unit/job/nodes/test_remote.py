@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.job.hosts import Host
-from ascendtune.job.remote import module_on, portable, why_ended
+from ascendtune.job.nodes.hosts import Host
+from ascendtune.job.nodes.remote import module_on, portable, why_ended
 
 
 def test_what_is_true_of_this_machine_stays_here() -> None:

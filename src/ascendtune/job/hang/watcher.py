@@ -16,12 +16,12 @@ from ascendtune.core.files import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_duration
-from ascendtune.job import flight_recorder
-from ascendtune.job.hang import Hang, Judge, Limits
-from ascendtune.job.heartbeat import Beat, newest_beats
+from ascendtune.job.hang import flight_recorder
+from ascendtune.job.hang.heartbeat import Beat, newest_beats
+from ascendtune.job.hang.judge import Hang, Judge, Limits
+from ascendtune.job.hang.stacks import collect
+from ascendtune.job.hang.verdict import Verdict, ranks
 from ascendtune.job.spec import OnHang
-from ascendtune.job.stacks import collect
-from ascendtune.job.verdict import Verdict, ranks
 
 LOOK_EVERY_SECONDS = 2.0
 _DEFAULT = Limits()

@@ -1,0 +1,1 @@
+"""Does a run still move? Heartbeats judged, stacks collected, the odd rank named."""
