@@ -47,8 +47,8 @@ class ExpertsPlace(Place):
             top_k, experts = top_k_index.shape[-1], torch.arange(len(gate_up), device=top_k_index.device)
             # Pairs of token and expert, token by token; `order` has them expert by expert.
             expert_of_pair = top_k_index.flatten()
-            order = expert_of_pair.argsort(stable=True)
-            back = order.argsort()
+            order = _argsort(expert_of_pair)
+            back = _argsort(order)
             counts = (expert_of_pair[:, None] == experts).sum(0)
             rows = _reorder(hidden_states.to(gate_up.dtype), order, back, top_k)
             rows = kernel(_gated(self, kernel(rows, gate_up, counts)), down, counts)
@@ -132,6 +132,13 @@ def _is_of_this_form(place: ExpertsPlace, device: torch.device) -> bool:
         place.restore()
     scale = float(expected.abs().max())
     return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
+
+
+def _argsort(numbers: torch.Tensor) -> torch.Tensor:
+    """Stable, and as fp32: an Ascend sorts integers on its slow AI CPU, as a warning of torch_npu 2.13 says. Exact below
+    2**24 numbers; no device holds as many rows.
+    """
+    return numbers.float().argsort(stable=True)
 
 
 def _reorder(rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor, times: int = 1) -> torch.Tensor:

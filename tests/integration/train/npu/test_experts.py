@@ -117,3 +117,36 @@ def gradients() -> dict[str, list[bool]]:
         output = multiply(*leaves)
         found[name] = [each is not None for each in torch.autograd.grad(output.sum(), leaves, allow_unused=True)]
     return found
+
+
+def test_only_the_models_own_experts_wait_for_the_device(node: Node) -> None:
+    """Torch's loop, once per expert and product: forward two, backward four, of four experts, in two layers."""
+    assert node.call(waits) == [48, 0]
+
+
+def waits() -> list[int]:
+    """On the node: how often experts read a number back, the model's own and ours."""
+    import transformers
+
+    from ascendtune.machine.device import open_device
+    from ascendtune.train.kernel.install import install_kernels
+    from ascendtune.train.precision import Precision
+
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=64, hidden_size=32, moe_intermediate_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    device = open_device("npu")
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to("npu")
+    ids = torch.arange(40, device="npu")[None]
+    # Not of experts: numbers of the host in arithmetic, which are read in the same way, and a question of the mask.
+    others = {"aten::add", "aten::sub", "aten::mul", "aten::floor_divide", "aten::is_nonzero"}
+    found = []
+    for kernel in ("off", "auto"):
+        install_kernels(model, kernel, device, Precision("fp32", "fp32", "", "npu"))
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            model(input_ids=ids, use_cache=False).logits.sum().backward()
+        events = profile.events()
+        assert any(event.name == "npu::npu_grouped_matmul" for event in events) == (kernel == "auto")
+        found.append(sum(event.name == "aten::item" and event.cpu_parent.name not in others for event in events))
+    return found
