@@ -135,8 +135,9 @@ def _is_of_this_form(place: ExpertsPlace, device: torch.device) -> bool:
 
 
 def _argsort(numbers: torch.Tensor) -> torch.Tensor:
-    """Stable, and as fp32: an Ascend sorts integers on its slow AI CPU, as a warning of torch_npu 2.13 says. Exact below
-    2**24 numbers; no device holds as many rows.
+    """Stable, and as fp32: an Ascend sorts integers on its slow AI CPU, as a warning of torch_npu 2.13 says.
+
+    Exact below 2**24 numbers; no device holds as many rows.
     """
     return numbers.float().argsort(stable=True)
 
