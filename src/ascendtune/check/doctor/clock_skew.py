@@ -61,7 +61,8 @@ def _shown(ahead_seconds: float, clock: Clock) -> str:
 
 def _all_well(clocks: Mapping[str, Clock]) -> str:
     most = max(abs(clock.ahead_seconds) + clock.within_seconds for clock in clocks.values())
-    return f"the clocks of {count_of(len(clocks), 'node')} are within {most * 1e3:.1f} ms of this machine's"
+    milliseconds = max(most * 1e3, 0.1)
+    return f"the clocks of {count_of(len(clocks), 'node')} are within {milliseconds:.1f} ms of this machine's"
 
 
 CHECK = Check(
