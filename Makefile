@@ -18,7 +18,7 @@ DEEPSPEED := .venv-deepspeed/.installed
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix matrix-npu compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -67,7 +67,12 @@ mutants: $(DEV) ## Put faults into copies of the source; the tests must notice e
 	$(BIN)/python tests/mutants/run.py --write
 
 matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
-	$(BIN)/python tests/matrix/run.py --write
+	PYTHONPATH=tests $(BIN)/python -m matrix.run cpu --write
+	@if [ -f $(NPU) ]; then $(MAKE) --no-print-directory matrix-npu; \
+	else echo 'not tried on a simulated Ascend node, which make npu-env prepares'; fi
+
+matrix-npu: $(NPU) $(DEEPSPEED) ## The same on a simulated Ascend node, with the real ProcessGroupHCCL.
+	PYTHONPATH=tests $(BIN)/python -m matrix.run npu --write
 
 compat: $(DEV) $(DEEPSPEED) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.
 	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/python tests/compat/run.py --write
@@ -76,7 +81,8 @@ npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend n
 
 deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
 	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) \
-	  tests/integration/train/test_deepspeed.py tests/integration/test_recipes.py
+	  tests/integration/train/test_deepspeed.py tests/integration/train/npu/test_deepspeed.py \
+	  tests/integration/test_recipes.py
 
 deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.
 

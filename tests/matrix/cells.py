@@ -10,7 +10,10 @@ import socket
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
 
 LOSSES = ("pretrain", "sft", "reward", "sigmoid", "hinge", "ipo", "kto", "orpo", "simpo")
 TUNERS: dict[str, dict[str, Any]] = {
@@ -103,21 +106,15 @@ class Outcome:
 def attempt(values: dict[str, Any], ranks: int) -> Outcome:
     """Train; on several ranks in forked processes, which need not import anything again."""
     from ascendtune.core.errors import RecipeError
-    from ascendtune.core.rundir import RunDir
-    from ascendtune.train.prepare import prepare_run
-    from ascendtune.train.recipe import Recipe
 
     try:
-        recipe = Recipe.check(values)
+        run = prepared(values)
     except RecipeError as error:
         return Outcome(None, refused=error.what)
-    run = prepare_run(recipe, {}).run
-    assert run is not None
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
-    variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     processes = [
-        context.Process(target=_be_rank, args=(RunDir(run.path), rank, variables, results)) for rank in range(ranks)
+        context.Process(target=_be_rank, args=(run, variables, results)) for variables in variables_of_ranks(ranks)
     ]
     for each in processes:
         each.start()
@@ -130,14 +127,38 @@ def attempt(values: dict[str, Any], ranks: int) -> Outcome:
         failures.append(results.get())
     if failures or any(each.exitcode for each in processes):
         return Outcome(None, failed=failures[0] if failures else f"exit codes {[each.exitcode for each in processes]}")
-    return Outcome([record[key] for record in run.read_metrics() for key in ("loss", "grad_norm")])
+    return Outcome(curve_of(run))
 
 
-def _be_rank(run: Any, rank: int, variables: dict[str, str], failures: Any) -> None:
+def prepared(values: dict[str, Any]) -> RunDir:
+    """A run directory that is ready for its ranks.
+
+    Raises:
+        RecipeError: the combination is refused.
+    """
+    from ascendtune.train.prepare import prepare_run
+    from ascendtune.train.recipe import Recipe
+
+    run = prepare_run(Recipe.check(values), {}).run
+    assert run is not None
+    return run
+
+
+def variables_of_ranks(ranks: int) -> list[dict[str, str]]:
+    """What torchrun sets, for each rank."""
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    return [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def curve_of(run: RunDir) -> list[float]:
+    return [record[key] for record in run.read_metrics() for key in ("loss", "grad_norm")]
+
+
+def _be_rank(run: RunDir, variables: dict[str, str], failures: Any) -> None:
     from ascendtune.core import log
     from ascendtune.train import attempt as training
 
-    os.environ |= {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= variables
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)
     log.set_up()

@@ -1,46 +1,54 @@
-"""Try every combination of loss, tuner, strategy and ranks that is not refused. `python tests/matrix/run.py --help`."""
+"""Try every combination of loss, tuner, strategy and ranks that is not refused: `make matrix`, `make matrix-npu`."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from cells import LOSSES, TUNERS, WAYS, Outcome, Way, asked, attempt, write_rows
+from ascend_node.cann.node import Node
+from matrix.cells import LOSSES, TUNERS, WAYS, Outcome, Way, asked, attempt, write_rows
+from matrix.page import PAGE, PARTS, same, write_part
+from matrix.simulated import DEEPSPEED, attempt_in_turn, with_small_buckets
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-# Beside .venv, where it slows nothing else down.
-sys.path.append(str(ROOT / ".venv-deepspeed" / "packages"))
-PAGE = ROOT / "docs" / "matrix.md"
-TOLERANCE = 1e-5
+Pair = tuple[str, str]
+"""Loss and tuner."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("words", nargs="*", help="only cells in whose name one of these words occurs")
-    parser.add_argument("--write", action="store_true", help=f"write the page {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"write this part of docs/{PAGE.name}")
     arguments = parser.parse_args()
+    # Beside .venv, where it slows nothing else down.
+    sys.path.append(str(DEEPSPEED))
+    alone: dict[Pair, Outcome] = {}
+    outcomes: dict[tuple[str, str, Way], Outcome] = {}
+    wrong = 0
     with tempfile.TemporaryDirectory() as directory:
-        outcomes = _try_all(Path(directory), arguments.words)
+        for loss, tuner, way, outcome in _try_all(arguments.part, Path(directory), arguments.words, alone):
+            outcomes[loss, tuner, way] = outcome
+            is_wrong = not outcome.refused and not same(outcome, alone[loss, tuner])
+            wrong += is_wrong
+            print(f"{'WRONG: ' * is_wrong}{loss}, {tuner}, {way}: {_short(outcome)}", flush=True)
     if arguments.write:
-        PAGE.write_text(_page(outcomes))
-    wrong = [(cell, verdict) for cell, outcome in outcomes.items() if (verdict := _verdict(cell, outcomes)) == "wrong"]
-    for cell, _ in wrong:
-        print(f"{' | '.join(map(str, cell))}: {outcomes[cell].failed or outcomes[cell].curve}")
-    print(f"{len(outcomes)} cells, {len(wrong)} wrong")
+        write_part(arguments.part, outcomes, alone)
+    print(f"{len(outcomes)} cells, {wrong} wrong")
     return 1 if wrong else 0
 
 
-Cell = tuple[str, str, Way]
-
-
-def _try_all(directory: Path, words: list[str]) -> dict[Cell, Outcome]:
-    import deepspeed  # noqa: F401  # imported once, before processes are forked
-    import peft  # noqa: F401
+def _try_all(
+    part: str, directory: Path, words: list[str], alone: dict[Pair, Outcome]
+) -> Iterator[tuple[str, str, Way, Outcome]]:
+    """What came of each cell; `alone` is filled with one device on CPU, against which they are held."""
+    import peft  # noqa: F401  # imported once, before processes are forked
     import torch.distributed.checkpoint  # noqa: F401
     import transformers  # noqa: F401
 
@@ -48,63 +56,43 @@ def _try_all(directory: Path, words: list[str]) -> dict[Cell, Outcome]:
 
     os.environ |= {"XDG_CACHE_HOME": str(directory / "cache"), "XDG_STATE_HOME": str(directory / "state")}
     model, files = write_tiny_model(directory / "model"), write_rows(directory)
-    outcomes: dict[Cell, Outcome] = {}
-    for way in WAYS:
-        for loss in LOSSES:
-            for tuner in TUNERS:
-                name = f"{loss} {tuner} {way}"
-                # One device is what the others are held against.
-                if way == WAYS[0] or not words or any(word in name for word in words):
-                    outcomes[loss, tuner, way] = attempt(
-                        asked(loss, tuner, way, files, model, directory / "runs"), way.ranks
-                    )
-                    print(name, _short(outcomes[loss, tuner, way]), flush=True)
-    return outcomes
+    try_recipes: Callable[[list[dict[str, Any]], Way], Iterable[Outcome]]
+    with ExitStack() as stack:
+        if part == "cpu":
+            import deepspeed  # noqa: F401
+
+            try_recipes = _on_cpu
+        else:
+            node = Node(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            stack.callback(node.close)
+            try_recipes = partial(_on_npus, node, directory)
+        for way in WAYS:
+            pairs = [
+                (loss, tuner)
+                for loss in LOSSES
+                for tuner in TUNERS
+                if not words or any(word in f"{loss} {tuner} {way}" for word in words)
+            ]
+            for pair in pairs:
+                if pair not in alone:
+                    alone[pair] = attempt(asked(*pair, WAYS[0], files, model, directory / "alone"), 1)
+            recipes = [asked(*pair, way, files, model, directory / part) for pair in pairs]
+            for pair, outcome in zip(pairs, try_recipes(recipes, way), strict=True):
+                yield *pair, way, outcome
+
+
+def _on_cpu(recipes: list[dict[str, Any]], way: Way) -> Iterator[Outcome]:
+    for each in recipes:
+        yield attempt(each, way.ranks)
+
+
+def _on_npus(node: Node, directory: Path, recipes: list[dict[str, Any]], way: Way) -> list[Outcome]:
+    parallel = with_small_buckets(way, directory)
+    return attempt_in_turn(node, [{**each, "parallel": parallel} for each in recipes], way.ranks)
 
 
 def _short(outcome: Outcome) -> str:
-    return outcome.refused or outcome.failed[-300:] or " ".join(f"{loss:.6f}" for loss in outcome.curve or [])
-
-
-def _verdict(cell: Cell, outcomes: dict[Cell, Outcome]) -> str:
-    """`same` as one device, `refused`, or `wrong`."""
-    loss, tuner, _ = cell
-    found, alone = outcomes[cell], outcomes[loss, tuner, WAYS[0]]
-    if found.refused:
-        return "refused"
-    if found.curve is None or alone.curve is None or len(found.curve) != len(alone.curve):
-        return "wrong"
-    same = all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in zip(found.curve, alone.curve, strict=True))
-    return "same" if same else "wrong"
-
-
-def _page(outcomes: dict[Cell, Outcome]) -> str:
-    reasons: dict[str, int] = {}
-    lines = [
-        "# Matrix",
-        "",
-        "Written by `make matrix`: three steps of a tiny model on CPU (Gloo, fp32) for every loss, tuner and strategy.",
-        f"✓: losses and gradient norms are those of one device within {TOLERANCE:g} (relative).",
-        "A number: refused before anything starts, for the reason below. ✗: wrong.",
-        "",
-    ]
-    ways = [way for way in WAYS if any(cell[2] == way for cell in outcomes)]
-    lines.append("| loss | tuner | " + " | ".join(map(str, ways)) + " |")
-    lines.append("|" + " --- |" * (len(ways) + 2))
-    for loss in LOSSES:
-        for tuner in TUNERS:
-            marks = []
-            for way in ways:
-                outcome = outcomes.get((loss, tuner, way))
-                if outcome is None:
-                    marks.append("")
-                elif outcome.refused:
-                    marks.append(str(reasons.setdefault(outcome.refused, len(reasons) + 1)))
-                else:
-                    marks.append("✓" if _verdict((loss, tuner, way), outcomes) == "same" else "✗")
-            lines.append(f"| {loss} | {tuner} | " + " | ".join(marks) + " |")
-    lines += ["", *(f"{number}. {reason}" for reason, number in reasons.items()), ""]
-    return "\n".join(lines)
+    return outcome.refused or outcome.failed[-300:] or " ".join(f"{value:.6f}" for value in outcome.curve or [])
 
 
 if __name__ == "__main__":

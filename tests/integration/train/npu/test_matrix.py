@@ -1,19 +1,25 @@
-"""The matrix on a simulated Ascend node: every loss on one NPU, and strategies on two that HCCL joins."""
+"""A part of `make matrix-npu`: every loss and tuner on one simulated NPU, and strategies on two that HCCL joins."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from matrix.cells import LOSSES, WAYS, Way, asked, write_rows
-
-if TYPE_CHECKING:
-    from tests.integration.train.conftest import Train, Trained
+from ascend_node.cann.node import Node
+from matrix.cells import LOSSES, TUNERS, WAYS, Way, asked, attempt, write_rows
+from matrix.page import same
+from matrix.simulated import attempt_in_turn
 
 _ALONE = WAYS[0]
-_SHARED = [way for way in WAYS if way.ranks == 2 and way.parallel.get("strategy") in ("ddp", "fsdp")]
+_SAMPLE = {
+    _ALONE: [*((loss, "lora") for loss in LOSSES), *(("kto", tuner) for tuner in TUNERS if tuner != "lora")],
+    **{
+        way: [("kto", "full"), ("ipo", "lora, pissa")]
+        for way in WAYS
+        if way.ranks == 2 and way.parallel["strategy"] in ("ddp", "fsdp")
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -21,32 +27,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_rows(tmp_path_factory.mktemp("rows"))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_on_an_npu_is_that_of_the_cpu(
-    train: Train, train_on_npu: Train, files: dict[str, Path], tiny_model: Path, tmp_path: Path, loss: str
+@pytest.mark.parametrize("way", _SAMPLE, ids=str)
+def test_cells_in_one_process_group_are_those_of_one_cpu(
+    node: Node, files: dict[str, Path], tiny_model: Path, tmp_path: Path, way: Way
 ) -> None:
-    on_cpu, on_npu = (
-        start(**asked(loss, "lora", _ALONE, files, tiny_model, tmp_path / where))
-        for start, where in ((train, "cpu"), (train_on_npu, "npu"))
-    )
-    _same(on_npu, on_cpu)
-
-
-@pytest.mark.parametrize("way", _SHARED, ids=str)
-@pytest.mark.parametrize("loss", ["kto", "reward"])
-def test_two_npus_are_one(
-    train_on_npu: Train,
-    train_on_npus: Train,
-    files: dict[str, Path],
-    tiny_model: Path,
-    tmp_path: Path,
-    loss: str,
-    way: Way,
-) -> None:
-    alone = train_on_npu(**asked(loss, "full", _ALONE, files, tiny_model, tmp_path))
-    _same(train_on_npus(2, **asked(loss, "full", way, files, tiny_model, tmp_path)), alone)
-
-
-def _same(found: Trained, expected: Trained) -> None:
-    for key in ("loss", "grad_norm"):
-        assert found.curve(key) == pytest.approx(expected.curve(key), rel=1e-5, abs=1e-6), key
+    recipes = [asked(*cell, way, files, tiny_model, tmp_path / "npu") for cell in _SAMPLE[way]]
+    for cell, found in zip(_SAMPLE[way], attempt_in_turn(node, recipes, way.ranks), strict=True):
+        expected = attempt(asked(*cell, _ALONE, files, tiny_model, tmp_path / "cpu"), 1)
+        assert same(found, expected), f"{cell}: {found.failed or found.curve}, not {expected.curve}"

@@ -119,6 +119,7 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
     "pad": ([MATRIX], lambda x: nn.functional.pad(x[0], (1, 2), value=3.0)),
     "triu": ([MATRIX], lambda x: torch.triu(x[0], 1)),
     "arange": ([(1,)], lambda x: torch.arange(2, 19, 3, device=x[0].device)),
+    "eye": ([(1,)], lambda x: torch.eye(3, 5, device=x[0].device)),
     "repeat": ([(2, 3)], lambda x: x[0].repeat(2, 2)),
     "repeat_interleave": ([(2, 3)], lambda x: x[0].repeat_interleave(3, 1)),
     "sort": ([MATRIX], lambda x: x[0].sort(-1).values),
@@ -151,8 +152,8 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
 """What a Llama, Qwen2 or Mistral runs in training here, and its neighbours."""
 
 WITHOUT_GRADIENT = {
-    "compare", "cast to bf16", "argmax", "any and all", "nonzero", "arange", "fill", "norms of lists", "is finite",
-    "is close", "remainder", "floor division", "histogram", "argsort", "in place, without gradient",
+    "compare", "cast to bf16", "argmax", "any and all", "nonzero", "arange", "eye", "fill", "norms of lists",
+    "is finite", "is close", "remainder", "floor division", "histogram", "argsort", "in place, without gradient",
 }  # fmt: skip
 
 
