@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ascend_node.cann.build import why_not
 from ascend_node.cann.node import Node
 from matrix.cells import LOSSES, TUNERS, WAYS, Outcome, Way, asked, attempt, write_rows
 from matrix.page import PAGE, PARTS, same, write_part
@@ -27,6 +28,8 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only cells in whose name one of these words occurs")
     parser.add_argument("--write", action="store_true", help=f"write this part of docs/{PAGE.name}")
     arguments = parser.parse_args()
+    if arguments.part == "npu" and (reason := why_not()):
+        sys.exit(f"error: {reason}")
     # Beside .venv, where it slows nothing else down.
     sys.path.append(str(DEEPSPEED))
     alone: dict[Pair, Outcome] = {}
