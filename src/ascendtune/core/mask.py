@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 
-_SECRET_NAME = r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api_?key|access_?key|private_?key)[\w.-]*)"
+_SECRET_NAME = r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*)"
 _ASSIGNED = re.compile(rf"""(?i)(["']?{_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _IN_URL = re.compile(r"(://)[^/\s:@]+(?::[^/\s@]*)?@")
@@ -16,6 +16,24 @@ _V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:]
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b")
 _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
 _TOO_COMMON = ("root", "localhost", "user", "admin", "ubuntu", "node", "master", "worker")
+
+
+def without_secrets(text: str) -> str:
+    """The text with *** for what looks like a password, a token or a key."""
+    text = _IN_URL.sub(r"\1***@", text)
+    text = _ASSIGNED.sub(r"\1***", text)
+    text = _BEARER.sub(r"\1 ***", text)
+    return _KEY.sub("***", text)
+
+
+def command_without_secrets(argv: Sequence[str]) -> list[str]:
+    """The same for a command, where a secret may also follow its option: `--token VALUE`."""
+    return [
+        "***"
+        if before.startswith("-") and _IS_SECRET.fullmatch(before) and not argument.startswith("-")
+        else without_secrets(argument)
+        for before, argument in zip(["", *argv], argv, strict=False)
+    ]
 
 
 class Mask:
@@ -29,10 +47,7 @@ class Mask:
         self._seen: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        text = _IN_URL.sub(r"\1***@", text)
-        text = _ASSIGNED.sub(r"\1***", text)
-        text = _BEARER.sub(r"\1 ***", text)
-        text = _KEY.sub("***", text)
+        text = without_secrets(text)
         text = _MAC.sub(lambda found: self._named("mac", found[0]), text)
         text = _V4.sub(lambda found: self._address(found[0]), text)
         text = _V6.sub(lambda found: self._address(found[0]), text)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ascendtune.core import procfs
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import write_json
+from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.places import require_writable_place, state_directory
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.spec import JobSpec
@@ -49,6 +50,7 @@ class Job:
     uid: int
     run_dir: Path
     argv: tuple[str, ...]
+    """To be shown: without the secrets that a command line may hold."""
     nproc: int
     kind: str
     device_ids: tuple[str, ...] | None
@@ -112,7 +114,7 @@ def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequen
         process_group=this.process_group,
         uid=os.getuid(),
         run_dir=spec.run_dir.resolve(),
-        argv=tuple(argv),
+        argv=tuple(command_without_secrets(argv)),
         nproc=spec.nproc,
         kind=spec.kind,
         device_ids=spec.device_ids,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.core.mask import Mask
+from ascendtune.core.mask import Mask, command_without_secrets
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,13 @@ def test_environment_and_names_that_are_words() -> None:
     env = {"WANDB_API_KEY": "a b c", "HOME": "/root", "PATH": "/usr/bin"}
     told = Mask(users=["root"]).environment(env)
     assert told == "HOME=/root\nPATH=/usr/bin\nWANDB_API_KEY=***\n"
+
+
+def test_a_command_keeps_all_but_its_secrets() -> None:
+    argv = ["env", "HF_TOKEN=hf_abcdefghijklmnop", "train.py", "--hub_token", "abc", "--max_tokens", "512", "10.0.0.1"]
+    assert command_without_secrets(argv) == [
+        *("env", "HF_TOKEN=***", "train.py", "--hub_token", "***", "--max_tokens", "512", "10.0.0.1")
+    ]
+    assert command_without_secrets(["--use-auth-token", "--seed", "--api-key=xyz"]) == [
+        *("--use-auth-token", "--seed", "--api-key=***")
+    ]

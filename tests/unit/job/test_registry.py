@@ -43,6 +43,12 @@ def test_a_job_is_registered_and_closed() -> None:
     assert ended.ended is not None and ended.ended >= job.started
 
 
+def test_secrets_of_a_command_line_are_not_kept(state: Path) -> None:
+    job = registry.register(SPEC, ["env", "HF_TOKEN=hunter2", "train.py"], watched=True)
+    assert "hunter2" not in (state / f"{job.id}.json").read_text()
+    assert job.argv == ("env", "HF_TOKEN=***", "train.py")
+
+
 def test_a_job_is_closed_however_it_ends() -> None:
     for error, code in ((InputError("no", remedy="yes"), 2), (KeyboardInterrupt(), 1)):
         job = _registered()
