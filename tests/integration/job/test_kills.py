@@ -90,10 +90,10 @@ def _kill_and_go_on(workplace: Workplace, seeds: range, others: Callable[[], lis
         _wait_for_a_step(job, run, began)
         time.sleep(draw.uniform(0, 0.5))
         family = _family(job)
-        # The command has no parent here that would collect it; whoever is dead already cannot be killed.
-        doomed = draw.choice([each.pid for each in family if each.status() != psutil.STATUS_ZOMBIE] + others())
-        if job.poll() is not None:
+        alive = [each.pid for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        if job.poll() is not None or not alive:
             break
+        doomed = draw.choice(alive + others())
         os.kill(doomed, signal.SIGKILL)
         killed += 1
         assert job.wait(90) != 0 or run.read()["state"] == "finished", f"seed {seed}: nobody noticed"
@@ -112,13 +112,13 @@ def _kill_and_go_on(workplace: Workplace, seeds: range, others: Callable[[], lis
 
 
 def _wait_for_a_step(job: subprocess.Popen[str], run: RunDir, began: float) -> None:
-    """Until the attempt of `job` has recorded a step."""
+    """Until the attempt of `job` has recorded a step, and a checkpoint is there: without one a start takes a new name."""
     deadline = time.monotonic() + 90
     while job.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
         attempts = run.read()["attempts"] if run.run_json.exists() else []
-        is_ours = attempts and attempts[-1]["started"] > began
+        is_ours = attempts and attempts[-1]["started"] > began and run.checkpoint_steps()
         if is_ours and any(line["attempt"] == len(attempts) for line in run.read_metrics()):
             return
 
