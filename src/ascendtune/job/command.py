@@ -38,11 +38,12 @@ def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list
 
 
 def _on_this_node(env: Mapping[str, str]) -> list[str]:
+    given = env.get("MASTER_PORT")
     # 127.0.0.1 and --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
     return [
         *("--nnodes", "1"),
         *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", f"127.0.0.1:{_port(env.get('MASTER_PORT'))}"),
+        *("--rdzv-endpoint", f"127.0.0.1:{checked_port(given, '127.0.0.1') if given else 0}"),
         *("--local-addr", "127.0.0.1"),
     ]
 
@@ -61,21 +62,24 @@ def _among_nodes(place: Place) -> list[str]:
     ]
 
 
-def _port(given: str | None) -> int:
-    """The user's port when it is free; 0 lets the operating system choose."""
-    if not given:
-        return 0
+def checked_port(given: str, address: str) -> int:
+    """The port that the user has given by MASTER_PORT, when a server can listen there at `address`.
+
+    Raises:
+        InputError: it is not a port.
+        MachineError: it is taken.
+    """
     if not given.isdigit() or not 0 < int(given) < 65536:
         raise InputError(
             f"MASTER_PORT={given} is not a port",
             remedy="set a number from 1 to 65535, or unset it: a free port is found then",
             where="environment variable MASTER_PORT",
         )
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         # As the rendezvous server will: a port in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", int(given)))
+            probe.bind((address, int(given)))
             probe.listen()
         except OSError as error:
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.spec import ALONE, Place
-from ascendtune.machine.route import interface_of, source_address
+from ascendtune.machine.route import interface_of, is_loopback, source_address
 
 VARIABLES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+_LOOPBACK = re.compile(r"localhost|127\..*|::1")
+_ELSEWHERE = "192.0.2.1"
+"""Nobody's, by RFC 5737: the way there is the way out."""
 
 
 def place_by_hand(env: Mapping[str, str]) -> Place:
@@ -26,8 +32,18 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
     master = env.get("MASTER_ADDR", "")
     if not master:
         raise _missing("MASTER_ADDR", "the name or address of node 0, the same on every node")
-    address = source_address(master)
+    address = _address_towards(master)
     return Place(nnodes, node_rank, master, port, address, interface_of(address))
+
+
+def _address_towards(master: str) -> str:
+    """The address of this node on the way to node 0, also where this is node 0."""
+    address = source_address(master)
+    if is_loopback(address) and not _LOOPBACK.fullmatch(master):
+        # Debian's /etc/hosts gives a machine's own name 127.0.1.1, where no other node finds it.
+        with suppress(MachineError):
+            return source_address(_ELSEWHERE)
+    return address
 
 
 def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:

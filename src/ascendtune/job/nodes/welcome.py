@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError
+from ascendtune.job.command import checked_port
 from ascendtune.job.spec import Place
 from ascendtune.machine.route import interface_of, source_address
 from ascendtune.machine.visible import visible_devices
@@ -42,6 +43,7 @@ def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "address": server_address(),
+        "client": client_address(),
         "kind": visible.kind,
         "devices": len(visible.ids),
         "note": visible.note,
@@ -54,12 +56,12 @@ def endpoint(peers: list[str], env: Mapping[str, str]) -> dict[str, Any]:
     """Where the others find node 0, which is here: its address on the way to them, and a free port.
 
     Raises:
-        MachineError: no route leads to the others.
+        InputError: MASTER_PORT is not a port.
+        MachineError: no route leads to the others, MASTER_PORT is taken.
     """
     address = source_address(peers[0])
-    given = env.get("MASTER_PORT", "")
-    if given.isdigit():
-        return {"address": address, "port": int(given)}
+    if given := env.get("MASTER_PORT"):
+        return {"address": address, "port": checked_port(given, address)}
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return {"address": address, "port": probe.getsockname()[1]}
@@ -90,11 +92,12 @@ def _of_connection(place: int) -> str | None:
 def _answer_token(token: Path, node: int) -> None:
     """The starter has put a file into the run directory, and waits for another one beside it."""
     deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
-    while not token.is_file():
+    # Not is_file(), which raises where this user may not look.
+    while not os.access(token, os.F_OK):
         if time.monotonic() > deadline:
             raise MachineError(
                 "the run directory is not the one of the machine that starts the job",
-                remedy="put run_dir on a file system that all nodes share",
+                remedy="put run_dir on a file system that all nodes share, and that the same user may read on each",
                 where=token.parent,
             )
         time.sleep(0.1)
