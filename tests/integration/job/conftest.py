@@ -51,7 +51,9 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start_nodes(cluster: Cluster) -> Start:
-    def start(run: RunDir, how: str, *, hosts: str = "nodea,nodeb", **asked: Any) -> subprocess.Popen[str]:
+    def start(
+        run: RunDir, how: str, *, hosts: str = "nodea,nodeb", errors: str = "strict", **asked: Any
+    ) -> subprocess.Popen[str]:
         worker = Path(__file__).with_name("pretend_worker.py")
         job = {
             "argv": [sys.executable, str(worker), str(run), how],
@@ -67,6 +69,7 @@ def start_nodes(cluster: Cluster) -> Start:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors=errors,
             env=cluster.environment(),
         )
 

@@ -30,6 +30,12 @@ if how == "fail" and rank == 1:
     time.sleep(0.5)
     run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "lower it", "exit_code": 1, "rank": 1})
     sys.exit(1)
+if how == "talk" and rank == 0:
+    # More than a pipe holds, a byte that is no text, and an end without a newline.
+    for number in range(20_000):
+        print(f"line {number}")
+    sys.stdout.flush()
+    os.write(1, b"\xff the end")
 if how.endswith("-once"):
     # Each rank notes that it was here; the second time all of them finish.
     been = run.path / f"been_{rank}"

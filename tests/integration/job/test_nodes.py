@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,62 @@ def test_the_second_signal_ends_what_does_not_listen(
     job.communicate(timeout=20)
     assert job.returncode == 143
     wait_until(cluster.is_quiet, 5)
+
+
+def test_the_last_words_of_rank_0_are_shown(run: RunDir, cluster: Any, start_nodes: Start) -> None:
+    job = start_nodes(run, "talk", errors="surrogateescape")
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert out == "out 0\n" + "".join(f"line {number}\n" for number in range(20_000)) + "\udcff the end"
+    assert cluster.is_quiet()
+
+
+def test_a_signal_while_torchrun_is_read_is_not_lost(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
+) -> None:
+    job = start_nodes(run, "wait")
+    wait_until(lambda: all(cluster.named(host, "torch.distributed.run") for host in cluster.hosts))
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=20)
+    assert job.returncode == 130, err
+    assert "Traceback" not in err
+    wait_until(cluster.is_quiet, 5)
+
+
+def test_a_host_that_hangs_does_not_keep_the_user(run: RunDir, cluster: Any, start_nodes: Start) -> None:
+    cluster.sshds[1].send_signal(signal.SIGSTOP)
+    try:
+        job = start_nodes(run, "finish")
+        time.sleep(3)
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=6)
+        assert job.returncode == 130, err
+        assert run.read()["attempts"] == []
+    finally:
+        cluster.sshds[1].send_signal(signal.SIGCONT)
+
+
+def test_a_host_that_starts_a_job_joins_it_under_its_own_name(run: RunDir, cluster: Any, start_nodes: Start) -> None:
+    # Another host cannot reach "localhost": it is told where the connection came from.
+    job = start_nodes(run, "finish", hosts="nodea,localhost,nodeb")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    assert "[nodeb rank 2] out 2" in err
+
+
+def test_node_0_whose_own_name_is_a_loopback_shows_the_address_that_others_see(cluster: Any, tmp_path: Path) -> None:
+    # As on Debian: /etc/hosts has 127.0.1.1 for the machine itself.
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node0\n")
+    place = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    look = f"from ascendtune.job.nodes.by_hand import place_by_hand as p; x = p({place}); print(x.interface, x.address)"
+    namespace = cluster.hosts["nodea"]
+    ways = f"mount --bind {tmp_path}/hosts /etc/hosts && ip route add default dev eth7"
+    argv = ["ip", "netns", "exec", namespace, "sh", "-c", f'{ways} && exec "$@"', "-", sys.executable, "-c", look]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("eth7 10.93.")
+    finally:
+        subprocess.run(["ip", "-n", namespace, "route", "del", "default"], check=True)
 
 
 @pytest.mark.parametrize("victim", ["driver", "ascendtune.job.nodes.agent", "torch.distributed.run", "ssh"])

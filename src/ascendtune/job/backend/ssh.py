@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, TextIO
 
-from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
 from ascendtune.job.hang.watcher import has_hung
+from ascendtune.job.nodes.connected import connected
 from ascendtune.job.nodes.gather import Gathered, Wanted, gather
-from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, error_of_json
+from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.restart import with_restarts
@@ -53,33 +53,15 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
 def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked) -> Outcome:
     before = record_of(spec.run_dir)
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    with _connected(wanted, heard) as nodes:
-        gathered = gather(spec, wanted, nodes, heard)
+    with connected(wanted.hosts, heard) as nodes:
+        try:
+            gathered = gather(spec, wanted, nodes, heard, lambda: asked.first)
+        except Stopped as stopped:
+            return Outcome(stopped.exit_code)
         for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
             node.say(start=message)
         ending = _Run(spec, gathered, heard, asked, wanted.silence_seconds).until_the_end()
     return outcome(spec.run_dir, before, ending, asked.first)
-
-
-@contextmanager
-def _connected(wanted: Wanted, heard: queue.SimpleQueue[Heard]) -> Iterator[Sequence[RemoteNode]]:
-    """Connections that show every host, as long as this process lives, that it does."""
-    nodes = [RemoteNode(host, heard) for host in wanted.hosts]
-    over = threading.Event()
-
-    def live() -> None:
-        # Not in the main thread: it waits while the terminal is held with Ctrl-S.
-        while not over.wait(ALIVE_EVERY_SECONDS):
-            for node in nodes:
-                node.say(**ALIVE)
-
-    threading.Thread(target=live, daemon=True).start()
-    try:
-        yield nodes
-    finally:
-        over.set()
-        for node in nodes:
-            node.end()
 
 
 def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
@@ -132,6 +114,8 @@ class _Run:
             self._listen()
             self._pass_on()
             self._look_for_silence()
+        while not self._heard.empty():
+            self._listen()
         return self._failure or Ending(0, None)
 
     def _listen(self) -> None:
@@ -215,5 +199,11 @@ class _Run:
 
 def _write(stream: TextIO, text: str) -> None:
     """What the ranks print passes through here as it is."""
-    stream.write(text)
     stream.flush()
+    try:
+        stream.buffer.write(text.encode(errors="surrogateescape"))
+        stream.buffer.flush()
+    except OSError as error:
+        # A terminal that goes away sends SIGHUP, which asks for a last checkpoint; nobody reads what comes until then.
+        if error.errno != errno.EIO:
+            raise

@@ -23,23 +23,25 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, translated_disk_errors
 from ascendtune.core.tail import Tail
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
-from ascendtune.job.launcher import Launcher
+from ascendtune.job.launcher import LOOK_EVERY_SECONDS, Launcher
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
 from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import cpu_count
 
 _LAST_CHECKPOINT_SECONDS = 60.0
+_LINE_BYTES = 64 * 1024
 
 
 class Node:
@@ -62,7 +64,7 @@ class Node:
     def run(self) -> None:
         """Answer until the part is over or nobody is there any more."""
         job: dict[str, Any] = {}
-        while (message := self._messages.get()) is not None:
+        while (message := self._next()) is not None:
             try:
                 if "job" in message:
                     job = message["job"]
@@ -76,6 +78,13 @@ class Node:
             except AscendtuneError as error:
                 self._say(refused=error_to_json(error))
                 return
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next message; None when there will be none."""
+        while not self.is_left():
+            with suppress(queue.Empty):
+                return self._messages.get(timeout=ALIVE_EVERY_SECONDS)
+        return None
 
     def _start(self, start: dict[str, Any], env: dict[str, str]) -> int:
         spec = JobSpec(
@@ -93,16 +102,14 @@ class Node:
         out, err = os.pipe(), os.pipe()
         env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
         note(spec, env, user, place)
-        launcher = Launcher(
-            command(spec, user, place),
-            env,
-            stdin=err[1],
-            stdout=out[1],
-            stderr=spec.launcher_log(place),
-        )
+        argv, log_file = command(spec, user, place), spec.launcher_log(place)
+        with translated_disk_errors(spec.logs, "opening a log"):
+            launcher = Launcher(argv, env, stdin=err[1], stdout=out[1], stderr=log_file)
+        forwarders = []
         for name, (read, write) in (("out", out), ("err", err)):
             os.close(write)
-            threading.Thread(target=self._forward, args=(name, read), daemon=True).start()
+            forwarders.append(threading.Thread(target=self._forward, args=(name, read), daemon=True))
+            forwarders[-1].start()
         watch = _Watch(self, launcher)
         watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
         while (exit_code := launcher.wait()) is None:
@@ -113,6 +120,13 @@ class Node:
         watcher.close()
         shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
         self._say_lines(tails)
+        for rank, tail in tails:
+            for line in tail.rest():
+                self._say(rank=rank, line=line)
+        # Nobody holds the pipes any more: what is still in them is said before the end is.
+        for each in forwarders:
+            while each.is_alive() and not (watch.look() or self.is_left()):
+                each.join(LOOK_EVERY_SECONDS)
         return exit_code
 
     def pending(self) -> list[dict[str, Any]]:
@@ -136,8 +150,9 @@ class Node:
 
     def _forward(self, name: str, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb") as stream:
-            for line in stream:
-                self._say(**{name: line.decode(errors="replace")})
+            # Whole lines, so that those of other ranks do not come in between; but nobody waits for an endless one.
+            while line := stream.readline(_LINE_BYTES):
+                self._say(**{name: line.decode(errors="surrogateescape")})
 
     def _say(self, **message: Any) -> None:
         with self._turn:
@@ -188,9 +203,10 @@ class _Watch:
 
 
 def main() -> None:
-    # The connection's end is noticed by its streams, whatever else it sends.
+    # The connection's end is noticed by its streams, whatever else it sends. Not SIG_IGN, which programs would inherit:
+    # torchrun would miss a Ctrl-C that comes while it is still being imported.
     for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)
     # What we say beside the messages goes to stderr, which is shown with the host's name.
     log.set_up()
     try:

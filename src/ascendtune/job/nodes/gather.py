@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, translated_disk_errors
 from ascendtune.core.log import warn
+from ascendtune.job.nodes.connected import connected
 from ascendtune.job.nodes.hosts import Host
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode, portable
@@ -23,6 +25,7 @@ from ascendtune.machine.visible import Kind
 _ANSWER_SECONDS = 60.0
 _APPEARS_WITHIN_SECONDS = 10.0
 _SKEW_SECONDS = 10.0
+_LOOK_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -72,26 +75,32 @@ def inquire(wanted: Wanted) -> Inquired:
         MachineError: as `gather` would, but for the run directory, which need not exist yet.
     """
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    nodes = [RemoteNode(host, heard) for host in wanted.hosts]
-    try:
+    with connected(wanted.hosts, heard) as nodes:
         hellos, troubles = _greet(wanted, nodes, heard, None)
         ready = _allowed(wanted, nodes, hellos, troubles)
         _require_alike(ready, [hellos[node] for node in ready])
         nproc = tuple(_nproc(node, hellos[node], wanted) for node in ready)
         return Inquired(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
-    finally:
-        for node in nodes:
-            node.end()
 
 
-def gather(spec: JobSpec, wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard]) -> Gathered:
+def gather(
+    spec: JobSpec,
+    wanted: Wanted,
+    nodes: Sequence[RemoteNode],
+    heard: queue.SimpleQueue[Heard],
+    asked: Callable[[], signal.Signals | None],
+) -> Gathered:
     """Greet every node, leave out those that do not answer where that is allowed, and find where they meet.
 
+    Args:
+        asked: whether the user wants to stop meanwhile.
+
     Raises:
+        Stopped: the user wants to stop.
         MachineError: a host cannot be reached or differs from the others; all that are found are named at once.
     """
     with _token(spec.run_dir) as token:
-        hellos, troubles = _greet(wanted, nodes, heard, token)
+        hellos, troubles = _greet(wanted, nodes, heard, token, asked)
         troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
     ready = _allowed(wanted, nodes, hellos, troubles)
     for node, error in troubles.items():
@@ -101,7 +110,7 @@ def gather(spec: JobSpec, wanted: Wanted, nodes: Sequence[RemoteNode], heard: qu
     _require_alike(ready, answers)
     _warn_of_clocks(ready, answers)
     nproc = tuple(_nproc(node, answer, wanted) for node, answer in zip(ready, answers, strict=True))
-    address, port = _endpoint(ready, answers, heard)
+    address, port = _endpoint(ready, answers, heard, asked)
     return Gathered(tuple(ready), nproc, answers[0]["kind"], address, port)
 
 
@@ -119,7 +128,11 @@ def _allowed(
 
 
 def _greet(
-    wanted: Wanted, nodes: Sequence[RemoteNode], heard: queue.SimpleQueue[Heard], token: Path | None
+    wanted: Wanted,
+    nodes: Sequence[RemoteNode],
+    heard: queue.SimpleQueue[Heard],
+    token: Path | None,
+    asked: Callable[[], signal.Signals | None] = lambda: None,
 ) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
     """Who answered, and what kept the others from it."""
     for number, node in enumerate(nodes):
@@ -136,9 +149,8 @@ def _greet(
     troubles: dict[RemoteNode, AscendtuneError] = {}
     deadline = time.monotonic() + _ANSWER_SECONDS
     while len(hellos) + len(troubles) < len(nodes):
-        try:
-            said = heard.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
+        said = _next(heard, deadline, asked)
+        if said is None:
             break
         if said.message is None:
             troubles.setdefault(said.node, said.node.why_gone())
@@ -154,6 +166,16 @@ def _greet(
                 where=node.host.name,
             )
     return hellos, troubles
+
+
+def _next(heard: queue.SimpleQueue[Heard], deadline: float, asked: Callable[[], signal.Signals | None]) -> Heard | None:
+    """What is said next; None when nothing is until `deadline`."""
+    while (now := time.monotonic()) < deadline:
+        if number := asked():
+            raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
+        with suppress(queue.Empty):
+            return heard.get(timeout=min(_LOOK_EVERY_SECONDS, deadline - now))
+    return None
 
 
 def _raise(errors: list[AscendtuneError]) -> None:
@@ -238,22 +260,24 @@ def _nproc(node: RemoteNode, answer: dict[str, Any], wanted: Wanted) -> int:
 
 
 def _endpoint(
-    nodes: Sequence[RemoteNode], answers: Sequence[dict[str, Any]], heard: queue.SimpleQueue[Heard]
+    nodes: Sequence[RemoteNode],
+    answers: Sequence[dict[str, Any]],
+    heard: queue.SimpleQueue[Heard],
+    asked: Callable[[], signal.Signals | None],
 ) -> tuple[str, int]:
     """Where node 0 will wait for the others."""
-    reached = [
-        answer["address"] or node.host.name.rpartition("@")[2] for node, answer in zip(nodes, answers, strict=True)
-    ]
+    # This machine is not reached by ssh; the way to it is the one on which its ssh came.
+    reached = [answer["address"] or answers[0]["client"] or nodes[0].host.name for answer in answers]
     nodes[0].say(peers=reached[1:] or reached)
+    deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
-        try:
-            said = heard.get(timeout=_ANSWER_SECONDS)
-        except queue.Empty as error:
+        said = _next(heard, deadline, asked)
+        if said is None:
             raise MachineError(
                 f"{nodes[0].host.name} does not say where to meet",
                 remedy="look whether the machine is up",
                 where=nodes[0].host.name,
-            ) from error
+            )
         if said.message is None and said.node in nodes:
             raise said.node.why_gone()
         if said.message and "refused" in said.message:
