@@ -112,7 +112,7 @@ def _kill_and_go_on(workplace: Workplace, seeds: range, others: Callable[[], lis
 
 
 def _wait_for_a_step(job: subprocess.Popen[str], run: RunDir, began: float) -> None:
-    """Until the attempt of `job` has recorded a step, and a checkpoint is there: without one a start takes a new name."""
+    """Until the attempt of `job` has recorded a step, and has a checkpoint: without one a start takes a new name."""
     deadline = time.monotonic() + 90
     while job.poll() is None:
         assert time.monotonic() < deadline
