@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 
-_SECRET_NAME = r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*)"
+_SECRET_NAME = (
+    r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*)"
+)
 _ASSIGNED = re.compile(rf"""(?i)(["']?{_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _IN_URL = re.compile(r"(://)[^/\s:@]+(?::[^/\s@]*)?@")
