@@ -34,11 +34,11 @@ class DeepSpeedSection(Section):
     stage: int = Field(default=2, ge=0, le=3)
     """0 nothing, 1 optimiser state, 2 gradients too, 3 weights too."""
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """Where optimiser state lives."""
+    """Where optimiser state lives (`nvme`: stage 3, needs the headers of libaio; not yet seen to train)."""
     offload_param: Literal["none", "cpu", "nvme"] = "none"
-    """Where weights live (stage 3)."""
+    """Where weights live (stage 3; `nvme`: as above)."""
     nvme_path: str | None = None
-    """Directory on a fast local disk, for `nvme`."""
+    """Existing directory on a fast local disk, for `nvme`; DeepSpeed leaves its files in `zero_stage_3` there."""
     config: str | None = None
     """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
 
@@ -67,6 +67,13 @@ class DeepSpeedSection(Section):
             raise Contradiction(
                 "parallel.deepspeed.offload_optimizer needs stage 1 or more",
                 remedy="set parallel.deepspeed.stage: 2",
+                path=("parallel", "deepspeed", "offload_optimizer"),
+            )
+        if self.offload_optimizer == "nvme" and self.stage != 3:
+            raise Contradiction(
+                "parallel.deepspeed.offload_optimizer: nvme needs stage 3: before that DeepSpeed keeps the state in "
+                "host memory, and writes nothing to disk",
+                remedy="set parallel.deepspeed.stage: 3, or offload_optimizer: cpu",
                 path=("parallel", "deepspeed", "offload_optimizer"),
             )
         if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:

@@ -121,3 +121,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_the_file_takes_the_place_of_the_keys() -> None:
     with pytest.raises(RecipeError, match=r"parallel\.deepspeed\.stage and parallel\.deepspeed\.config contradict"):
         recipe({"config": "ds.json", "stage": 3})
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_state_on_disk_needs_stage_3(stage: int) -> None:
+    """In stages 1 and 2 DeepSpeed takes `nvme` for `cpu`, without a word."""
+    with pytest.raises(RecipeError, match="offload_optimizer: nvme needs stage 3"):
+        recipe({"stage": stage, "offload_optimizer": "nvme", "nvme_path": "/fast"})
