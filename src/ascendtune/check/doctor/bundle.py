@@ -89,6 +89,7 @@ def _mask(outside: Outside) -> Mask:
     users = {outside.env.get("USER", ""), Path(home).name, _user()} - {""}
     known = outside.versions
     versions = [known.driver_version, known.firmware_version, *(kit.package_version for kit in known.toolkits)]
+    versions += [each.version for each in distributions()]
     hosts = {socket.gethostname(), socket.gethostname().partition(".")[0]}
     return Mask(users=users, hosts=sorted(hosts, key=len, reverse=True), versions=[each for each in versions if each])
 
