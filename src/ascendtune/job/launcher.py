@@ -11,10 +11,13 @@ from pathlib import Path
 import psutil
 
 from ascendtune.core import process
+from ascendtune.core.log import say
+from ascendtune.core.units import count_of
 
 LOOK_EVERY_SECONDS = 0.2
 _GRACE_SECONDS = 60.0
 """How long workers may still write a checkpoint after torchrun's agent is gone."""
+_SILENT_SECONDS = 5.0
 
 
 class Launcher:
@@ -54,9 +57,13 @@ class Launcher:
 
     def see_out(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
         """Wait for whoever outlives the agent: they are ours by now, and the kernel has told them to stop."""
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while (left := self.family()) and time.monotonic() < deadline and not is_impatient():
+        began, told = time.monotonic(), False
+        while (left := self.family()) and (waited := time.monotonic() - began) < _GRACE_SECONDS and not is_impatient():
             process.wait_all(left, LOOK_EVERY_SECONDS)
+            if waited > _SILENT_SECONDS and not told:
+                who = count_of(len(left), "process", "processes")
+                say(f"waiting for {who} to end, for at most {_GRACE_SECONDS:.0f} s")
+                told = True
         process.send(left, signal.SIGKILL)
         process.wait_all(left, LOOK_EVERY_SECONDS)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ascendtune.core import process
 from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
@@ -54,6 +55,9 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
         _watch_from_beside(spec.run_dir, env)
         process.replace(argv, env)
     keeps_checkpoints = record_of(spec.run_dir) is not None
+    if not place.is_alone:
+        meeting = f"{place.master_addr}:{place.master_port}"
+        say(f"node {place.node_rank} of {place.nnodes}: all nodes meet at {meeting}, the first waits for the last")
     with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
         result = with_restarts(
             spec,
