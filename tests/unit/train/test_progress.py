@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import pty
@@ -68,10 +69,12 @@ class Terminal:
         return self
 
     def _read(self) -> None:
+        # A character may come in two parts.
+        decoder = codecs.getincrementaldecoder("utf-8")()
         # Reading fails once the other side is closed and everything has come.
         with suppress(OSError):
             while chunk := os.read(self._ours, 65536):
-                self.text += chunk.decode()
+                self.text += decoder.decode(chunk)
 
     def __exit__(self, *_: object) -> None:
         self._monkeypatch.undo()
