@@ -26,7 +26,8 @@ from ascendtune.job.backend import local
 from ascendtune.job.hang.judge import Limits
 from ascendtune.job.spec import JobSpec
 log.set_up()
-limits = Limits(least_seconds=2, first_steps_seconds=40)
+# Above what a verdict takes for a moment ago.
+limits = Limits(least_seconds=3, first_steps_seconds=40)
 local.Watcher = partial(local.Watcher, limits=limits, look_every_seconds=0.1)
 local.Ways = partial(local.Ways, patience_seconds=0.5)
 worker, run, how, nproc, on_hang, max_restarts = sys.argv[1:]
