@@ -18,6 +18,7 @@ LOOK_EVERY_SECONDS = 0.2
 _GRACE_SECONDS = 60.0
 """How long workers may still write a checkpoint after torchrun's agent is gone."""
 _SILENT_SECONDS = 5.0
+_REPEAT_SECONDS = 1.0
 
 
 class Launcher:
@@ -35,17 +36,24 @@ class Launcher:
         self._others = set(process.below(os.getpid()))
         self._agent = process.Child(argv, env, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
+        self._unheard: signal.Signals | None = None
+        self._asked_at = 0.0
 
     def wait(self, seconds: float = LOOK_EVERY_SECONDS) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
+        if self._unheard is not None and time.monotonic() - self._asked_at > _REPEAT_SECONDS:
+            self.ask(self._unheard)
         return self._agent.wait(seconds)
 
     def ask(self, number: signal.Signals) -> None:
         """Pass a signal on to the workers.
 
-        Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint.
+        Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint. Only where there are no
+        workers yet it is the agent's; one that is lost while torch is imported is sent again until somebody hears.
         """
         workers = process.children(self._agent.pid) if self._has_agent else []
+        self._unheard = number if self._has_agent and not workers else None
+        self._asked_at = time.monotonic()
         if workers:
             process.send(workers, number)
         else:
