@@ -16,7 +16,7 @@ RECIPE = "name: alpaca\nmodel: {path: /data/models/qwen}\ndata: {train: /data/ro
 KINDS: tuple[Kind, ...] = ("cpu", "cuda", "npu")
 
 
-def submission(kind: Kind, nodes: int, directory: str = "/home/user/work", program: str = "ascendtune") -> Submission:
+def submission(kind: Kind, nodes: int, directory: str = "/srv/alpaca", program: str = "ascendtune") -> Submission:
     here = Path(directory)
     return Submission(
         name="ascendtune-alpaca",

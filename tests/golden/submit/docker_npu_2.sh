@@ -5,7 +5,7 @@
 # Follow: docker logs -f ascendtune-alpaca   Stop with a checkpoint: docker stop ascendtune-alpaca
 # The same command again resumes.
 set -euo pipefail
-mkdir -p /home/user/work/cache /home/user/work/runs
+mkdir -p /srv/alpaca/cache /srv/alpaca/runs
 # A container that has ended is in the way of its successor; one that runs is not removed.
 docker rm ascendtune-alpaca >/dev/null 2>&1 || true
 exec docker run \
@@ -15,7 +15,7 @@ exec docker run \
   --stop-timeout 600 \
   --security-opt no-new-privileges \
   --shm-size 16g \
-  --workdir /home/user/work \
+  --workdir /srv/alpaca \
   --network host \
   --env NNODES=2 \
   --env NODE_RANK="${NODE_RANK:?0, 1, …}" \
@@ -31,10 +31,10 @@ exec docker run \
   --mount type=bind,source=/etc/ascend_install.info,target=/etc/ascend_install.info,readonly \
   --mount type=bind,source=/data/models/qwen,target=/data/models/qwen,readonly \
   --mount type=bind,source=/data/rows.jsonl,target=/data/rows.jsonl,readonly \
-  --mount type=bind,source=/home/user/work/cache,target=/home/user/work/cache \
-  --mount type=bind,source=/home/user/work/runs,target=/home/user/work/runs \
-  --env XDG_CACHE_HOME=/home/user/work/cache \
+  --mount type=bind,source=/srv/alpaca/cache,target=/srv/alpaca/cache \
+  --mount type=bind,source=/srv/alpaca/runs,target=/srv/alpaca/runs \
+  --env XDG_CACHE_HOME=/srv/alpaca/cache \
   --env HF_TOKEN \
   registry.example.com/ascendtune:1 \
   bash -c 'if [ -z "${ASCEND_HOME_PATH:-}" ] && [ -f /usr/local/Ascend/ascend-toolkit/set_env.sh ]; then . /usr/local/Ascend/ascend-toolkit/set_env.sh; fi
-exec ascendtune train /home/user/work/recipe.yaml optim.epochs=2 --devices 2'
+exec ascendtune train /srv/alpaca/recipe.yaml optim.epochs=2 --devices 2'
