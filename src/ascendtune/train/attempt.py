@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import signal
 import socket
 import sys
@@ -226,7 +227,17 @@ def _translated(error: BaseException) -> AscendtuneError | None:
             f"the device failed: {str(error).strip().splitlines()[0]}",
             remedy="look at the device with `ascendtune doctor`; the same command goes on from the last checkpoint",
         )
+    if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
+        return MachineError(
+            f"the device cannot compute {missing['name']}: torch has no such operator for {missing['backend']}",
+            remedy="set model.attention: eager, and kernel.rms_norm, rotary, swiglu and experts: false; or update torch "
+            "and torch_npu, a newer one may have it",
+        )
     return disk_fault(error, getattr(error, "filename", None) or ".", "training")
+
+
+# torch's words in c10/core/impl and the dispatcher (2.13).
+_MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")
 
 
 def _note_end(run: RunDir, error: BaseException, rank: int) -> None:

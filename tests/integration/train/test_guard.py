@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ascendtune.core.errors import FoundWrong, RecipeError
-from ascendtune.train import guard
+from ascendtune.train import attempt, guard
 from ascendtune.train.attention import interface
 from ascendtune.train.attention.sdpa import sdpa_attention
 from ascendtune.train.batch import DeviceBatch
@@ -99,3 +99,19 @@ def test_models_that_cannot_be_trained_here(build_parts: Callable[..., Built], v
     capped = variant(transformers.Gemma2Config(**shape))
     with pytest.raises(RecipeError, match="soft-caps its attention scores"):
         build_parts(**PACKED, model={"path": str(capped), "attention": "sdpa"})
+
+
+def test_an_operator_that_the_device_lacks_is_no_matter_of_packing(
+    build_parts: Callable[..., Built], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`packing: auto` would pad in silence, and the operator would be missing all the same."""
+
+    def lacking(*inputs: Any, **named: Any) -> None:
+        torch._cslt_compress(torch.zeros(2, 2))
+
+    monkeypatch.setattr(interface, "load", lambda table, name: lacking)
+    with pytest.raises(NotImplementedError, match="Could not run") as raised:
+        build_parts(data={"packing": "auto"}, model={"attention": "sdpa"})
+    told = attempt._translated(raised.value)
+    assert told is not None and told.exit_code == 3
+    assert told.what == "the device cannot compute aten::_cslt_compress: torch has no such operator for CPU"
