@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.complain import complain
+from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -22,13 +23,13 @@ def chat(
     model: Annotated[
         str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
     ],
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    system: SystemMessage = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 1024,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 0.0,
-    top_p: Annotated[float, typer.Option(min=0, max=1, help="Draw from this share of likeliness.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="For a temperature above 0.")] = 0,
-    template: Annotated[str, typer.Option(help="Chat template, as data.template in a recipe.")] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own code.")] = False,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: SamplingSeed = 0,
+    template: ChatTemplate = "auto",
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Talk to a run's final weights, or to any model.
 

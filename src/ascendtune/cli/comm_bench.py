@@ -7,15 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ascendtune.cli.options import AsJson, DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
+
 
 def bench(
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
-    ] = None,
-    device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
-    nodes: Annotated[
-        str | None, typer.Option(metavar="HOSTS", help="Ranks on these hosts over ssh: host1,host2 or a host file.")
-    ] = None,
+    devices: RankCount = None,
+    device_ids: DeviceIds = None,
+    nodes: Hosts = None,
     collective: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which collective (default: all_reduce).")
     ] = None,
@@ -50,14 +48,9 @@ def bench(
     ] = None,
     plot: Annotated[bool, typer.Option("--plot", help="Also print busbw over size as bars.")] = False,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it.")] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long a rank waits for another.")
-    ] = 120.0,
-    directory: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where ranks write notes and logs (default: a temporary directory)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    timeout: RankTimeout = 120.0,
+    directory: RankDirectory = None,
+    as_json: AsJson = False,
 ) -> int:
     """Measure a collective over sizes, as nccl-tests does; or every link, or a training step.
 

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ascendtune.cli.options import DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
+
 
 def test(
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
-    ] = None,
-    device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
-    nodes: Annotated[
-        str | None, typer.Option(metavar="HOSTS", help="Ranks on these hosts over ssh: host1,host2 or a host file.")
-    ] = None,
+    devices: RankCount = None,
+    device_ids: DeviceIds = None,
+    nodes: Hosts = None,
     collective: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. all_reduce or barrier; repeatable.")
     ] = None,
     dtype: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. bfloat16; repeatable.")
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long a rank waits for another.")
-    ] = 120.0,
-    directory: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where ranks write notes and logs (default: a temporary directory)."),
-    ] = None,
+    timeout: RankTimeout = 120.0,
+    directory: RankDirectory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the values that were seen.")] = False,
 ) -> int:
     """Try every collective with every dtype on real ranks, and compare each element with what must arrive.

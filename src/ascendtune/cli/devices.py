@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 if TYPE_CHECKING:
     from ascendtune.machine.snapshot import Snapshot
 
 
 def devices(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Print again and again, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two looks with --watch.", min=0.5)] = 2.0,
     free: Annotated[

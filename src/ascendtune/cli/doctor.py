@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 if TYPE_CHECKING:
     from ascendtune.check.doctor.examine import Examination
     from ascendtune.check.doctor.outside import Outside
@@ -17,7 +19,7 @@ def doctor(
         list[str] | None,
         typer.Argument(metavar="[CODE]...", help="Checks to make (default: all).", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     as_list: Annotated[bool, typer.Option("--list", help="Print what is checked, and check nothing.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Also let torch compute on every visible device.")] = False,
     mend: Annotated[

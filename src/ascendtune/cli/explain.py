@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 
 def explain(
     logs: Annotated[
         list[str], typer.Argument(metavar="LOG", help="Log files of any ranks, - for stdin, or a run directory.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Find the first cause of a failure in logs, and say what to do. Needs no torch.
 

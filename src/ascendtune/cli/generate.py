@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
+
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
     from ascendtune.infer.prompts import Prompt
@@ -25,14 +27,14 @@ def generate(
     file: Annotated[
         Path | None, typer.Option(help="Ask every line (.txt) or row (.jsonl, .json, …) of this file.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    system: SystemMessage = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 0.0,
-    top_p: Annotated[float, typer.Option(min=0, max=1, help="Draw from this share of likeliness.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="For a temperature above 0.")] = 0,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: SamplingSeed = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts that are answered at once.")] = 32,
-    template: Annotated[str, typer.Option(help="Chat template, as data.template in a recipe.")] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own code.")] = False,
+    template: ChatTemplate = "auto",
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each answer.")] = False,
 ) -> None:
     """Let a run's final weights, or any model, answer.

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 if TYPE_CHECKING:
     from ascendtune.job.registry import Job
 
 
 def list_jobs(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over, of the last two weeks.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List your jobs that run, the newest last.
 

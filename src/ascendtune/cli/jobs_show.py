@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ascendtune.cli.job_choice import JobId
+from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
     from ascendtune.job.registry import Job
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def show(
     job: JobId,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one job: its processes and devices now, how far it is, its logs, and why it ended.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.job_choice import complete
+from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
@@ -22,7 +23,7 @@ def stacks(
             metavar="JOB|RUN", help="A job's id, or a run directory.", show_default=False, autocompletion=complete
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show where each rank of a running job is, and keep the Python stacks of all its threads.
 

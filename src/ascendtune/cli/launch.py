@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes
+
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import Nodes
     from ascendtune.job.outcome import Outcome
@@ -19,23 +21,16 @@ def launch(
     command: Annotated[
         list[str], typer.Argument(metavar="COMMAND", help="A program and its arguments.", show_default=False)
     ],
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 1).")
-    ] = None,
-    device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
-    nodes: Annotated[
-        str | None,
-        typer.Option(metavar="HOSTS", help="Hosts to start on over ssh, host1,host2 or a host file (default: here)."),
-    ] = None,
-    min_nodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Go on while at least N of the hosts answer.")
-    ] = None,
-    max_restarts: Annotated[int, typer.Option(metavar="N", min=0, help="Start again after a failure.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
+    devices: DeviceCount = None,
+    device_ids: DeviceIds = None,
+    nodes: Hosts = None,
+    min_nodes: MinNodes = None,
+    max_restarts: MaxRestarts = 0,
+    dry_run: DryRun = False,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the job is called (default: as COMMAND).")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background.")] = False,
+    detach: Detach = False,
 ) -> None:
     """Start any program once per device, as training is started.
 

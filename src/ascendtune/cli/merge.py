@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 if TYPE_CHECKING:
     from ascendtune.train.merge.merge import Merged
 
@@ -29,7 +31,7 @@ def merge(
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not compare with base and adapter; that needs the model in memory.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the model that a LoRA adapter makes of its base.
 

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 
 def list_runs(
     directory: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List runs, the newest last.
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.options import AsJson
+
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
 
 
 def show(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one run: how it went, its data, versions, choices, checkpoints and pictures.
 

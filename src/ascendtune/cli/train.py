@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.complain import complain, warn
+from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes
 from ascendtune.cli.terminal import width
 
 
@@ -19,22 +20,13 @@ def train(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. optim.learning_rate=1e-4."),
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 1).")
-    ] = None,
-    device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")] = None,
-    nodes: Annotated[
-        str | None,
-        typer.Option(metavar="HOSTS", help="Hosts to train on over ssh, host1,host2 or a host file (default: here)."),
-    ] = None,
-    min_nodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Go on while at least N of the hosts answer.")
-    ] = None,
-    max_restarts: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Start again from the newest checkpoint after a failure.")
-    ] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Train in the background, once the data is ready.")] = False,
+    devices: DeviceCount = None,
+    device_ids: DeviceIds = None,
+    nodes: Hosts = None,
+    min_nodes: MinNodes = None,
+    max_restarts: MaxRestarts = 0,
+    dry_run: DryRun = False,
+    detach: Detach = False,
     prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the data, then stop.")] = False,
     allow_change: Annotated[
         list[str] | None,
