@@ -230,8 +230,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
         return MachineError(
             f"the device cannot compute {missing['name']}: torch has no such operator for {missing['backend']}",
-            remedy="set model.attention: eager, and each kernel key to false; or update torch and torch_npu: newer ones "
-            "may have it",
+            remedy="set model.attention: eager, and each kernel key to false; or update torch and torch_npu",
         )
     return disk_fault(error, getattr(error, "filename", None) or ".", "training")
 
