@@ -11,20 +11,34 @@ from collections.abc import Callable
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
+from ascendtune.job import registry
+from ascendtune.job.asked import Asked
+from ascendtune.job.hang.watcher import has_hung
 from ascendtune.job.outcome import Outcome, record_of
+from ascendtune.job.registry import Job
 from ascendtune.job.spec import JobSpec
 
 
-def with_restarts(spec: JobSpec, attempt: Callable[[], Outcome], *, may_go_on: Callable[[], bool]) -> Outcome:
-    """The outcome of the last attempt.
+def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[Asked], Outcome]) -> Outcome:
+    """Make attempts until one ends well, the user wants to stop, or no restart is left; the registry notes the end.
 
     Args:
-        may_go_on: asked before another attempt; a user who wants to stop has the last word.
+        job: what `spec` is registered as.
+        attempt: given what the user asks meanwhile; every process of it has ended when it returns.
     """
+    keeps_checkpoints = record_of(spec.run_dir) is not None
+    with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
+        result = _last_of(spec, attempt, asked)
+        ended_with(result.exit_code)
+    return result
+
+
+def _last_of(spec: JobSpec, attempt: Callable[[Asked], Outcome], asked: Asked) -> Outcome:
     told: tuple[str, int] | None = None
     for left in range(spec.max_restarts, -1, -1):
-        result = attempt()
-        if not (left and result.is_failure and may_go_on()):
+        result = attempt(asked)
+        ends_here = asked.first is not None or (spec.on_hang == "stop" and has_hung(spec.run_dir))
+        if not left or not result.is_failure or ends_here:
             break
         step = _newest_step(spec)
         if result.cause is not None and (result.cause, step) == told:

@@ -210,3 +210,18 @@ def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path) ->
     assert json.loads(done.stdout)["verdict"].startswith("2 ranks over gloo: 1 of 1 collectives are right")
     assert not list((tmp_path / ".ascendtune").iterdir())
     assert cluster.is_quiet()
+
+
+def test_a_program_may_say_a_thing_twice(cluster: Any, tmp_path: Path) -> None:
+    words = ("launch", "--nodes", "nodea,nodeb", "--", "sh", "-c", "echo again; echo again")
+    done = subprocess.run(
+        [sys.executable, "-m", "ascendtune", *words],
+        cwd=tmp_path,
+        env={**cluster.environment(), "XDG_STATE_HOME": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    for place in ("[nodea rank 0]", "[nodeb rank 1]"):
+        assert done.stderr.splitlines().count(f"{place} again") == 2, done.stderr

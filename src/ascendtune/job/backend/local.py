@@ -19,11 +19,11 @@ from ascendtune.job.asked import Asked
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
-from ascendtune.job.hang.watcher import Watcher, Ways, has_hung
+from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.rank import CORES, bind
-from ascendtune.job.restart import with_restarts
+from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import ALONE, JobSpec, Place
 from ascendtune.machine.visible import cpu_count
 
@@ -54,18 +54,10 @@ def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
     if becomes_program:
         _watch_from_beside(spec.run_dir, env)
         process.replace(argv, env)
-    keeps_checkpoints = record_of(spec.run_dir) is not None
     if not place.is_alone:
         meeting = f"{place.master_addr}:{place.master_port}"
         say(f"node {place.node_rank} of {place.nnodes}: all nodes meet at {meeting}, the first waits for the last")
-    with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
-        result = with_restarts(
-            spec,
-            lambda: _attempt(spec, place, argv, env, asked),
-            may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
-        )
-        ended_with(result.exit_code)
-    return result
+    return run_to_the_end(spec, job, lambda asked: _attempt(spec, place, argv, env, asked))
 
 
 def _watch_from_beside(run_dir: Path, env: dict[str, str]) -> None:

@@ -13,20 +13,19 @@ from typing import Any, TextIO
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
-from ascendtune.job.hang.watcher import has_hung
 from ascendtune.job.nodes.connected import connected
 from ascendtune.job.nodes.gather import Gathered, Wanted, gather
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
-from ascendtune.job.restart import with_restarts
+from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec, Place
 
 _LEFT_ALONE_SECONDS = 10.0
 """How long ranks whose peers have failed may take to notice and to say why."""
 _LAST_CHECKPOINT_SECONDS = 30.0
 """How long they may then still write a checkpoint."""
-_REPEATED = 1000
+_REMEMBERED_LINES = 1000
 
 
 def start(spec: JobSpec, wanted: Wanted) -> Outcome:
@@ -39,15 +38,7 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
         MachineError: a host cannot be reached, or is not like the others.
     """
     job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
-    keeps_checkpoints = record_of(spec.run_dir) is not None
-    with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
-        result = with_restarts(
-            spec,
-            lambda: _attempt(spec, wanted, asked),
-            may_go_on=lambda: asked.first is None and not (spec.on_hang == "stop" and has_hung(spec.run_dir)),
-        )
-        ended_with(result.exit_code)
-    return result
+    return run_to_the_end(spec, job, lambda asked: _attempt(spec, wanted, asked))
 
 
 def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked) -> Outcome:
@@ -100,7 +91,8 @@ class _Run:
         self._heard = heard
         self._asked = asked
         self._silence_seconds = silence_seconds
-        self._shown: dict[str, None] = {}
+        self._is_foreign = spec.is_foreign
+        self._first_said: dict[str, int] = {}
         places = [spec.launcher_log(Place(node_rank=rank)) for rank in range(len(self._nodes))]
         self._logs = dict(zip(self._nodes, places, strict=True))
         self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
@@ -145,12 +137,17 @@ class _Run:
             _write(sys.stderr, message["err"])
         elif "complaint" in message:
             _write(sys.stderr, f"[{node.host.name}] {message['complaint']}\n")
-        elif "line" in message and message["line"] not in self._shown:
-            # What every rank says is read once.
-            self._shown[message["line"]] = None
-            if len(self._shown) > _REPEATED:
-                del self._shown[next(iter(self._shown))]
+        elif "line" in message and self._is_news(message["rank"], message["line"]):
             _write(sys.stderr, f"[{node.host.name} rank {message['rank']}] {message['line']}\n")
+
+    def _is_news(self, rank: int, line: str) -> bool:
+        """What our workers all say is read once; what one says twice, and what other programs say, is news."""
+        if self._is_foreign:
+            return True
+        first = self._first_said.setdefault(line, rank)
+        if len(self._first_said) > _REMEMBERED_LINES:
+            del self._first_said[next(iter(self._first_said))]
+        return first == rank
 
     def _lose(self, node: RemoteNode, error: AscendtuneError) -> None:
         node.is_gone = True

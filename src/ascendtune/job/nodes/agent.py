@@ -29,19 +29,18 @@ from typing import IO, Any
 
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, translated_disk_errors
-from ascendtune.core.tail import Tail
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
-from ascendtune.job.launcher import LOOK_EVERY_SECONDS, Launcher
+from ascendtune.job.launcher import Launcher
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
+from ascendtune.job.nodes.voices import Voices
 from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import cpu_count
 
 _LAST_CHECKPOINT_SECONDS = 60.0
-_LINE_BYTES = 64 * 1024
 
 
 class Node:
@@ -98,35 +97,23 @@ class Node:
             id=start["id"],
         )
         user, place = {**os.environ, **env}, place_of(start)
-        tails = [(rank, Tail(spec.logs / f"rank_{rank}.log")) for rank in start["ranks"] if rank or spec.is_foreign]
-        out, err = os.pipe(), os.pipe()
         env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
         note(spec, env, user, place)
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
+        voices = Voices(self._say, spec.logs, [rank for rank in start["ranks"] if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
-            launcher = Launcher(argv, env, stdin=err[1], stdout=out[1], stderr=log_file)
-        forwarders = []
-        for name, (read, write) in (("out", out), ("err", err)):
-            os.close(write)
-            forwarders.append(threading.Thread(target=self._forward, args=(name, read), daemon=True))
-            forwarders[-1].start()
+            launcher = Launcher(argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file)
+        voices.begin()
         watch = _Watch(self, launcher)
         watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
         while (exit_code := launcher.wait()) is None:
             watch.look()
             watcher.look()
-            self._say_lines(tails)
+            voices.look()
         launcher.see_out(watch.look)
         watcher.close()
         shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
-        self._say_lines(tails)
-        for rank, tail in tails:
-            for line in tail.rest():
-                self._say(rank=rank, line=line)
-        # Nobody holds the pipes any more: what is still in them is said before the end is.
-        for each in forwarders:
-            while each.is_alive() and not (watch.look() or self.is_left()):
-                each.join(LOOK_EVERY_SECONDS)
+        voices.finish(lambda: watch.look() or self.is_left())
         return exit_code
 
     def pending(self) -> list[dict[str, Any]]:
@@ -142,17 +129,6 @@ class Node:
     def is_left(self) -> bool:
         """Whether whoever started us is gone, or out of reach."""
         return self._is_left or time.monotonic() - self._heard > self._silence_seconds
-
-    def _say_lines(self, tails: list[tuple[int, Tail]]) -> None:
-        for rank, tail in tails:
-            for line in tail.lines():
-                self._say(rank=rank, line=line)
-
-    def _forward(self, name: str, descriptor: int) -> None:
-        with os.fdopen(descriptor, "rb") as stream:
-            # Whole lines, so that those of other ranks do not come in between; but nobody waits for an endless one.
-            while line := stream.readline(_LINE_BYTES):
-                self._say(**{name: line.decode(errors="surrogateescape")})
 
     def _say(self, **message: Any) -> None:
         with self._turn:
