@@ -61,4 +61,6 @@ def _print(shown: list[Job]) -> None:
                 "-" if step is None else f"{step:,}",
             ]
         )
-    print(table(["job", "state", "devices", "hosts", "started", "time", "step"], rows, right=["time", "step"]))
+    header = ["job", "state", "devices", "hosts", "started", "time", "step"]
+    # An id is there to be copied, whole.
+    print(table(header, rows, right=["time", "step"], spare=["hosts", "started", "devices", "time", "step"]))

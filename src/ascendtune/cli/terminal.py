@@ -23,24 +23,36 @@ def width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
-    """Aligned columns, two spaces between them; the first column gives way when the terminal is too narrow.
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), spare: Sequence[str] = ()
+) -> str:
+    """Aligned columns, two spaces between them.
 
     Args:
         right: headers of the columns that hold numbers.
+        spare: headers of columns that are left out, the first of them first, until the others fit on the terminal;
+            those are never cut. Without `spare` the first column gives way.
     """
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    if limit := width(sys.stdout):
-        surplus = sum(widths) + 2 * (len(widths) - 1) - limit
-        widths[0] = max(8, widths[0] - max(0, surplus))
+    columns = list(zip(header, *rows, strict=True))
+    limit = width(sys.stdout)
+    for name in spare:
+        if limit is None or _columns_needed(columns) <= limit:
+            break
+        columns = [column for column in columns if column[0] != name]
+    sizes = [max(map(len, column)) for column in columns]
+    if limit is not None and not spare:
+        sizes[0] = max(8, sizes[0] - max(0, _columns_needed(columns) - limit))
     return "\n".join(
         "  ".join(
             _shortened(cell, size).rjust(size) if name in right else _shortened(cell, size).ljust(size)
-            for cell, size, name in zip(line, widths, header, strict=True)
+            for cell, size, (name, *_) in zip(line, sizes, columns, strict=True)
         ).rstrip()
-        for line in lines
+        for line in zip(*columns, strict=True)
     )
+
+
+def _columns_needed(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) for column in columns) + 2 * (len(columns) - 1)
 
 
 def _shortened(text: str, size: int) -> str:

@@ -78,6 +78,17 @@ def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Pa
     assert told[0]["pid"] == os.getpid() and told[3]["exit_code"] == 1
 
 
+@pytest.mark.parametrize(("columns", "shown"), [(60, "job state devices time step"), (30, "job state")])
+def test_an_id_is_whole_on_a_narrow_terminal(
+    called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
+) -> None:
+    job = _job(tmp_path, "alpaca-qwen-lora")
+    monkeypatch.setattr("ascendtune.cli.terminal.width", lambda stream: columns)
+    header, line = called("list")[1].splitlines()
+    assert header.split() == shown.split() and line.split()[:2] == [job.id, "running"]
+    assert len(line) <= columns or columns == 30
+
+
 def test_show_tells_why_a_job_ended(called: Called, tmp_path: Path) -> None:
     job = _job(tmp_path, "a")
     run = RunDir(job.run_dir)
