@@ -15,26 +15,34 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     rank: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only this rank.")] = None,
     lines: Annotated[int, typer.Option(metavar="N", min=0, help="The last N lines of each rank; 0: all.")] = 50,
-) -> None:
+) -> int:
     """Print what the processes of a job say, with the rank in front of each line.
 
     \b
     ascendtune jobs logs alpaca
     ascendtune jobs logs alpaca -f --rank 3
 
-    Ctrl-C ends the printing, not the job. Rank 0 of a training that was not detached speaks in its own terminal.
+    Ctrl-C ends the printing, not the job. Rank 0 of a training that was not detached speaks in its own terminal. Exit
+    code 1: there was no log to print.
     """
+    from ascendtune.cli.complain import warn
     from ascendtune.cli.job_lines import show
-    from ascendtune.job.follow import JOB_LOG, logs_of
+    from ascendtune.core.errors import InputError
     from ascendtune.job.follow import follow as followed
+    from ascendtune.job.follow import has_the_terminal, logs_of, missing_logs
+    from ascendtune.job.hang.verdict import ranks
     from ascendtune.job.registry import find, reread, state_of
 
     found = find(job)
-    is_quiet = not (found.logs / JOB_LOG).exists() and 0 not in logs_of(found.logs).values()
-    if is_quiet and rank in (None, 0):
-        print(f"rank 0 speaks in the terminal where {found.id} was started; other logs: {found.logs}", file=sys.stderr)
 
     def is_over() -> bool:
         return not follow or state_of(reread(found)) in ("ended", "lost")
 
+    if rank is not None and rank >= found.nproc and found.hosts == (found.host,) and not logs_of(found.logs, rank):
+        raise InputError(f"{found.id} has no rank {rank}", remedy=f"name one from 0 to {found.nproc - 1}")
+    if rank in (None, 0) and has_the_terminal(found):
+        print(f"rank 0 speaks in the terminal where {found.id} was started", file=sys.stderr)
+    if (missing := missing_logs(found, rank)) and is_over():
+        warn(f"no log of {ranks(missing)} is in {found.logs}: it was removed, or never begun")
     show(followed(found.logs, is_over, began=found.log_sizes, last=lines or None, rank=rank))
+    return 0 if logs_of(found.logs, rank) else 1

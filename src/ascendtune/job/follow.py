@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.tail import Tail, begin_of_last
+from ascendtune.job.registry import Job
 
 JOB_LOG = "job.log"
 """What a job in the background says itself; rank 0 of a training speaks there, too."""
@@ -25,11 +27,24 @@ class Line:
 
 
 def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
-    """The logs of a job, in the order of ranks, and the rank of each; only `rank`'s where one is given."""
+    """The logs of a job, in the order of ranks, and the rank of each; only those in which `rank` speaks, if given."""
     found = [(int(name[1]), path) for path in directory.glob("*.log") if (name := _RANK_LOG.fullmatch(path.name))]
     logs: dict[Path, int | None] = {directory / JOB_LOG: None} if (directory / JOB_LOG).exists() else {}
     logs |= {path: of for of, path in sorted(found)}
-    return {path: of for path, of in logs.items() if rank is None or of == rank}
+    return {path: of for path, of in logs.items() if rank is None or rank == (of or 0)}
+
+
+def has_the_terminal(job: Job) -> bool:
+    """Whether rank 0 speaks where the job was started, and in no log: that of a training in front."""
+    in_background = job.session == job.pid and JOB_LOG in job.log_sizes
+    return RunDir(job.run_dir).run_json.is_file() and not in_background
+
+
+def missing_logs(job: Job, rank: int | None = None) -> list[int]:
+    """Ranks, or only `rank`, that should have a log and have none; what other hosts run is not known here."""
+    ranks = range(job.nproc) if job.hosts == (job.host,) else ()
+    silent = [0] if has_the_terminal(job) else []
+    return [each for each in ranks if rank in (None, each) and each not in silent and not logs_of(job.logs, each)]
 
 
 def follow(

@@ -127,8 +127,30 @@ def test_logs_have_the_rank_in_front_once(called: Called, tmp_path: Path) -> Non
     assert (code, out) == (0, "[rank 1] warning: said by a worker of ours\n[rank 1] printed\n")
     assert err.startswith(f"rank 0 speaks in the terminal where {job.id} was started")
     assert called("logs", job.id, "--rank", "1", "--lines", "1") == (0, "[rank 1] printed\n", "")
+
+
+def test_logs_of_a_training_in_the_background_are_rank_0s_too(called: Called, tmp_path: Path) -> None:
+    (tmp_path / "a" / "log").mkdir(parents=True)
+    (tmp_path / "a" / "log" / "job.log").touch()
+    job = _job(tmp_path, "a", session=os.getpid())
     (job.logs / "job.log").write_text("step 1\n")
-    assert called("logs", job.id, "--lines", "1") == (0, "step 1\n[rank 1] printed\n", "")
+    (job.logs / "rank_1.log").write_text("printed\n")
+    assert called("logs", job.id) == (0, "step 1\n[rank 1] printed\n", "")
+    assert called("logs", job.id, "--rank", "0") == (0, "step 1\n", "")
+
+
+def test_logs_that_are_not_there_are_told_as_that(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "a")
+    code, out, err = called("logs", job.id, "--rank", "9")
+    assert (code, out, err) == (2, "", f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n")
+    gone = f"warning: no log of rank 1 is in {job.logs}: it was removed, or never begun\n"
+    assert called("logs", job.id, "--rank", "1") == (1, "", gone)
+    assert called("logs", job.id) == (1, "", f"rank 0 speaks in the terminal where {job.id} was started\n{gone}")
+    # As for another program, whose rank 0 speaks in no terminal.
+    RunDir(job.run_dir).run_json.unlink()
+    assert called("logs", job.id) == (1, "", gone.replace("rank 1", "ranks 0, 1"))
+    registry.close(job, 0)
+    assert called("logs", job.id, "-f", "--rank", "0") == (1, "", gone.replace("rank 1", "rank 0"))
 
 
 def test_stop_asks_first_and_ends_nothing_without_an_answer(called: Called, tmp_path: Path) -> None:

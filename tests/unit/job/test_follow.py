@@ -36,7 +36,7 @@ def test_the_logs_of_a_job_are_its_own_and_its_ranks_in_their_order(logs: Path) 
         ("rank_2.log", 2),
         ("rank_10.log", 10),
     ]
-    assert list(logs_of(logs, rank=10).values()) == [10]
+    assert list(logs_of(logs, rank=10).values()) == [10] and list(logs_of(logs, rank=0)) == [logs / "job.log"]
     assert logs_of(logs / "nothing") == {}
 
 
