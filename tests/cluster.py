@@ -1,4 +1,4 @@
-"""Two machines on this one: network namespaces on a bridge, each with an sshd of its own."""
+"""Two machines on this one: network namespaces on a bridge, each with a host name and an sshd of its own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Cluster:
 
     hosts: dict[str, str]
     path: Path
+    addresses: dict[str, str] = field(default_factory=dict)
+    """name -> IPv6 address, by which ssh reaches it, too."""
     sshds: list[subprocess.Popen[bytes]] = field(default_factory=list)
     segments: set[Path] = field(default_factory=lambda: set(Path("/dev/shm").iterdir()))
     """Of shared memory, that were there before."""
@@ -81,18 +83,22 @@ def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None =
         pytest.skip("needs root, iproute2 and openssh-server: two machines are made of network namespaces")
     # Other test workers, and other people, have machines of their own.
     prefix, net = f"at{os.getpid() % 100000}", f"10.93.{os.getpid() % 256}"
+    net6 = f"fd93:{os.getpid() % 65536:x}:"
     cluster = Cluster({"nodea": f"{prefix}a", "nodeb": f"{prefix}b"}, path)
     bridge = f"{prefix}br"
     try:
         _run(f"ip link add {bridge} type bridge")
         _run(f"ip addr add {net}.1/24 dev {bridge}")
+        _run(f"ip addr add {net6}:1/64 dev {bridge} nodad")
         _run(f"ip link set {bridge} up")
         _prepare_ssh(path, net)
         for number, (host, namespace) in enumerate(cluster.hosts.items(), 2):
             _run(f"ip netns add {namespace}")
             _run(f"ip link add {namespace}o type veth peer name eth7 netns {namespace}")
             _run(f"ip link set {namespace}o master {bridge} up")
+            cluster.addresses[host] = f"{net6}:{number}"
             _run(f"ip -n {namespace} addr add {net}.{number}/24 dev eth7")
+            _run(f"ip -n {namespace} addr add {net6}:{number}/64 dev eth7 nodad")
             _run(f"ip -n {namespace} link set eth7 up")
             _run(f"ip -n {namespace} link set lo up")
             # A private mount: what host B finds there is not what the others see.
@@ -101,10 +107,11 @@ def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None =
             mount = f"mount -t tmpfs none {hidden} && " if host == "nodeb" else ""
             given = " ".join(f"{name}={value}" for name, value in (variables or {}).get(host, {}).items())
             option = f" -o SetEnv='{given}'" if given else ""
-            command = f"{mount}exec {_SSHD} -D -e -f {path}/sshd_config -o ListenAddress={net}.{number}{option}"
+            addresses = f"-o ListenAddress={net}.{number} -o ListenAddress=[{net6}:{number}]"
+            command = f"hostname {host} && {mount}exec {_SSHD} -D -e -f {path}/sshd_config {addresses}{option}"
             cluster.sshds.append(
                 subprocess.Popen(
-                    ["ip", "netns", "exec", namespace, "sh", "-c", command],
+                    ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", command],
                     stderr=(path / f"{host}.log").open("wb"),
                 )
             )

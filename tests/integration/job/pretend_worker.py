@@ -5,19 +5,21 @@ import signal
 import sys
 import time
 
-from ascendtune.core.rundir import RunDir
-
-run, how = RunDir(sys.argv[1]), sys.argv[2]
-rank, last = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")) - 1
-asked = []
+how, asked = sys.argv[2], []
 
 
 def stop(number, frame):
     asked.append(number)
 
 
-signal.signal(signal.SIGINT, signal.SIG_IGN if how == "deaf" else stop)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else stop)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN if how == "deaf" else stop)
+
+
+from ascendtune.core.rundir import RunDir  # noqa: E402  # it takes a moment, in which a signal may come
+
+run = RunDir(sys.argv[1])
+rank, last = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")) - 1
 if rank == 0:
     run.begin_attempt({})
 print(f"out {rank}", flush=True)
