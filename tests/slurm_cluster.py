@@ -21,10 +21,14 @@ from types import TracebackType
 NODES = (socket.gethostname().split(".")[0], "zzz")
 """The first is node 0, whose name the others look up; both are this machine."""
 
+_MOST_JOBS = 20
+"""That tests give one cluster."""
+
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "sinfo")
 _ADMIN_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
 _CONFIGURATION = """\
 ClusterName=test
+FirstJobId={first_job}
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={ports[0]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
@@ -95,7 +99,9 @@ class SlurmCluster:
         key.chmod(0o600)
         with _free_port() as first, _free_port() as second, _free_port() as third:
             ports = (first, second, third)
-        configuration = _CONFIGURATION.format(place=self.place, nodes=NODES, ports=ports)
+        # A job of several nodes meets at a port that follows from its number: another cluster here has other numbers.
+        first_job = _MOST_JOBS * (1 + secrets.randbelow(10_000 // _MOST_JOBS - 1))
+        configuration = _CONFIGURATION.format(place=self.place, nodes=NODES, ports=ports, first_job=first_job)
         (self.place / "slurm.conf").write_text(configuration)
         for kind in ("gpu", "npu"):
             for number in range(8):

@@ -48,6 +48,7 @@ class Workshop:
 
     def __init__(self, directory: Path, model: Path, cluster: SlurmCluster) -> None:
         self.directory = directory
+        self._cluster = cluster
         self.run = RunDir(directory / "runs" / "slurm")
         self._env = {**cluster.env, "XDG_CACHE_HOME": str(directory / "cache"), "XDG_STATE_HOME": str(directory)}
         rows = [{"prompt": f"Count to {n}", "completion": " ".join(map(str, range(n)))} for n in range(1, 65)]
@@ -73,8 +74,9 @@ class Workshop:
         log = self.directory / f"ascendtune-slurm-{job}.log"
         return log.read_text() if log.exists() else "nothing"
 
-    def until_step(self, step: int) -> None:
+    def until_step(self, step: int, job: str) -> None:
         def reached() -> bool:
+            assert self._cluster.state(job) not in ("FAILED", "CANCELLED", "COMPLETED", "NODE_FAIL"), self.said(job)
             return self.run.metrics.exists() and any(line["step"] >= step for line in self.run.read_metrics())
 
         wait_for(reached, f"step {step}", seconds=120)
@@ -105,7 +107,7 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_goes_on(
 ) -> None:
     long = ("optim.max_steps=100000", "checkpoint.every_steps=100000")
     job = workshop.submit(*long, "--hours", "1", "--nodes", "2")
-    workshop.until_step(3)
+    workshop.until_step(3, job)
     cluster.ask("scancel", job)
     cluster.wait_for_state(job, "CANCELLED")
     wait_for(lambda: workshop.run.read()["state"] == "stopped", "the run being stopped")
@@ -113,7 +115,7 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_goes_on(
     stopped_at = max(workshop.run.checkpoint_steps())
 
     job = workshop.submit(*long)
-    workshop.until_step(stopped_at + 2)
+    workshop.until_step(stopped_at + 2, job)
     cluster.ask("scancel", "--signal=TERM", job)
     assert cluster.wait_for_state(job, "FAILED", "CANCELLED", "COMPLETED") == "FAILED"
     assert f"resuming runs/slurm from step {stopped_at}" in workshop.said(job)
@@ -125,11 +127,11 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_one_on_fewer_nodes_goes_on(
 def test_near_the_time_limit_a_job_queues_again_and_goes_on(workshop: Workshop, cluster: SlurmCluster) -> None:
     # A real limit is minutes away; this is the signal that Slurm sends before it.
     job = workshop.submit("optim.max_steps=100000", "checkpoint.every_steps=100000", "--hours", "1")
-    workshop.until_step(3)
+    workshop.until_step(3, job)
     cluster.ask("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: "Restarts=1" in cluster.ask("scontrol", "show", "job", job), "the job queueing again")
     stopped_at = max(workshop.run.checkpoint_steps())
-    workshop.until_step(stopped_at + 2)
+    workshop.until_step(stopped_at + 2, job)
     cluster.ask("scancel", "--signal=TERM", job)
     cluster.wait_for_state(job, "FAILED")
     assert f"resuming runs/slurm from step {stopped_at}" in workshop.said(job)
