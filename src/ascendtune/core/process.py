@@ -92,6 +92,39 @@ def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
         raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists") from error
 
 
+class Guard:
+    """A child that outlives this process, to clear up behind it: its stdin ends when this process ends, by whatever.
+
+    It is in a session and a directory of its own, and silent: an open stream would keep whoever reads ours waiting.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start `argv`.
+
+        Raises:
+            MachineError: it cannot be started.
+        """
+        try:
+            self._process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                cwd="/",
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise MachineError(
+                f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists"
+            ) from error
+
+    def dismiss(self) -> None:
+        """End it: nothing is left to be cleared up."""
+        self._process.kill()
+        self._process.communicate()
+
+
 class Child:
     """A child in a session of its own, so that the terminal's Ctrl-C reaches us alone and we pass it on once.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import psutil
 from ascendtune.core import process
 from ascendtune.core.log import say
 from ascendtune.core.units import count_of
+from ascendtune.job.guard import TOKEN
 
 LOOK_EVERY_SECONDS = 0.2
 _GRACE_SECONDS = 60.0
@@ -22,7 +25,7 @@ _REPEAT_SECONDS = 1.0
 
 
 class Launcher:
-    """Started when made. Nobody below it outlives `see_out`.
+    """Started when made. Nobody below it outlives `see_out`, nor for long this process, if it is killed.
 
     Args:
         stdout, stdin: descriptors; rank 0 speaks through them: torchrun hands it descriptor 0 for its stderr.
@@ -33,8 +36,10 @@ class Launcher:
         self, argv: list[str], env: dict[str, str], *, stdin: int | None, stdout: int | None = None, stderr: Path | None
     ) -> None:
         process.adopt_orphans()
+        token = secrets.token_hex(8)
+        self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token), env)
         self._others = set(process.below(os.getpid()))
-        self._agent = process.Child(argv, env, stdin=stdin, stdout=stdout, stderr=stderr)
+        self._agent = process.Child(argv, {**env, TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
         self._unheard: signal.Signals | None = None
         self._asked_at = 0.0
@@ -74,6 +79,7 @@ class Launcher:
                 told = True
         process.send(left, signal.SIGKILL)
         process.wait_all(left, LOOK_EVERY_SECONDS)
+        self._guard.dismiss()
 
     def family(self) -> list[psutil.Process]:
         """The agent and everything below it, also where a parent in between has died."""

@@ -121,9 +121,19 @@ def test_no_orphan_is_left_when_the_command_is_killed(run: RunDir) -> None:
     pids = _pids(run)
     agents = {psutil.Process(pid).ppid() for pid in pids}
     job.kill()
-    job.communicate(timeout=60)
+    job.wait(60)
     _until(lambda: _gone([*pids, *agents]))
     assert (run.path / "stopped_0").read_text() == str(int(signal.SIGTERM))
+
+
+def test_no_orphan_is_left_after_ten_seconds_when_workers_ignore_signals(run: RunDir) -> None:
+    job = _start(run, "deaf")
+    pids = _pids(run)
+    family = [each.pid for each in psutil.Process(job.pid).children(recursive=True)]
+    assert set(pids) < set(family)
+    job.kill()
+    job.wait(60)
+    _until(lambda: _gone(family), 10)
 
 
 def test_no_orphan_is_left_when_torchrun_is_killed(run: RunDir) -> None:

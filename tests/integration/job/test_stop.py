@@ -122,7 +122,7 @@ def test_a_worker_whose_driver_was_killed_is_found_by_its_mark(started: Callable
     job.driver.kill()
     job.driver.wait()
     _until(lambda: job.noted == [signal.SIGTERM])
-    assert state_of(job.job) == "lost" and len(members_of(job.job)) == 1
+    assert state_of(job.job) == "lost" and len(members_of(job.job)) == 2, "the worker and the guard"
     assert _stop(job.job) == (stop.Stopped((), (), was_killed=True), "SIGTERM SIGKILL")
     ended = registry.find(job.job.id)
     assert (state_of(ended), ended.exit_code) == ("ended", 137)

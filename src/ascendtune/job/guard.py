@@ -1,0 +1,60 @@
+"""Ends what a launcher leaves behind when it is killed: a small process beside it, which does nothing else.
+
+    python -m ascendtune.job.guard TOKEN
+
+Its stdin ends when the launcher does. The kernel has then told torchrun's agent (SIGTERM), and the agent its workers.
+Who does not heed it would go on for the half minute that an agent waits, and for ever where that has died, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from ascendtune.core import procfs
+
+TOKEN = "ASCENDTUNE_LAUNCHER"
+"""Tells what one launcher has started from all else, also what has lost its parents: it is handed down with the
+environment. Not the job's mark, which the next attempt of the same job carries, too."""
+
+# Nobody is left ten seconds after a launcher was killed.
+_CHECKPOINT_SECONDS = 7.0
+_KILL_SECONDS = 5.0
+_LOOK_EVERY_SECONDS = 0.2
+
+
+def main(token: str) -> None:
+    sys.stdin.buffer.read()
+    # Who was paused together with the launcher could not heed anything.
+    _send(token, signal.SIGCONT)
+    _wait(token, _CHECKPOINT_SECONDS)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while _send(token, signal.SIGKILL) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _wait(token: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while _carriers(token) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _send(token: str, number: signal.Signals) -> bool:
+    """False when nobody is left to send it to."""
+    found = _carriers(token)
+    for pid in found:
+        with suppress(OSError):
+            os.kill(pid, number)
+    return bool(found)
+
+
+def _carriers(token: str) -> list[int]:
+    # Asked again before every signal: a pid that was taken over by another process does not carry it.
+    return [stat.pid for stat in procfs.stats() if procfs.environment_of(stat.pid).get(TOKEN) == token]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
