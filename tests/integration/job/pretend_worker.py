@@ -38,6 +38,10 @@ if how == "talk" and rank == 0:
         print(f"line {number}")
     sys.stdout.flush()
     os.write(1, b"\xff the end")
+if how == "flood":
+    # More than is kept for somebody who does not read; each line has 100 bytes.
+    for number in range(200_000 if rank == 0 else 100_000):
+        print(f"{number:099}")
 if how.endswith("-once"):
     # Each rank notes that it was here; the second time all of them finish.
     been = run.path / f"been_{rank}"
@@ -46,12 +50,14 @@ if how.endswith("-once"):
 if how == "die" and rank == last:
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
-if how in ("wait", "deaf", "fail", "die"):
+if how in ("wait", "deaf", "fail", "die", "chat"):
     for _ in range(600):
         time.sleep(0.05)
+        if how == "chat":
+            print("chat " * 20_000, flush=True)
         if asked:
             (run.path / f"stopped_{rank}").write_text(str(asked[0]))
-            if rank == 0 and how == "wait":
+            if rank == 0 and how in ("wait", "chat"):
                 run.end_attempt("stopped", {"what": "stopped", "remedy": "", "exit_code": 128 + asked[0], "rank": 0})
             sys.exit(128 + asked[0])
 if rank == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
@@ -48,7 +50,8 @@ def test_a_killed_rank_is_named_with_its_host(run: RunDir, cluster: Any, start_n
 
 
 def test_a_host_that_is_cut_off_is_named(run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until) -> None:
-    job = start_nodes(run, "wait")
+    # What it says fills the connection: nobody must wait for that.
+    job = start_nodes(run, "chat")
     wait_until(lambda: _started(run))
     cluster.link("nodeb", "down")
     try:
@@ -125,6 +128,21 @@ def test_the_last_words_of_rank_0_are_shown(run: RunDir, cluster: Any, start_nod
     assert job.returncode == 0, err
     assert out == "out 0\n" + "".join(f"line {number}\n" for number in range(20_000)) + "\udcff the end"
     assert cluster.is_quiet()
+
+
+def test_a_job_goes_on_while_its_terminal_is_held(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
+) -> None:
+    job = start_nodes(run, "flood")
+    wait_until(lambda: run.read()["state"] == "finished")
+    wait_until(cluster.is_quiet)
+    assert psutil.Process(job.pid).memory_info().rss < 150 << 20
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 0
+    assert f"left out, which nobody read in time; {run.logs}/rank_1.log has them" in err
+    assert out.endswith(f"{199_999:099}\n")
+    left_out = [int(count.replace(",", "")) for count in re.findall(r"nodea rank 0\] ([\d,]+) lines? left out", err)]
+    assert out.count("\n") + err.count("err 0 2\n") + sum(left_out) == 200_002
 
 
 def test_a_signal_while_torchrun_is_read_is_not_lost(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 import signal
-import sys
 import time
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.job import registry
@@ -17,6 +15,7 @@ from ascendtune.job.nodes.connected import connected
 from ascendtune.job.nodes.gather import Gathered, Wanted, gather
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode
+from ascendtune.job.nodes.screen import Screen, screen
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec, Place
@@ -25,7 +24,6 @@ _LEFT_ALONE_SECONDS = 10.0
 """How long ranks whose peers have failed may take to notice and to say why."""
 _LAST_CHECKPOINT_SECONDS = 30.0
 """How long they may then still write a checkpoint."""
-_REMEMBERED_LINES = 1000
 
 
 def start(spec: JobSpec, wanted: Wanted) -> Outcome:
@@ -38,10 +36,13 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
         MachineError: a host cannot be reached, or is not like the others.
     """
     job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
-    return run_to_the_end(spec, job, lambda asked: _attempt(spec, wanted, asked))
+    with screen(spec.logs, is_foreign=spec.is_foreign) as shown:
+        result = run_to_the_end(spec, job, lambda asked: _attempt(spec, wanted, asked, shown))
+        shown.finish(was_asked_to_stop=result.exit_code >= 128)
+    return result
 
 
-def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked) -> Outcome:
+def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked, screen: Screen) -> Outcome:
     before = record_of(spec.run_dir)
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
     with connected(wanted.hosts, heard) as nodes:
@@ -51,7 +52,7 @@ def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked) -> Outcome:
             return Outcome(stopped.exit_code)
         for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
             node.say(start=message)
-        ending = _Run(spec, gathered, heard, asked, wanted.silence_seconds).until_the_end()
+        ending = _Run(spec, gathered, heard, asked, screen, wanted.silence_seconds).until_the_end()
     return outcome(spec.run_dir, before, ending, asked.first)
 
 
@@ -77,7 +78,7 @@ def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
 
 
 class _Run:
-    """Shows what the nodes say, and sees to it that all end when one has failed."""
+    """Hears what the nodes say, and sees to it that all end when one has failed."""
 
     def __init__(
         self,
@@ -85,14 +86,14 @@ class _Run:
         gathered: Gathered,
         heard: queue.SimpleQueue[Heard],
         asked: Asked,
+        screen: Screen,
         silence_seconds: float,
     ) -> None:
         self._nodes = gathered.nodes
         self._heard = heard
         self._asked = asked
+        self._screen = screen
         self._silence_seconds = silence_seconds
-        self._is_foreign = spec.is_foreign
-        self._first_said: dict[str, int] = {}
         places = [spec.launcher_log(Place(node_rank=rank)) for rank in range(len(self._nodes))]
         self._logs = dict(zip(self._nodes, places, strict=True))
         self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
@@ -128,26 +129,7 @@ class _Run:
         elif "refused" in message:
             self._lose(node, error_of_json(message["refused"], node.host.name))
         else:
-            self._show(node, message)
-
-    def _show(self, node: RemoteNode, message: dict[str, Any]) -> None:
-        if "out" in message:
-            _write(sys.stdout, message["out"])
-        elif "err" in message:
-            _write(sys.stderr, message["err"])
-        elif "complaint" in message:
-            _write(sys.stderr, f"[{node.host.name}] {message['complaint']}\n")
-        elif "line" in message and self._is_news(message["rank"], message["line"]):
-            _write(sys.stderr, f"[{node.host.name} rank {message['rank']}] {message['line']}\n")
-
-    def _is_news(self, rank: int, line: str) -> bool:
-        """What our workers all say is read once; what one says twice, and what other programs say, is news."""
-        if self._is_foreign:
-            return True
-        first = self._first_said.setdefault(line, rank)
-        if len(self._first_said) > _REMEMBERED_LINES:
-            del self._first_said[next(iter(self._first_said))]
-        return first == rank
+            self._screen.show(node.host.name, message)
 
     def _lose(self, node: RemoteNode, error: AscendtuneError) -> None:
         node.is_gone = True
@@ -192,15 +174,3 @@ class _Run:
             for node in self._nodes:
                 if not node.is_over():
                     node.say(**message)
-
-
-def _write(stream: TextIO, text: str) -> None:
-    """What the ranks print passes through here as it is."""
-    stream.flush()
-    try:
-        stream.buffer.write(text.encode(errors="surrogateescape"))
-        stream.buffer.flush()
-    except OSError as error:
-        # A terminal that goes away sends SIGHUP, which asks for a last checkpoint; nobody reads what comes until then.
-        if error.errno != errno.EIO:
-            raise

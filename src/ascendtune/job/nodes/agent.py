@@ -6,6 +6,7 @@
     {"job": …}          from where, for whom        {"hello": …} or {"refused": …}
     {"peers": [addr]}   how the others are reached  {"endpoint": {"address", "port"}}   asked of node 0 only
     {"start": …}        what, and the node's place  {"out": text}, {"err": text} of rank 0, {"rank": N, "line": text}
+                                                    {"left_out": lines of rank 0 that the connection was too slow for}
     {"signal": 15}, {"kill": true}                  {"ended": exit code}
     {"alive": true}     every two seconds           {"alive": true}
 
@@ -34,8 +35,9 @@ from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
+from ascendtune.job.nodes.backlog import Backlog
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
-from ascendtune.job.nodes.voices import Voices
+from ascendtune.job.nodes.voices import Voice, Voices, message_of
 from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import cpu_count
@@ -52,7 +54,8 @@ class Node:
 
     def __init__(self, hears: IO[bytes], says: IO[bytes]) -> None:
         self._says = says
-        self._turn = threading.Lock()
+        # A connection that takes nothing more must keep neither the ranks nor this thread, which watches over them.
+        self._outbox = Backlog[Voice](self._pass_on)
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._silence_seconds = float("inf")
@@ -62,6 +65,10 @@ class Node:
 
     def run(self) -> None:
         """Answer until the part is over or nobody is there any more."""
+        self._answer()
+        self._outbox.finish(self.is_left)
+
+    def _answer(self) -> None:
         job: dict[str, Any] = {}
         while (message := self._next()) is not None:
             try:
@@ -100,7 +107,7 @@ class Node:
         env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
         note(spec, env, user, place)
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
-        voices = Voices(self._say, spec.logs, [rank for rank in start["ranks"] if rank or spec.is_foreign])
+        voices = Voices(self._outbox, spec.logs, [rank for rank in start["ranks"] if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
             launcher = Launcher(argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file)
         voices.begin()
@@ -120,9 +127,7 @@ class Node:
         """What was heard meanwhile."""
         found = []
         while not self._messages.empty():
-            if (message := self._messages.get()) is None:
-                self._is_left = True
-            else:
+            if (message := self._messages.get()) is not None:
                 found.append(message)
         return found
 
@@ -131,12 +136,14 @@ class Node:
         return self._is_left or time.monotonic() - self._heard > self._silence_seconds
 
     def _say(self, **message: Any) -> None:
-        with self._turn:
-            try:
-                self._says.write(encode(message))
-                self._says.flush()
-            except (OSError, ValueError):
-                self._is_left = True
+        self._outbox.put(None, encode(message).decode())
+
+    def _pass_on(self, voice: Voice | None, what: str | int) -> None:
+        try:
+            self._says.write(encode(message_of(voice, what)) if voice else str(what).encode())
+            self._says.flush()
+        except (OSError, ValueError):
+            self._is_left = True
 
     def _listen(self, hears: IO[bytes]) -> None:
         for line in hears:
@@ -144,6 +151,7 @@ class Node:
             message = decode(line)
             if message is not None and message != ALIVE:
                 self._messages.put(message)
+        self._is_left = True
         self._messages.put(None)
 
     def _live(self) -> None:

@@ -1,0 +1,101 @@
+"""Words on their way to somebody who may not listen: whoever speaks never waits, what becomes too much is counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+_LIMIT_BYTES = 16 << 20
+_BYTES_OF_AN_ITEM = 100
+"""What one takes beside its text."""
+_LOOK_EVERY_SECONDS = 0.2
+
+Source = TypeVar("Source", bound=Hashable)
+
+
+class Backlog(Generic[Source]):
+    """A queue, and a thread that passes on what is put into it, in order.
+
+    When too much waits, the oldest is left out; in its place stands how many lines that were.
+
+    Args:
+        pass_on: takes a source, and its text or the number of lines that are left out. It may take its time. The source
+            is None for what is never left out.
+        limit_bytes: how much may wait.
+    """
+
+    def __init__(self, pass_on: Callable[[Source | None, str | int], None], *, limit_bytes: int = _LIMIT_BYTES) -> None:
+        self._pass_on = pass_on
+        self._limit = limit_bytes
+        self._items: deque[tuple[Source | None, str | int]] = deque()
+        self._left_out: dict[Source, int] = {}
+        self._size = 0
+        self._is_busy = False
+        # Reentrant: what is said in a signal handler may come in between.
+        self._changed = threading.Condition(threading.RLock())
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def put(self, source: Source | None, what: str | int) -> None:
+        """Returns at once.
+
+        Args:
+            source: None for what must arrive, which is little.
+            what: text, or how many lines of the source are left out here.
+        """
+        with self._changed:
+            self._items.append((source, what))
+            self._size += _size(what)
+            if self._size > self._limit:
+                self._leave_out()
+            self._changed.notify_all()
+
+    def has_room(self) -> bool:
+        """Whether nothing need be left out for what is put next; who can wait asks before."""
+        return self._size < self._limit // 2
+
+    def finish(self, is_impatient: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until everything is passed on; False when that was given up."""
+        while not is_impatient():
+            with self._changed:
+                if not (self._items or self._left_out or self._is_busy):
+                    return True
+                self._changed.wait(_LOOK_EVERY_SECONDS)
+        return False
+
+    def _leave_out(self) -> None:
+        kept = []
+        while self._items and self._size > self._limit:
+            source, what = self._items.popleft()
+            if source is None:
+                kept.append((source, what))
+                continue
+            self._size -= _size(what)
+            self._left_out[source] = self._left_out.get(source, 0) + _lines(what)
+        self._items.extendleft(reversed(kept))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._items or self._left_out)
+                source, what = self._next()
+                self._is_busy = True
+            self._pass_on(source, what)
+
+    def _next(self) -> tuple[Source | None, str | int]:
+        if self._left_out:
+            return self._left_out.popitem()
+        source, what = self._items.popleft()
+        self._size -= _size(what)
+        return source, what
+
+
+def _size(what: str | int) -> int:
+    return _BYTES_OF_AN_ITEM + (len(what) if isinstance(what, str) else 0)
+
+
+def _lines(what: str | int) -> int:
+    return what if isinstance(what, int) else max(1, what.count("\n"))

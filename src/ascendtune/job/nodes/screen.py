@@ -1,0 +1,126 @@
+"""What the user sees of a job of several hosts, which goes on while the terminal is held, or nobody reads any more."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ascendtune.core.units import count_of
+from ascendtune.job.nodes.backlog import Backlog
+
+_LAST_WORDS_SECONDS = 5.0
+"""How long a job that was asked to stop waits for its last words to be read."""
+_REMEMBERED_LINES = 1000
+
+
+class _Voice(NamedTuple):
+    host: str
+    rank: int | None
+    """None: what is on the host itself."""
+    is_out: bool = False
+    """What it says goes to stdout as it is."""
+
+    def __str__(self) -> str:
+        return self.host if self.rank is None else f"{self.host} rank {self.rank}"
+
+
+class Screen:
+    """Shows what hosts say, with their names in front.
+
+    Args:
+        logs: the directory of the ranks' logs.
+        is_foreign: the program is not ours: rank 0 has a log, too, and what is said twice is shown twice.
+    """
+
+    def __init__(self, logs: Path, *, is_foreign: bool) -> None:
+        self._logs = logs
+        self._is_foreign = is_foreign
+        self._first_said: dict[str, int] = {}
+        self._out, self._err = sys.stdout.fileno(), sys.stderr.fileno()
+        self._backlog = Backlog[_Voice](self._write)
+
+    def show(self, host: str, message: dict[str, Any]) -> None:
+        """Of a message what is to be seen. Returns at once."""
+        if "out" in message:
+            self._backlog.put(_Voice(host, 0, is_out=True), message["out"])
+        elif "err" in message:
+            self._backlog.put(_Voice(host, 0), message["err"])
+        elif "left_out" in message:
+            self._backlog.put(_Voice(host, 0), int(message["left_out"]))
+        elif "complaint" in message:
+            voice = _Voice(host, None)
+            self._backlog.put(voice, f"[{voice}] {message['complaint']}\n")
+        elif "line" in message and self._is_news(message["rank"], message["line"]):
+            voice = _Voice(host, message["rank"])
+            self._backlog.put(voice, f"[{voice}] {message['line']}\n")
+
+    def say(self, text: str) -> None:
+        """What this machine has to say itself; it is never left out."""
+        self._backlog.put(None, text)
+
+    def finish(self, *, was_asked_to_stop: bool) -> None:
+        """Wait until everything is shown; not for long where somebody has asked the job to stop."""
+        began = time.monotonic()
+        self._backlog.finish(lambda: was_asked_to_stop and time.monotonic() - began > _LAST_WORDS_SECONDS)
+
+    def _is_news(self, rank: int, line: str) -> bool:
+        """What our workers all say is read once; what one says twice, and what other programs say, is news."""
+        if self._is_foreign:
+            return True
+        first = self._first_said.setdefault(line, rank)
+        if len(self._first_said) > _REMEMBERED_LINES:
+            del self._first_said[next(iter(self._first_said))]
+        return first == rank
+
+    def _write(self, voice: _Voice | None, what: str | int) -> None:
+        text = what if isinstance(what, str) else self._left_out(voice, what)
+        is_out = voice is not None and voice.is_out and isinstance(what, str)
+        data = text.encode(errors="surrogateescape")
+        # Past Python's own buffers: their locks could not be had at the end of a program that is held in the middle.
+        # A terminal that goes away sends SIGHUP, which asks for a last checkpoint; nobody reads what comes until then.
+        with suppress(OSError):
+            while data:
+                data = data[os.write(self._out if is_out else self._err, data) :]
+
+    def _left_out(self, voice: _Voice | None, lines: int) -> str:
+        assert voice is not None
+        has_log = voice.rank is not None and (self._is_foreign or voice.rank > 0)
+        where = f"; {self._logs / f'rank_{voice.rank}.log'} has them" if has_log else ""
+        return f"[{voice}] {count_of(lines, 'line')} left out, which nobody read in time{where}\n"
+
+
+class _Stderr(io.TextIOBase):
+    """Our own messages take their turn among what the hosts say."""
+
+    def __init__(self, screen: Screen, descriptor: int) -> None:
+        self._screen = screen
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        self._screen.say(text)
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+
+@contextmanager
+def screen(logs: Path, *, is_foreign: bool) -> Iterator[Screen]:
+    """A screen to which our own messages go, too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    shown = Screen(logs, is_foreign=is_foreign)
+    with redirect_stderr(_Stderr(shown, sys.stderr.fileno())):
+        yield shown
