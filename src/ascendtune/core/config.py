@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from ascendtune.core.document import Document, Path_
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, together
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,10 +43,9 @@ def validate(model: type[Model], document: Document) -> Model:
         return model.model_validate(document.values)
     except ValidationError as error:
         complaints = [_complaint(model, document, item) for item in error.errors(include_url=False)]
-    first, *others = (
-        RecipeError(item.what, remedy=item.remedy, where=item.where) for item in dict.fromkeys(complaints)
-    )
-    raise RecipeError(first.what, remedy=first.remedy, where=first.where, further=others) from None
+    raise together(
+        [RecipeError(item.what, remedy=item.remedy, where=item.where) for item in dict.fromkeys(complaints)]
+    ) from None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from ascendtune.core.errors import RecipeError
 
 Path_ = tuple[str | int, ...]
 
+_RECIPE = "recipe"
+
 
 @dataclass
 class Document:
@@ -49,8 +51,11 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, what: str = _RECIPE) -> Document:
     """Read a YAML or JSON file.
+
+    Args:
+        what: how messages call it.
 
     Raises:
         RecipeError: missing, unreadable, not YAML, not a mapping, or a key that stands twice.
@@ -58,36 +63,36 @@ def read_document(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RecipeError("no such recipe", remedy=_missing_file_remedy(path), where=path) from None
+        raise RecipeError(f"no such {what}", remedy=_missing_file_remedy(path, what), where=path) from None
     except IsADirectoryError:
+        resumed = "; a run is resumed with its recipe.yaml" if what == _RECIPE else ""
         raise RecipeError(
-            "this is a directory, not a recipe",
-            remedy="give the YAML file; a run is resumed with its recipe.yaml",
-            where=path,
+            f"this is a directory, not a {what}", remedy=f"give the file in it{resumed}", where=path
         ) from None
     except UnicodeDecodeError as error:
         raise RecipeError(
-            f"not UTF-8 text (byte {error.start})", remedy="save the recipe as UTF-8", where=path
+            f"not UTF-8 text (byte {error.start})", remedy=f"save the {what} as UTF-8", where=path
         ) from error
     except OSError as error:
         raise RecipeError(
             f"cannot be read: {error.strerror}", remedy="check the path and its permissions", where=path
         ) from error
     # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
-    return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path))
+    return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path), what)
 
 
-def parse_document(text: str, source: str) -> Document:
-    """`read_document` for text; `source` is the name used in messages."""
+def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
+    """`read_document` for text; `source` is the place used in messages."""
     loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
-            raise RecipeError("the recipe is empty", remedy="`ascendtune init` writes one to start from", where=source)
+            start = "`ascendtune init` writes one to start from" if what == _RECIPE else "write its keys into it"
+            raise RecipeError(f"the {what} is empty", remedy=start, where=source)
         if not isinstance(node, yaml.MappingNode):
             raise RecipeError(
-                "the recipe is not a mapping of keys to values", remedy="write it as `key: value` lines", where=source
+                f"the {what} is not a mapping of keys to values", remedy="write it as `key: value` lines", where=source
             )
         document = Document({}, source)
         document.values = _plain(loader, node, document, ())
@@ -130,7 +135,7 @@ def _plain(loader: _Loader, node: yaml.Node, document: Document, path: Path_) ->
     return loader.construct_object(node, deep=True)
 
 
-def _missing_file_remedy(path: Path) -> str:
+def _missing_file_remedy(path: Path, what: str) -> str:
     folder = path.parent
     names = (
         [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml", ".json")]
@@ -139,7 +144,7 @@ def _missing_file_remedy(path: Path) -> str:
     )
     if close := difflib.get_close_matches(path.name, names, n=1):
         return f"did you mean '{folder / close[0]}'?"
-    return "check the path; `ascendtune init` writes a recipe"
+    return "check the path" + ("; `ascendtune init` writes a recipe" if what == _RECIPE else "")
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:

@@ -17,7 +17,9 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Error = TypeVar("Error", bound="AscendtuneError")
 
 
 class AscendtuneError(Exception):
@@ -85,6 +87,13 @@ class Stopped(AscendtuneError):
     def __init__(self, what: str, *, remedy: str, signal_number: int, where: str | Path | None = None) -> None:
         super().__init__(what, remedy=remedy, where=where)
         self.exit_code = 128 + signal_number
+
+
+def together(errors: Sequence[Error]) -> Error:
+    """The first of several errors that one look has found, with the others in it."""
+    first, *others = errors
+    first.further = (*first.further, *others)
+    return first
 
 
 _DISK_FAULTS = {

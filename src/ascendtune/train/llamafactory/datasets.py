@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.document import Document, read_document
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, together
 from ascendtune.train.llamafactory.entry import TAGS, Entry
 
 # Their column -> our word, by what a row is.
@@ -53,8 +53,7 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
             made.notes += _notes(entry)
         complaints += entry.complaints
     if complaints:
-        first, *others = complaints
-        raise RecipeError(first.what, remedy=first.remedy, where=first.where, further=others)
+        raise together(complaints)
     return made
 
 
@@ -74,7 +73,7 @@ def _list_of(names: list[str], directory: str, place: str) -> Document:
             remedy="set dataset_dir to the directory that holds it; it starts at the working directory",
             where=place,
         )
-    return read_document(path)
+    return read_document(path, "list of data sets")
 
 
 def _spec(entry: Entry, directory: str) -> dict[str, Any]:

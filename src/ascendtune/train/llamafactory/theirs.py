@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from ascendtune.core.document import Document
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, together
 from ascendtune.train.llamafactory.inert import INERT
 from ascendtune.train.llamafactory.keys import ALIASES, TRANSLATED, Kind
 from ascendtune.train.llamafactory.refused import REFUSED
@@ -83,8 +83,7 @@ class Theirs:
 
     def raise_complaints(self) -> None:
         if self.complaints:
-            first, *others = self.complaints
-            raise RecipeError(first.what, remedy=first.remedy, where=first.where, further=others)
+            raise together(self.complaints)
 
     def _take(self, key: str, written: str, value: Any) -> None:
         kind = TRANSLATED[key].kind

@@ -136,3 +136,12 @@ def test_a_name_that_is_not_in_the_list(write: Write) -> None:
 def test_no_list(directory: str, write: Write) -> None:
     with pytest.raises(RecipeError, match=r"dataset_info\.json|on the hub"):
         Recipe.load(write({"dataset_dir": directory}))
+
+
+@pytest.mark.parametrize("text", ["", "[]"])
+def test_a_list_that_is_none_is_not_called_a_recipe(text: str, write: Write) -> None:
+    path = write()
+    Path("data/dataset_info.json").write_text(text)
+    with pytest.raises(RecipeError, match="the list of data sets is") as caught:
+        Recipe.load(path)
+    assert "init" not in caught.value.remedy and caught.value.where == "data/dataset_info.json"
