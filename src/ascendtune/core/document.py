@@ -83,7 +83,7 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
 
 def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
     """`read_document` for text; `source` is the place used in messages."""
-    loader = None
+    loader, language = None, "JSON" if source.endswith(".json") else "YAML"
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -101,14 +101,14 @@ def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
         raise RecipeError(
-            f"not valid YAML: {error.problem or error.context}",
+            f"not valid {language}: {error.problem or error.context}",
             remedy="check indentation, colons and quotes at this line",
             where=where,
         ) from error
     except yaml.YAMLError as error:
-        what = " ".join(str(error).split())
+        said = " ".join(str(error).split())
         raise RecipeError(
-            f"not valid YAML: {what}", remedy="check the file for stray characters", where=source
+            f"not valid {language}: {said}", remedy="check the file for stray characters", where=source
         ) from error
     finally:
         if loader is not None:

@@ -57,25 +57,8 @@ class DeepSpeedSection(Section):
 
     @model_validator(mode="after")
     def _offloading_fits(self) -> DeepSpeedSection:
-        if self.offload_param != "none" and self.stage != 3:
-            raise Contradiction(
-                "parallel.deepspeed.offload_param needs stage 3: before that every rank holds all weights",
-                remedy="set parallel.deepspeed.stage: 3, or offload_optimizer alone",
-                path=("parallel", "deepspeed", "offload_param"),
-            )
-        if self.offload_optimizer != "none" and self.stage == 0:
-            raise Contradiction(
-                "parallel.deepspeed.offload_optimizer needs stage 1 or more",
-                remedy="set parallel.deepspeed.stage: 2",
-                path=("parallel", "deepspeed", "offload_optimizer"),
-            )
-        if self.offload_optimizer == "nvme" and self.stage != 3:
-            raise Contradiction(
-                "parallel.deepspeed.offload_optimizer: nvme needs stage 3: before that DeepSpeed keeps the state in "
-                "host memory, and writes nothing to disk",
-                remedy="set parallel.deepspeed.stage: 3, or offload_optimizer: cpu",
-                path=("parallel", "deepspeed", "offload_optimizer"),
-            )
+        if fault := offload_fault("parallel.deepspeed", self.stage, self.offload_optimizer, self.offload_param):
+            raise fault
         if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:
             raise Contradiction(
                 "offloading to nvme needs a directory",
@@ -83,6 +66,33 @@ class DeepSpeedSection(Section):
                 path=("parallel", "deepspeed"),
             )
         return self
+
+
+def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: str) -> Contradiction | None:
+    """Why ZeRO cannot offload so at this stage, if it cannot.
+
+    Args:
+        keys: where they stand: in a recipe below `parallel.deepspeed`, in a DeepSpeed JSON below `zero_optimization`.
+    """
+
+    def fault(key: str, why: str, remedy: str) -> Contradiction:
+        return Contradiction(f"{keys}.{key}{why}", remedy=remedy, path=(*keys.split("."), key))
+
+    if offload_param != "none" and stage != 3:
+        return fault(
+            "offload_param",
+            " needs stage 3: before that every rank holds all weights",
+            f"set {keys}.stage: 3, or offload_optimizer alone",
+        )
+    if offload_optimizer != "none" and stage == 0:
+        return fault("offload_optimizer", " needs stage 1 or more", f"set {keys}.stage: 2")
+    if offload_optimizer == "nvme" and stage != 3:
+        return fault(
+            "offload_optimizer",
+            ": nvme needs stage 3: before that DeepSpeed keeps the state in host memory, and writes nothing to disk",
+            f"set {keys}.stage: 3, or offload_optimizer: cpu",
+        )
+    return None
 
 
 class ParallelSection(Section):

@@ -11,11 +11,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.document import Document, read_document
+from ascendtune.core.errors import MachineError, RecipeError, together
+from ascendtune.train.parallel import offload_fault
 from ascendtune.train.recipe import Recipe
 
 AUTO = "auto"
 Config = dict[str, Any]
+OFFLOADED = ("offload_optimizer", "offload_param")
 
 # Sections that would put something in the place of ours, and what has it.
 _OURS = {
@@ -47,12 +50,13 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
     if section.config is None:
         config: Config = {"zero_optimization": _zero_section(recipe)}
     else:
-        config = _read(Path(section.config))
-        _Comparison(config, recipe, section.config, compute, ranks).complain()
+        document = read_document(Path(section.config), "DeepSpeed JSON")
+        _Comparison(document, recipe, compute, ranks).complain()
+        config = document.values
     config.pop("optimizer", None)
     for name in ("bf16", "fp16"):
-        asked = config.get(name)
-        options = {key: value for key, value in (asked or {}).items() if key != "auto_cast" and value != AUTO}
+        asked = config.get(name, {})
+        options = {key: value for key, value in asked.items() if key != "auto_cast" and value != AUTO}
         config[name] = {**options, "enabled": compute == name}
     # Skip, rather than apply, a step whose gradients are not numbers; DeepSpeed does so by itself in the other types.
     config["bf16"]["check_grad_overflow"] = True
@@ -96,35 +100,19 @@ def _zero_section(recipe: Recipe) -> Config:
     return zero
 
 
-def _read(path: Path) -> Config:
-    try:
-        config = json.loads(path.read_text())
-    except OSError as error:
-        raise RecipeError(
-            f"parallel.deepspeed.config cannot be read: {error.strerror}", remedy="give a JSON file", where=path
-        ) from error
-    except ValueError as error:
-        raise RecipeError(
-            f"parallel.deepspeed.config is not JSON: {error}", remedy="correct the file", where=path
-        ) from error
-    if not isinstance(config, dict):
-        raise RecipeError("parallel.deepspeed.config holds no object", remedy="begin it with {", where=path)
-    return config
-
-
 class _Comparison:
-    """Holds a user's JSON against the recipe."""
+    """Holds a user's JSON against the recipe, and against what ZeRO can do."""
 
-    def __init__(self, config: Config, recipe: Recipe, source: str, compute: str | None, ranks: int | None) -> None:
-        self._config, self._recipe, self._source, self._compute = config, recipe, source, compute
-        self._ranks = ranks
-        self._complaints: list[str] = []
+    def __init__(self, document: Document, recipe: Recipe, compute: str | None, ranks: int | None) -> None:
+        self._document, self._recipe, self._compute, self._ranks = document, recipe, compute, ranks
+        self._complaints: list[RecipeError] = []
 
     def complain(self) -> None:
         recipe, optim, batch = self._recipe, self._recipe.optim, self._recipe.batch
+        self._require_form()
         for section, ours in _OURS.items():
-            if self._config.get(section):
-                self._complaints.append(f"'{section}' takes the place of {ours}: remove it")
+            if self._document.values.get(section):
+                self._contradiction(section, f"takes the place of {ours}")
         self._same("train_micro_batch_size_per_gpu", batch.per_device, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
         if self._ranks is not None:
@@ -137,25 +125,49 @@ class _Comparison:
         if kind := self._find("optimizer.type"):
             wanted = "adamw" if optim.optimizer == AUTO else optim.optimizer
             if kind != AUTO and _OPTIMIZERS.get(str(kind).lower()) != wanted:
-                self._complaints.append(f"'optimizer.type' is {kind}, optim.optimizer {optim.optimizer}")
+                self._contradiction("optimizer.type", f"is {kind}, optim.optimizer {optim.optimizer}")
         self._same("optimizer.params.lr", recipe.learning_rate, "optim.learning_rate")
         self._same("optimizer.params.weight_decay", optim.weight_decay, "optim.weight_decay")
         self._same("optimizer.params.eps", optim.epsilon, "optim.epsilon")
         self._same("optimizer.params.betas", [optim.beta1, optim.beta2], "optim.beta1 and optim.beta2")
+        self._require_possible_offload()
         if self._complaints:
-            raise RecipeError(
-                "the DeepSpeed JSON and the recipe contradict each other: " + "; ".join(self._complaints),
-                remedy='make them agree, or write "auto" into the JSON: then the recipe\'s value counts',
-                where=self._source,
-            )
+            raise together(self._complaints)
+
+    def _require_form(self) -> None:
+        for key in ("zero_optimization", "bf16", "fp16"):
+            if not isinstance(self._document.values.get(key, {}), dict):
+                self._complain(key, f"'{key}' is no object", "write its keys between { and }")
+        if self._find("zero_optimization.stage") not in (None, 0, 1, 2, 3):
+            self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3")
+        if self._complaints:
+            raise together(self._complaints)
+
+    def _require_possible_offload(self) -> None:
+        keys = "zero_optimization"
+        stage = self._find(f"{keys}.stage") or 0
+        devices = {part: self._find(f"{keys}.{part}.device") or "none" for part in OFFLOADED}
+        if fault := offload_fault(keys, stage, **devices):
+            self._complain(".".join(map(str, fault.path)), fault.what, fault.remedy)
+        for part, device in devices.items():
+            if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
+                self._complain(f"{keys}.{part}", "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path")
 
     def _same(self, key: str, ours: Any, name: str) -> None:
         theirs = self._find(key)
         if theirs not in (None, AUTO) and theirs != ours:
-            self._complaints.append(f"'{key}' is {json.dumps(theirs)}, {name} {json.dumps(ours)}")
+            self._contradiction(key, f"is {json.dumps(theirs)}, {name} {json.dumps(ours)}")
+
+    def _contradiction(self, key: str, what: str) -> None:
+        agree = "remove it" if key in _OURS else 'make them agree, or write "auto": then the recipe\'s value counts'
+        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree)
+
+    def _complain(self, key: str, what: str, remedy: str) -> None:
+        place = self._document.place(tuple(key.split(".")))
+        self._complaints.append(RecipeError(what, remedy=remedy, where=place))
 
     def _find(self, key: str) -> Any:
-        found: Any = self._config
+        found: Any = self._document.values
         for part in key.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         return found

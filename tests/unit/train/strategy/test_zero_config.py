@@ -98,23 +98,53 @@ def test_values_that_agree_are_fine(tmp_path: Path) -> None:
 def test_contradictions_are_named(tmp_path: Path, config: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError) as raised:
         from_json(tmp_path, config)
-    assert said in raised.value.what and str(raised.value.where) == str(tmp_path / "ds.json")
+    assert said in raised.value.what and raised.value.where == f"{tmp_path / 'ds.json'}:1"
 
 
-def test_all_contradictions_at_once(tmp_path: Path) -> None:
+def test_all_contradictions_at_once_each_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as raised:
-        from_json(tmp_path, {"gradient_clipping": 2, "gradient_accumulation_steps": 5})
-    assert raised.value.what.count("' is ") == 2
+        from_json(tmp_path, '{\n\t"gradient_accumulation_steps": 5,\n\t"gradient_clipping": 2\n}')
+    places = [each.where for each in (raised.value, *raised.value.further)]
+    assert places == [f"{tmp_path / 'ds.json'}:{line}" for line in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("zero", "said", "remedy"),
+    [
+        (
+            {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/fast"}},
+            "zero_optimization.offload_optimizer: nvme needs stage 3",
+            "zero_optimization.stage: 3",
+        ),
+        (
+            {"stage": 2, "offload_param": {"device": "cpu"}},
+            "zero_optimization.offload_param needs stage 3",
+            "zero_optimization.stage: 3",
+        ),
+        (
+            {"stage": 3, "offload_param": {"device": "nvme"}},
+            "offloading to nvme needs a directory",
+            "set zero_optimization.offload_param.nvme_path",
+        ),
+        ({"stage": "auto"}, "there is no such ZeRO stage", "0, 1, 2 or 3"),
+        (True, "'zero_optimization' is no object", "between { and }"),
+    ],
+)
+def test_what_zero_cannot_do_is_refused_as_in_a_recipe(tmp_path: Path, zero: Any, said: str, remedy: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        from_json(tmp_path, {"zero_optimization": zero})
+    assert said in raised.value.what and remedy in raised.value.remedy
+    assert raised.value.where == f"{tmp_path / 'ds.json'}:1"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"zero_optimization": {"stage": '])
 def test_what_is_no_json_object(tmp_path: Path, text: str) -> None:
-    with pytest.raises(RecipeError, match=r"parallel\.deepspeed\.config (is not JSON|holds no object)"):
+    with pytest.raises(RecipeError, match=r"not valid JSON|the DeepSpeed JSON is not a mapping"):
         from_json(tmp_path, text)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"parallel\.deepspeed\.config cannot be read"):
+    with pytest.raises(RecipeError, match="no such DeepSpeed JSON"):
         zero_config(recipe({"config": str(tmp_path / "x.json")}), compute=None, ranks=None, hidden_size=None)
 
 
