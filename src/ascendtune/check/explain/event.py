@@ -22,13 +22,14 @@ class Event:
     device: int | None
     host: str | None
     time: float | None
-    hit: Hit | None = None
-    """None: a failure that nothing is known about."""
+    hit: Hit
     trace: Trace | None = None
     count: int = 1
     """How often the same was said by the same speaker."""
     survived: bool = False
     """The log went on for long without any trouble."""
+    weak: bool = False
+    """Said as a warning or as news: believed only where something else makes it likely."""
 
     @property
     def where(self) -> str:
@@ -36,12 +37,15 @@ class Event:
 
     @property
     def meaning(self) -> str:
-        """What the knowledge says of it; empty where it says nothing."""
-        return filled(self.hit.entry.what, self.hit.names) if self.hit else ""
+        return filled(self.hit.entry.what, self.hit.names)
 
     @property
-    def weight(self) -> float:
-        """How little it explains; an unknown exception as much as a cause, an unknown line less than a symptom."""
-        if self.hit is not None:
-            return self.hit.entry.weight
-        return 0 if self.trace is not None and self.trace.type else 2.5
+    def is_known(self) -> bool:
+        return self.hit.entry.kind != "unknown"
+
+    @property
+    def weight(self) -> int:
+        """How little it explains; an unknown exception as much as a cause."""
+        if not self.is_known and self.trace is not None and self.trace.type:
+            return 0
+        return self.hit.entry.weight

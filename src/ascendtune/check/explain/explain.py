@@ -52,13 +52,7 @@ class Explanation:
             return str(self.run_cause["what"]) + self._culprit()
         if first is None:
             return f"nothing went wrong: {self.stop['what']}" if self.stop else "no failure was found"
-        if first.hit is not None:
-            what = first.meaning
-        elif first.trace is not None and first.trace.type:
-            what = f"unhandled exception: {first.trace.text[:300]}"
-        else:
-            what = "something failed, and nothing is known about it"
-        return what + self._culprit()
+        return first.meaning + self._culprit()
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
@@ -74,13 +68,13 @@ class Explanation:
         first = self.verdict.first
         if first is None and self.run_cause is None:
             return []
-        code = first.hit.entry.id if first and first.hit else "run" if first is None else "unexplained"
+        code = first.hit.entry.id if first else "run"
         evidence = (f"{first.where}: {first.text}",) if first else ()
         return [Finding(code, "failure", self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
 
     def remedies(self) -> tuple[str, ...]:
         first = self.verdict.first
-        if first is not None and first.hit is not None:
+        if first is not None and first.hit.entry.remedies:
             return tuple(filled(remedy, first.hit.names) for remedy in first.hit.entry.remedies)
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
@@ -151,24 +145,23 @@ def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
     first = found.first
     if cause is None or first is None or _SEEN_FROM_OUTSIDE.match(str(cause["what"])):
         return found
-    is_echo = first.hit is not None and first.hit.entry.kind in ("wrapper", "consequence")
-    if is_echo or (first.hit is None and cause.get("exit_code") in (2, 3, 4)):
+    is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
+    if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
         return Verdict("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
     return found
 
 
 def _event_json(event: Event) -> dict[str, Any]:
-    entry = event.hit.entry if event.hit else None
-    trace = event.trace
+    entry, trace = event.hit.entry, event.trace
     return {
-        "id": entry.id if entry else None,
-        "kind": entry.kind if entry else None,
-        "what": event.meaning or None,
-        "causes": list(entry.causes) if entry else [],
-        "remedies": list(entry.remedies) if entry else [],
-        "source_url": entry.source if entry else None,
-        "checks": list(entry.checks) if entry else [],
-        "captured": dict(event.hit.names) if event.hit else {},
+        "id": entry.id,
+        "kind": entry.kind,
+        "what": event.meaning,
+        "causes": list(entry.causes),
+        "remedies": list(entry.remedies),
+        "source_url": entry.source,
+        "checks": list(entry.checks),
+        "captured": dict(event.hit.names),
         "line": event.text,
         "file": event.source,
         "line_number": event.number,

@@ -25,7 +25,9 @@ Kinds, from what explains most to what explains least:
 
     cause        says why it failed
     symptom      somebody waited or something broke, for a reason that usually stands elsewhere
+    detail       the words of the component that failed; what they mean stands nowhere here
     wrapper      a frame that prints around other errors
+    unknown      something failed, and nothing at all is known about it; no entry has it
     consequence  an echo: it is there because something else had ended before
     notice       no failure; worth knowing where there is one
 """
@@ -39,7 +41,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
-Kind = Literal["cause", "symptom", "wrapper", "consequence", "notice"]
+Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GAP = " … "
 

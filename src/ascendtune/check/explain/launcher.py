@@ -6,7 +6,11 @@ import re
 from dataclasses import dataclass
 
 HEADER = "Root Cause (first observed failure)"
+LONGEST = 3000
+"""Lines; torchrun lists every rank that ended later before it comes to the first."""
 _FIELD = re.compile(r"\b(host|rank|exitcode)\s*: (\S+)")
+_LAST = 10
+"""Lines of the root cause."""
 
 
 @dataclass(frozen=True)
@@ -16,15 +20,40 @@ class RootCause:
     exit_code: int | None
 
 
-def root_cause(lines: list[str]) -> RootCause | None:
-    """Read the lines from the header on."""
+@dataclass(frozen=True)
+class Summary:
+    root_cause: RootCause
+    text: str
+    """The line that says most: the signal that ended the process, else its exit code."""
+    index: int
+    """Where that line stands, from the beginning of the summary."""
+    last: int
+    """The last line of the summary that nothing else should be read from."""
+
+
+def begins(said: str) -> bool:
+    """Whether a line is the first of a summary, also where its beginning is lost."""
+    return ("ChildFailedError:" in said and "raise" not in said) or HEADER in said
+
+
+def summary(lines: list[str]) -> Summary | None:
+    """Read the lines from where a summary begins."""
+    start = next((index for index, line in enumerate(lines) if HEADER in line), None)
+    if start is None:
+        return None
     found: dict[str, str] = {}
-    for line in lines[1:]:
+    telling = last = start
+    for index, line in enumerate(lines[start + 1 : start + 1 + _LAST], start + 1):
+        if "=====" in line or "Traceback (most" in line:
+            break
+        last = index
         if match := _FIELD.search(line):
             found.setdefault(match[1], match[2])
-    if not found:
-        return None
-    return RootCause(_number(found.get("rank")), found.get("host"), _number(found.get("exitcode")))
+            telling = index if match[1] == "exitcode" else telling
+        if re.search(r"traceback *: Signal", line):
+            telling = index
+    root_cause = RootCause(_number(found.get("rank")), found.get("host"), _number(found.get("exitcode")))
+    return Summary(root_cause, lines[telling], telling, last) if found else None
 
 
 def _number(text: str | None) -> int | None:

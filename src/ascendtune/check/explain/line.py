@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
+from dataclasses import dataclass
 from pathlib import PurePath
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -16,8 +17,11 @@ _PREFIX = re.compile(
     r"|(?P<e>\d{1,4}): (?=\S)"  # srun --label
     r"|\((?P<actor>[^()\n]{0,80}\b(?:pid|rank|TP\d*)\s?[=:]?\s?\d+[^()\n]{0,80})\)"  # ray, vllm
     r"|(?P<host>(?!E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d): (?=\S)"  # pdsh under deepspeed; not a code of CANN
+    r"|(?P<stage>\[[A-Za-z][\w-]{0,24}\]) (?=(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d )"  # vllm-omni
     r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s+(?:std(?:err|out) [FP] )?"  # kubectl logs --timestamps, cri
     r"|(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.-]+ - (?:ERROR|CRITICAL|WARNING|INFO) - "  # logging
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:TP|DP|PP|EP)(?P<parallel>\d+)[^]\n]{0,12}\] "  # sglang
     r")"
 )
 _RANK_INSIDE = re.compile(r"RankID:(\d+)|\[Rank (\d+)\]|\brank[=:]\s?(\d+)|\bglobal_rank[=: ]+(\d+)")
@@ -33,39 +37,45 @@ _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")
 """torchrun --log-dir: attempt_0/RANK/stderr.log"""
 
 
-def split_prefix(text: str) -> tuple[str, str]:
-    """(who says it, what is said): the prefixes that launchers put before a line are taken off.
+@dataclass(frozen=True)
+class Line:
+    """A line without what launchers and loggers put before it."""
 
-    The first part is only good for telling speakers apart; `rank_of` makes a rank of it.
-    """
+    speaker: str
+    """Tells speakers apart: what the prefixes say of rank, process and host, without their times and levels."""
+    said: str
+    rank: int | None = None
+    """The rank (or local rank) that a prefix names."""
+    host: str | None = None
+
+
+def read(text: str) -> Line:
+    """Take the prefixes off a line."""
     text = _COLOURS.sub("", text) if "\x1b" in text else text
-    start = 0
+    start, speaker, rank, host = 0, "", None, None
     for _ in range(_LONGEST_PREFIXES):
         match = _PREFIX.match(text, start)
         if match is None or match.end() == start:
             break
         start = match.end()
-    if start == 0:
-        return "", text
+        if match.lastgroup is not None:
+            speaker += f"{match.lastgroup} {match[match.lastgroup]} "
+            named = _rank_of(match)
+            rank = rank if named is None else named
+            host = match["host"] or host
     # One blank belongs to the prefix; more of them are the indentation of a traceback.
     rest = text[start:]
-    return text[:start], rest[1:] if rest.startswith(" ") and not text[start - 1].isspace() else rest
+    if start and rest.startswith(" ") and not text[start - 1].isspace():
+        rest = rest[1:]
+    return Line(speaker.strip(), rest, rank, host)
 
 
-def rank_of(prefix: str) -> int | None:
-    """The rank (or local rank) that a prefix names."""
-    rank = None
-    start = 0
-    while match := _PREFIX.match(prefix, start):
-        if match.end() == start:
-            break
-        start = match.end()
-        for name in "abcde":
-            if match[name] is not None:
-                rank = int(match[name])
-        if match["actor"] and (inner := _ACTOR_RANK.search(match["actor"])):
-            rank = int(inner[1])
-    return rank
+def _rank_of(prefix: re.Match[str]) -> int | None:
+    for name in ("a", "b", "c", "d", "e", "parallel"):
+        if prefix[name] is not None:
+            return int(prefix[name])
+    inner = _ACTOR_RANK.search(prefix["actor"]) if prefix["actor"] else None
+    return int(inner[1]) if inner else None
 
 
 def rank_in(text: str) -> int | None:
@@ -85,11 +95,6 @@ def rank_of_file(name: str) -> int | None:
 def device_in(text: str) -> int | None:
     match = _DEVICE.search(text)
     return int(next(part for part in match.groups() if part is not None)) if match else None
-
-
-def host_of(prefix: str) -> str | None:
-    match = _PREFIX.match(prefix)
-    return match["host"] if match else None
 
 
 def time_of(text: str) -> float | None:

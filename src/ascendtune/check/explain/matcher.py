@@ -81,10 +81,10 @@ class Matcher:
 
 def filled(text: str, names: dict[str, str]) -> str:
     """`text` with what was captured in place of {name}; what was not captured is left out."""
-    for name, value in names.items():
-        text = text.replace("{" + name + "}", value)
-    text = re.sub(r"^\{\w+\}", "something", text)
-    return re.sub(r":? ?\(?\{\w+\}[^ ,;.:)]*\)?", "", text)
+    for name in set(re.findall(r"\{(\w+)\}", text)) - names.keys():
+        text = re.sub(rf"^\{{{name}\}}", "something", text)
+        text = re.sub(rf":? ?\(?\{{{name}\}}[^ ,;.:)]*\)?", "", text)
+    return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
 def _names(entry: Entry, text: str, match: re.Match[str] | None) -> dict[str, str]:

@@ -44,7 +44,7 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
             yield "do", str(explanation.stop["remedy"])
         yield from _read(explanation)
         return
-    if first is not None and first.hit and first.hit.entry.kind == "consequence":
+    if first is not None and first.hit.entry.kind == "consequence":
         yield "", f"These logs hold echoes only; the cause stands in another rank's log, or on Ascend in {PLOG}."
     if found.certainty == "symptom":
         yield "", "This is what broke; why it broke is not in these logs, so the causes below are what it usually is."
@@ -55,7 +55,7 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
         yield from _entry(explanation, first)
     for number, remedy in enumerate(explanation.remedies(), 1):
         yield "do" if number == 1 else "", f"{number}. {remedy}"
-    if first is not None and first.hit is not None:
+    if first is not None:
         if first.hit.entry.checks:
             yield "look", "ascendtune doctor " + " ".join(first.hit.entry.checks)
         yield "source", first.hit.entry.source
@@ -73,8 +73,6 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[tuple[str, str]]:
         yield "memory", sums.line()
         if sums.conclusion:
             yield "", sums.conclusion
-    if first.hit is None:
-        return
     for number, cause in enumerate(first.hit.entry.causes, 1):
         yield "why" if number == 1 else "", f"{number}. {cause}"
 
@@ -84,15 +82,15 @@ def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
     first = explanation.verdict.first
     kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:
-        name = event.hit.entry.id if event.hit else event.trace.text[:80] if event.trace else event.text[:80]
-        if first is None or not first.hit or name != first.hit.entry.id:
+        name = event.hit.entry.id if event.is_known else event.text[:80]
+        if first is None or name != first.hit.entry.id:
             kinds.setdefault(name, []).append(event)
     for number, (name, events) in enumerate(list(kinds.items())[:_ECHOES]):
         ranks = sorted({event.rank for event in events if event.rank is not None})
         who = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
-        meaning = f": {events[0].meaning}" if events[0].hit else ""
+        meaning = f": {events[0].meaning}" if events[0].is_known else ""
         yield "besides" if number == 0 else "", _short(f"{name}{who} ({events[0].where}){meaning}")
-    if first is not None and first.hit is None:
+    if first is not None and first.hit.entry.kind in ("unknown", "detail"):
         yield "unknown", f"nothing is known about this; on Ascend, {PLOG} of the failing process says more"
 
 
@@ -100,8 +98,7 @@ def _read(explanation: Explanation) -> Iterator[tuple[str, str]]:
     for scan in explanation.scans:
         yield "read", f"{scan.name}: {scan.lines:,} lines"
     for event in explanation.verdict.notices[:_LINES]:
-        if event.hit:
-            yield "note", f"{event.meaning} ({event.where})"
+        yield "note", f"{event.meaning} ({event.where})"
 
 
 def _short(text: str) -> str:

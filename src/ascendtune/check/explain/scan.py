@@ -1,47 +1,35 @@
-"""Reads one log and keeps what matters. Most lines differ from earlier ones in digits only, and are passed over."""
+"""Reads one log and keeps what matters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import compress, pairwise
+from itertools import pairwise
 
-from ascendtune.check.explain import launcher
+from ascendtune.check.explain import generic, launcher, level
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.line import Line
 from ascendtune.check.explain.matcher import Hit, Matcher
+from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
-_DIGITS = b"0123456789abcdef"
-"""Decimal and hexadecimal ones: counters, sizes, addresses."""
-_SHAPES_KEPT = 50_000
-_REPETITIVE = 0.2
-"""Share of lines known by their shape below which shapes are not worth their price,"""
-_BLOCKS_WITHOUT_SHAPES = 16
-"""for so many blocks."""
-_REPEATS_READ = 300
-"""Lines of one shape (the same but for digits) that are read closely; later ones tell nothing about a first cause."""
 _EVENTS_KEPT = 2000
 _LONGEST_TEXT = 2000
 _SURVIVED_AFTER = 5000
 _HITS_KEPT = 3
-_LAUNCHER_LINES = 10
+_HEAD = 50
+"""Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
-_LEVEL = re.compile(r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} ")
-_MAY_MATTER = re.compile(
-    r"Error|Exception|Traceback|Root Cause|exception|error\]|error: |ERROR|CRITICAL|FATAL|WARN|^E20"
-)
-"""A line without any of these matters only if something is known about it; saves most of the work on long logs."""
-_WARNING = re.compile(
-    r"^warning: |\w*Warning:|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |^\[W |\bwarnings\.warn\(", re.ASCII
-)
-_INFO = re.compile(r"^\W{0,3}\[?I\d{4} |\[INFO\]|\bNCCL INFO\b|(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])")
-_ADVICE = re.compile(r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b", re.IGNORECASE)
+_CODED = re.compile(r"\bE(?:[A-Z]\d|\d\d)(?!9{3})\d{3}(?=:|\)|\[PID)")
+_BLOCK = 12
+"""Lines of a block of CANN; of two that say the same, the one with an error code of its own is the one to show."""
 _ANY_DIGIT = re.compile(r"\d")
 _INNER_PREFIXES = 8
-_NATIVE_FRAME = re.compile(r"\s*frame #\d+")
+_EXCEPTION_NAME = re.compile(r"\w+ +$|\W+$")
+"""IPython and rich put the exception's name, or a frame, before the first line only."""
 
 
 class Scan:
@@ -54,14 +42,14 @@ class Scan:
         self.events: list[Event] = []
         self.launcher: launcher.RootCause | None = None
         self._matcher = matcher
+        self._sieve = Sieve(matcher)
         self._rank = lines_of.rank_of_file(name)
         self._traces = Traces()
         self._first: dict[tuple[str, str], Event] = {}
         self._inner: list[str] = []
-        self._boring: set[bytes] = set()
-        self._without_shapes = 0
-        self._read: dict[bytes, int] = {}
         self._time: float | None = None
+        self._passed = 0
+        """Number of the last line that was read along with an earlier one."""
 
     def run(self) -> Scan:
         """Read to the end.
@@ -73,7 +61,7 @@ class Scan:
             self.bytes += len(block)
             self._read_block(block)
         for speaker, trace in self._traces.rest():
-            self._note(speaker, speaker, "a traceback that is cut off", trace.first_line, None, trace)
+            self._note_trace(Line(speaker, "", trace.rank), "", trace)
         self._mark_survived()
         return self
 
@@ -81,40 +69,12 @@ class Scan:
         lines = block.split(b"\n")
         if not lines[-1]:
             del lines[-1]
-        for index in self._with_tracebacks(self._worth_reading(block, lines), len(lines)):
+        head = min(max(0, _HEAD - self.lines), len(lines))
+        chosen = self._sieve.worth_reading(block, lines)
+        chosen = [*range(head), *(index for index in chosen if index >= head)]
+        for index in self._with_tracebacks(chosen, len(lines)):
             self._read_line(lines, index)
         self.lines += len(lines)
-
-    def _worth_reading(self, block: bytes, lines: list[bytes]) -> list[int]:
-        """The lines to look at: those with words of trouble, and of each shape only so many."""
-        if self._without_shapes:
-            self._without_shapes -= 1
-            worth = compress(range(len(lines)), self._matcher.worth_a_look(block))
-        else:
-            worth = compress(*self._of_new_shapes(block, lines))
-        chosen = []
-        for index in worth:
-            shape = lines[index].translate(None, _DIGITS)
-            read = self._read.get(shape, 0)
-            self._read[shape] = read + 1
-            if read < _REPEATS_READ:
-                chosen.append(index)
-        if len(self._read) > _SHAPES_KEPT:
-            self._read.clear()
-        return chosen
-
-    def _of_new_shapes(self, block: bytes, lines: list[bytes]) -> tuple[list[int], list[bool]]:
-        """(lines that no earlier one of no worth is like, whether each has words of trouble)."""
-        shapes = block.translate(None, _DIGITS).split(b"\n")[: len(lines)]
-        boring = self._boring
-        new = [index for index, shape in enumerate(shapes) if shape not in boring]
-        worth = self._matcher.worth_a_look(b"\n".join([lines[index] for index in new]))
-        boring.update([shapes[index] for index, look in zip(new, worth, strict=False) if not look])
-        if len(boring) > _SHAPES_KEPT:
-            boring.clear()
-        if len(lines) - len(new) < _REPETITIVE * len(lines):
-            self._without_shapes = _BLOCKS_WITHOUT_SHAPES
-        return new, worth
 
     def _with_tracebacks(self, chosen: list[int], count: int) -> Iterator[int]:
         """The chosen lines; while a traceback is open, all lines."""
@@ -131,45 +91,88 @@ class Scan:
 
     def _read_line(self, lines: list[bytes], index: int) -> None:
         text = lines[index][:_LONGEST_TEXT].decode(errors="replace")
-        if not self._traces.are_open and not _MAY_MATTER.search(text) and not self._matcher.hits(text):
-            return
-        prefix, said = lines_of.split_prefix(text)
         number = self.lines + index + 1
-        said = self._without_inner_prefix(said)
+        if number <= self._passed:
+            return
+        if not self._traces.are_open and not level.may_matter(text) and not self._matcher.hits(text):
+            self._look_for_frame(text, number)
+            return
+        line = lines_of.read(text)
+        said = self._without_inner_prefix(line.said)
         if HEADER in said:
-            self._note_inner_prefix(said[: said.index(HEADER)])
-            before = lines[index - 1] if index else b""
-            self._traces.begin(prefix, number, b"Exception ignored" in before)
+            self._begin_trace(line, said, number, lines[index - 1] if index else b"")
             return
-        if launcher.HEADER in said:
-            self._read_launcher(lines, index)
+        if launcher.begins(said):
+            self._read_launcher(line, lines, index)
+            return
         if any(link in said for link in LINKS):
-            self._traces.link(prefix)
+            self._traces.link(line.speaker)
             return
-        inside, trace = self._traces.feed(prefix, said, number)
+        inside, trace = self._traces.feed(line.speaker, said, number)
         if inside and trace is None:
             return
-        if _ADVICE.match(said) or _NATIVE_FRAME.match(said):
-            return
-        hits = self._matcher.hits(said)
-        trace = trace or Traces.bare(said, number)
-        hits = [hit for hit in hits if not hit.entry.frame or (trace and trace.passed(hit.entry.frame))]
-        if trace is None and not hits and (not _LEVEL.search(text) or said[:1].isspace() or not said):
-            return
-        if trace is None and (_INFO.search(text) or _WARNING.search(text)):
-            hits = [hit for hit in hits if hit.entry.kind == "notice"]
-            if not hits:
-                return
-        if trace is not None and trace.ignored:
-            return
         self._time = self._time_of(lines, index)
-        for hit in hits[:_HITS_KEPT] if hits else (None,):
-            self._note(prefix, text, said, number, hit, trace)
+        trace = trace or Traces.bare(said, number)
+        if trace is not None:
+            self._note_trace(line, said, trace)
+        elif not level.is_aside(said):
+            self._note_line(line, text, said, number)
+
+    def _look_for_frame(self, text: str, number: int) -> None:
+        """The log may begin in the middle of a traceback."""
+        if number <= _HEAD and 'File "' in text:
+            line = lines_of.read(text)
+            if Traces.is_frame(line.said):
+                self._traces.begin_headless(line.speaker, number)
+
+    def _begin_trace(self, line: Line, said: str, number: int, before: bytes) -> None:
+        self._note_inner_prefix(said[: said.index(HEADER)])
+        if (unfinished := self._traces.settle(line.speaker)) is not None:
+            self._note_trace(line, unfinished.text, unfinished)
+        self._traces.begin(line.speaker, number, ignored=b"Exception ignored" in before, rank=line.rank)
+
+    def _note_trace(self, line: Line, said: str, trace: Trace) -> None:
+        """An exception: what is known about it, else that it was one."""
+        if trace.ignored or (trace.headless and not trace.type):
+            return
+        said = said if trace.type and said and not trace.goes_on else trace.text
+        hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
+        for hit in hits[:_HITS_KEPT] or [generic.exception(trace)]:
+            self._note(line, said, said, trace.last_line or trace.first_line, hit, trace)
+
+    def _note_line(self, line: Line, text: str, said: str, number: int) -> None:
+        """Any other line: what is known about it; of an error also that it is one."""
+        hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame]
+        weak = level.is_warning_or_news(text)
+        if not hits and (weak or not level.is_error(text, said)):
+            return
+        for hit in hits[:_HITS_KEPT] or [generic.line(said)]:
+            self._note(line, text, said, number, hit, None, weak=weak and hit.entry.kind != "notice")
+
+    def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
+        """The launcher's summary is one event; its lines about ranks that ended later are none."""
+        self._traces.close(line.speaker)
+        found = launcher.summary(
+            [each[:300].decode(errors="replace") for each in lines[index : index + launcher.LONGEST]]
+        )
+        self._note_line(line, line.said, line.said, self.lines + index + 1)
+        if found is None:
+            return
+        self.launcher = found.root_cause
+        self._passed = self.lines + index + 1 + found.last
+        said = found.text.strip()
+        hits = self._matcher.hits(said) or self._matcher.hits(launcher.HEADER)
+        self._note(line, said, said, self.lines + index + 1 + found.index, hits[0], None)
 
     def _note_inner_prefix(self, prefix: str) -> None:
         """Loggers and schedulers put something of their own before each line; a traceback shows what it is."""
         shape = _ANY_DIGIT.sub("0", prefix)
-        if prefix and shape not in self._inner and len(self._inner) < _INNER_PREFIXES:
+        if (
+            prefix
+            and not _EXCEPTION_NAME.match(prefix)
+            and shape not in self._inner
+            and len(self._inner) < _INNER_PREFIXES
+        ):
             self._inner.append(shape)
 
     def _without_inner_prefix(self, said: str) -> str:
@@ -184,37 +187,39 @@ class Scan:
                 return time
         return self._time
 
-    def _note(self, prefix: str, text: str, said: str, number: int, hit: Hit | None, trace: Trace | None) -> None:
-        known = hit.entry.id if hit else trace.type if trace else "?" + re.sub(r"\d+", "", said)[:60]
-        key = (prefix, known)
+    def _note(
+        self, line: Line, text: str, said: str, number: int, hit: Hit, trace: Trace | None, *, weak: bool = False
+    ) -> None:
+        known = hit.entry.id
+        if hit.entry.kind == "unknown":
+            known = trace.text[:80] if trace else "?" + re.sub(r"\d+", "", said)[:60]
+        key = (line.speaker, known)
         first = self._first.get(key)
-        if first is not None and number - first.last <= _SURVIVED_AFTER:
+        if first is not None and number - first.last <= _SURVIVED_AFTER and first.weak <= weak:
             first.count += 1
             first.last = number
+            if _CODED.search(said) and number - first.number <= _BLOCK and not _CODED.search(first.text):
+                first.text, first.number = said.strip(), number
             return
         if len(self.events) >= _EVENTS_KEPT:
             return
+        ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self._rank)
         event = Event(
             text=said.strip(),
             source=self.name,
             number=number,
             last=number,
-            speaker=prefix.strip(),
-            rank=self._rank_of(prefix, text),
+            speaker=line.speaker,
+            rank=next((rank for rank in ranks if rank is not None), None),
             device=lines_of.device_in(said),
-            host=lines_of.host_of(prefix),
+            host=line.host,
             time=self._time,
             hit=hit,
             trace=trace,
+            weak=weak,
         )
         self._first[key] = event
         self.events.append(event)
-
-    def _rank_of(self, prefix: str, text: str) -> int | None:
-        for rank in (lines_of.rank_of(prefix), lines_of.rank_in(text), self._rank):
-            if rank is not None:
-                return rank
-        return None
 
     def _mark_survived(self) -> None:
         """An error after which the log went on for thousands of lines did not end the job."""
@@ -225,8 +230,3 @@ class Scan:
                 fatal_from = point + 1
         for event in self.events:
             event.survived = event.last < fatal_from
-
-    def _read_launcher(self, lines: list[bytes], index: int) -> None:
-        block = [line[:300].decode(errors="replace") for line in lines[index : index + _LAUNCHER_LINES]]
-        if found := launcher.root_cause(block):
-            self.launcher = found

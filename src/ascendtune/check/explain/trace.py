@@ -6,15 +6,20 @@ import re
 from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
-_FRAME = re.compile(r'\s*(?:\|\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
 )
 _INDENTED_EXCEPTION = re.compile(r" {1,3}(?:\w+\.)*\w+(?:Error|Exception): \S")
 """Where the whole log was indented; the lines of code in a traceback stand further right."""
+_OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
+_INSIDE = " \t|+│╭╰❱"
+"""How the lines of a traceback begin, those of rich and of exception groups among them."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
+_LONGEST_MESSAGE = 4
+"""Lines of an exception's message that are waited for while it ends in a colon."""
 LINKS = ("was the direct cause of the following", "another exception occurred")
 
 
@@ -31,6 +36,14 @@ class Trace:
     """The exception that was being handled, or that caused this one."""
     ignored: bool = False
     """Python says that it ignored it."""
+    headless: bool = False
+    """The log begins in the middle of it."""
+    rank: int | None = None
+    """The rank that its first line named."""
+    last_line: int = 0
+    """Where the exception stands."""
+    goes_on: bool = False
+    """Its message goes on in the next line."""
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -45,6 +58,8 @@ class Trace:
 
     @property
     def text(self) -> str:
+        if not self.type:
+            return HEADER
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
@@ -69,12 +84,19 @@ class Traces:
         match = _EXCEPTION.match(text.rstrip())
         if match is None or not match["message"] or not _is_exception(match["type"]):
             return None
-        return Trace(number, match["type"], match["message"].strip())
+        return Trace(number, match["type"], match["message"].strip(), last_line=number)
 
-    def begin(self, speaker: str, number: int, ignored: bool) -> None:
+    @staticmethod
+    def is_frame(text: str) -> bool:
+        return _FRAME.match(text) is not None
+
+    def begin(self, speaker: str, number: int, *, ignored: bool = False, rank: int | None = None) -> None:
         parent = self._last.get(speaker) if speaker in self._linked else None
         self._linked.discard(speaker)
-        self._open[speaker] = Trace(number, parent=parent, ignored=ignored)
+        self._open[speaker] = Trace(number, parent=parent, ignored=ignored, rank=rank)
+
+    def begin_headless(self, speaker: str, number: int) -> None:
+        self._open[speaker] = Trace(number, headless=True)
 
     def link(self, speaker: str) -> None:
         """The next traceback of this speaker belongs to its last one."""
@@ -82,30 +104,62 @@ class Traces:
 
     def feed(self, speaker: str, text: str, number: int) -> tuple[bool, Trace | None]:
         """(whether the line belongs to a traceback, the traceback if the line ended it)."""
-        trace = self._open.get(speaker)
+        trace = self._open.get(speaker) or self._adopted(speaker, text, number)
         if trace is None:
             return False, None
         if number - trace.first_line > _LONGEST:
             del self._open[speaker]
             return False, None
+        if trace.type:
+            return self._goes_on(speaker, trace, text, number)
         if frame := _FRAME.match(text):
             if len(trace.frames) > 60:
                 del trace.frames[30]
             trace.frames.append((frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             return True, None
-        if not text.strip() or (text[0] in " \t|+" and not _INDENTED_EXCEPTION.match(text)):
+        text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
+        if not text.strip() or (text[0] in _INSIDE and not _INDENTED_EXCEPTION.match(text)):
             return True, None
-        text = text.lstrip()
-        match = _EXCEPTION.match(text.rstrip())
+        match = _EXCEPTION.match(text.strip())
         if match is None or (
             match["message"] is None and "." not in match["type"] and not _is_exception(match["type"])
         ):
             # Something else was printed in between.
             return False, None
-        trace.type, trace.message = match["type"], (match["message"] or "").strip()
-        del self._open[speaker]
-        self._last[speaker] = trace
-        return True, trace
+        trace.type, trace.message, trace.last_line = match["type"], (match["message"] or "").strip(), number
+        if text.rstrip().endswith(":"):
+            return True, None
+        return True, self._ended(speaker)
+
+    def settle(self, speaker: str) -> Trace | None:
+        """The exception whose message seemed to go on, when something else follows."""
+        trace = self._open.get(speaker)
+        return self._ended(speaker) if trace is not None and trace.type else None
+
+    def close(self, speaker: str) -> None:
+        """What is open is of no interest."""
+        self._open.pop(speaker, None)
+
+    def _goes_on(self, speaker: str, trace: Trace, text: str, number: int) -> tuple[bool, Trace | None]:
+        """The first line of the message said only that more follows."""
+        said = text.strip()
+        if any(map(str.isalnum, said)) and not _FRAME.match(text):
+            trace.message, trace.goes_on = f"{trace.message} {said}".strip(), True
+            if said.endswith(":") and number - trace.last_line < _LONGEST_MESSAGE:
+                return True, None
+        return True, self._ended(speaker)
+
+    def _ended(self, speaker: str) -> Trace:
+        self._last[speaker] = self._open.pop(speaker)
+        return self._last[speaker]
+
+    def _adopted(self, speaker: str, text: str, number: int) -> Trace | None:
+        """A logger puts its prefix before the first line of a traceback only: the frames look like another's."""
+        for other, trace in self._open.items():
+            if trace.first_line == number - 1 and not trace.frames and _FRAME.match(text):
+                self._open[speaker] = self._open.pop(other)
+                return trace
+        return None
 
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of what was still open when the log ended."""

@@ -13,9 +13,13 @@ Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
 _NEAR_LINES = 60
+_MESSAGE_LINES = 10
+"""Lines below an exception that are likely to belong to its message."""
 _NOT_FATAL = ("notice",)
 _TAIL = 200
 """An error line without more counts only among the last lines: a job that goes on was not ended by it."""
+_IN_VAIN = 3
+"""A complaint that is repeated so often, and is the last that a log says, is what the job hangs on."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,12 @@ class Verdict:
 def verdict(scans: Sequence[Scan]) -> Verdict:
     """Weigh everything that the scans found, of any number of files and ranks."""
     ordered = in_order(scans)
-    notices = tuple(event for event in ordered if event.hit and event.hit.entry.kind in _NOT_FATAL)
+    notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
-    harmless = {event.hit.entry.id for event in notices if event.hit}
-    fatal = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
+    harmless = {event.hit.entry.id for event in notices}
+    grave = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
+    fatal = [event for event in grave if not event.weak]
+    fatal = _with_warnings(grave, fatal) if fatal else [event for event in grave if _in_vain(event, lengths)]
     if not fatal:
         return Verdict("healthy", None, notices=notices)
     first = _first_cause(fatal)
@@ -64,53 +70,62 @@ def in_order(scans: Sequence[Scan]) -> list[Event]:
 
 
 def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
-    if event.survived or (event.hit and event.hit.entry.kind in _NOT_FATAL):
+    if event.survived or event.hit.entry.kind in _NOT_FATAL:
         return False
-    return not (event.hit is None and event.trace is None and lengths[event.source] - event.last > _TAIL)
+    has_words_only = event.hit.entry.kind in ("detail", "unknown") and event.trace is None
+    return not (has_words_only and lengths[event.source] - event.last > _TAIL)
 
 
-def _echoes(event: Event, harmless: set[str]) -> bool:
-    return event.hit is not None and not harmless.isdisjoint(event.hit.entry.echo_of)
+def _echoes(event: Event, ids: set[str]) -> bool:
+    return not ids.isdisjoint(event.hit.entry.echo_of)
+
+
+def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
+    """What was said as a warning is believed when what is known to follow from it has followed."""
+    foretold = {name for event in fatal for name in event.hit.entry.echo_of}
+    return [event for event in grave if not event.weak or event.hit.entry.id in foretold]
+
+
+def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
+    explains = event.hit.entry.kind in ("cause", "symptom")
+    return explains and event.count >= _IN_VAIN and event.last >= lengths[event.source]
 
 
 def _first_cause(fatal: list[Event]) -> Event:
     """The earliest of those that explain most; an exception that led to a known one gives way to it."""
     overruled = set()
     for event in fatal:
-        parent = event.trace.parent if event.trace and event.hit and event.weight == 0 else None
+        parent = event.trace.parent if event.trace and event.is_known and event.weight == 0 else None
         while parent is not None:
             overruled.add(id(parent))
             parent = parent.parent
-    ids = {event.hit.entry.id for event in fatal if event.hit}
+    ids = {event.hit.entry.id for event in fatal}
     candidates = [
-        event
-        for event in fatal
-        if (ids.isdisjoint(event.hit.entry.echo_of) if event.hit else id(event.trace) not in overruled)
+        event for event in fatal if not (_echoes(event, ids) if event.is_known else id(event.trace) in overruled)
     ] or fatal
     first = min(candidates, key=lambda event: event.weight)
-    return _better_known(first, candidates)
+    return first if first.is_known else _better_known(first, candidates)
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
-    """An unknown exception of the same speaker is explained by a known cause that stands right beside it."""
-    if first.hit is not None:
-        return first
+    """An unknown exception is explained by a known cause right beside it, and by what its own message goes on with."""
     for event in candidates:
-        near = abs(event.number - first.number) <= _NEAR_LINES
-        if event.hit and event.weight == 0 and near and (event.source, event.speaker) == (first.source, first.speaker):
-            return event
+        if event.is_known and (event.source, event.speaker) == (first.source, first.speaker):
+            below = event.number - first.number
+            if (event.weight == 0 and abs(below) <= _NEAR_LINES) or (event.weight == 1 and 0 < below <= _MESSAGE_LINES):
+                return event
     return first
 
 
 def _certainty(first: Event) -> Certainty:
-    if first.hit is None or first.hit.entry.kind == "consequence":
-        return "unexplained"
-    return "cause" if first.hit.entry.kind == "cause" else "symptom"
+    if first.hit.entry.kind in ("cause", "symptom"):
+        return "cause" if first.hit.entry.kind == "cause" else "symptom"
+    return "symptom" if first.hit.entry.kind == "wrapper" else "unexplained"
 
 
 def _guilty(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None]:
-    names = first.hit.names if first.hit else {}
-    if first.hit and first.hit.entry.family == _LAUNCHER:
+    names = first.hit.names
+    if first.hit.entry.family == _LAUNCHER:
         # Its own lines count ranks per machine; its summary counts all of them.
         for launcher in filter(None, (scan.launcher for scan in scans)):
             return launcher.rank, launcher.host

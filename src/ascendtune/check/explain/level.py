@@ -1,0 +1,43 @@
+"""How serious a line takes itself to be: an error, a warning, news, or part of something else."""
+
+from __future__ import annotations
+
+import re
+
+_ERROR = re.compile(
+    r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} |"
+    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): "
+)
+_MAY_MATTER = re.compile(
+    r"Error|Exception|Traceback|Root Cause|exception|rror\]|rror: |ERROR|CRITICAL|FATAL|fatal|WARN|^E20"
+)
+_WARNING = re.compile(
+    r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |"
+    r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(",
+    re.ASCII,
+)
+_INFO = re.compile(r"^\W{0,3}\[?I\d{4} |\[INFO\]|\bNCCL INFO\b|(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])")
+_ASIDE = re.compile(
+    r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
+    r"\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
+    re.IGNORECASE,
+)
+
+
+def may_matter(text: str) -> bool:
+    """Any other line matters only if something is known about it; saves most of the work on long logs."""
+    return _MAY_MATTER.search(text) is not None
+
+
+def is_error(text: str, said: str) -> bool:
+    """Whether a line calls itself an error; one that is indented belongs to another."""
+    return _ERROR.search(text) is not None and bool(said) and not said[0].isspace()
+
+
+def is_warning_or_news(text: str) -> bool:
+    return _INFO.search(text) is not None or _WARNING.search(text) is not None
+
+
+def is_aside(said: str) -> bool:
+    """Advice, frames of native code, and code: lines of a message that say nothing new about what failed."""
+    return _ASIDE.match(said) is not None
