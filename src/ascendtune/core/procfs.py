@@ -138,9 +138,14 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def namespace(kind: str) -> str:
+    """The one that this process is in: of the network ("net"), of mounted files ("mnt"), of processes ("pid")."""
+    return str((_PROC / "self/ns" / kind).readlink())
+
+
 def pid_namespace() -> str:
     """What pids are counted in; a container usually has one of its own."""
-    return str((_PROC / "self/ns/pid").readlink())
+    return namespace("pid")
 
 
 def is_first_pid_namespace() -> bool:

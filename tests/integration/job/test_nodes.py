@@ -86,6 +86,15 @@ def test_a_host_that_does_not_answer_stops_the_job_before_it_starts(run: RunDir,
     assert run.read()["attempts"] == []
 
 
+def test_a_host_under_two_names_is_refused(run: RunDir, cluster: Any, start_nodes: Start) -> None:
+    address = cluster.addresses["nodea"]
+    job = start_nodes(run, "finish", hosts=f"nodea,nodeb,root@[{address}]")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 2
+    assert f"error: nodea and root@{address} are the same machine\n   do: name it once; for several" in err
+    assert run.read()["attempts"] == [] and cluster.is_quiet()
+
+
 def test_a_run_directory_that_is_not_shared_is_refused(cluster: Any, start_nodes: Start) -> None:
     run = RunDir(cluster.path / "not-shared" / "run")
     run.create("", {}, {})
@@ -214,8 +223,10 @@ def test_whichever_process_is_killed_none_is_left(
     wait_until(cluster.is_quiet, 10)
 
 
-def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path) -> None:
-    words = ("comm", "test", "--nodes", "nodea,nodeb", "--collective", "all_reduce", "--dtype", "float32", "--json")
+@pytest.mark.parametrize("by", ["name", "IPv6 address"])
+def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path, by: str) -> None:
+    hosts = "nodea,nodeb" if by == "name" else "[{nodea}],{nodeb}".format(**cluster.addresses)
+    words = ("comm", "test", "--nodes", hosts, "--collective", "all_reduce", "--dtype", "float32", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "ascendtune", *words],
         cwd=tmp_path,

@@ -53,7 +53,7 @@ def as_json(verdict: str, code: int, nodes: Nodes, comparison: Comparison, ours:
                 "name": each.name,
                 "is_fact": each.is_fact,
                 "status": each.status,
-                "groups": [{"value": group.value, "nodes": list(group.nodes)} for group in each.groups],
+                "groups": [{"value": group.value, "nodes": list(group.hosts)} for group in each.groups],
             }
             for each in comparison.differences
         ],
@@ -70,8 +70,8 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
         lines: list[str] = []
         for group in difference.groups:
             lines += wrapped(f"{group.who()}: ", group.value, indent, limit)
-            if group.remedy:
-                lines += wrapped("do: ", group.remedy, indent + 2, limit)
+            if remedy := difference.remedies.get(group.value):
+                lines += wrapped("do: ", remedy, indent + 2, limit)
         return lines
 
     return row(difference.status, difference.name, width, limit, paint, body)

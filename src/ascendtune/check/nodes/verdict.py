@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ascendtune.check.doctor import clock_skew
 from ascendtune.check.finding import Finding
 from ascendtune.check.nodes.answer import Answer, Nodes
-from ascendtune.check.nodes.compare import Comparison, all_nodes, in_a_row
+from ascendtune.check.nodes.compare import Comparison, all_nodes
 from ascendtune.core.units import count_of
+from ascendtune.job.nodes.difference import in_a_row
 
 
 def verdict(nodes: Nodes, comparison: Comparison, ours: Sequence[Finding]) -> str:

@@ -29,7 +29,8 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
         return ALONE
     node_rank = _number(env, "NODE_RANK", first=0, last=nnodes - 1)
     port = _number(env, "MASTER_PORT", first=1, last=65_535)
-    master = env.get("MASTER_ADDR", "")
+    # An address of IPv6 may be given as it stands before a port.
+    master = env.get("MASTER_ADDR", "").removeprefix("[").removesuffix("]")
     if not master:
         raise _missing("MASTER_ADDR", "the name or address of node 0, the same on every node")
     address = _address_towards(master)

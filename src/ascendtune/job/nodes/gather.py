@@ -15,6 +15,7 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, translated_disk_errors
 from ascendtune.core.log import warn
+from ascendtune.job.nodes.alike import raise_all, require_alike, warn_of_clocks
 from ascendtune.job.nodes.connected import connected
 from ascendtune.job.nodes.hosts import Host
 from ascendtune.job.nodes.message import error_of_json
@@ -24,7 +25,6 @@ from ascendtune.machine.visible import Kind
 
 _ANSWER_SECONDS = 60.0
 _APPEARS_WITHIN_SECONDS = 10.0
-_SKEW_SECONDS = 10.0
 _LOOK_EVERY_SECONDS = 0.2
 
 
@@ -78,7 +78,7 @@ def inquire(wanted: Wanted) -> Inquired:
     with connected(wanted.hosts, heard) as nodes:
         hellos, troubles = _greet(wanted, nodes, heard, None)
         ready = _allowed(wanted, nodes, hellos, troubles)
-        _require_alike(ready, [hellos[node] for node in ready])
+        require_alike({node.host: hellos[node] for node in ready})
         nproc = tuple(_nproc(node, hellos[node], wanted) for node in ready)
         return Inquired(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
 
@@ -107,8 +107,9 @@ def gather(
         warn(f"going on without {node.host.name}: {error.what}")
         node.end()
     answers = [hellos[node] for node in ready]
-    _require_alike(ready, answers)
-    _warn_of_clocks(ready, answers)
+    told = {node.host: hellos[node] for node in ready}
+    require_alike(told)
+    warn_of_clocks(told)
     nproc = tuple(_nproc(node, answer, wanted) for node, answer in zip(ready, answers, strict=True))
     address, port = _endpoint(ready, answers, heard, asked)
     return Gathered(tuple(ready), nproc, answers[0]["kind"], address, port)
@@ -123,7 +124,7 @@ def _allowed(
     """Those without trouble, in order, where they are enough."""
     ready = [node for node in nodes if node in hellos and node not in troubles]
     if len(ready) < wanted.fewest:
-        _raise(list(troubles.values()))
+        raise_all(list(troubles.values()))
     return ready
 
 
@@ -178,11 +179,6 @@ def _next(heard: queue.SimpleQueue[Heard], deadline: float, asked: Callable[[], 
     return None
 
 
-def _raise(errors: list[AscendtuneError]) -> None:
-    first, *others = errors
-    raise type(first)(first.what, remedy=first.remedy, where=first.where, further=others)
-
-
 @contextmanager
 def _token(run_dir: Path) -> Iterator[Path]:
     """A file in the run directory that every node must see, and beside which it puts another."""
@@ -209,42 +205,6 @@ def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError |
             )
         time.sleep(0.1)
     return None
-
-
-def _require_alike(nodes: Sequence[RemoteNode], answers: Sequence[dict[str, Any]]) -> None:
-    first, name = answers[0], nodes[0].host.name
-    errors: list[AscendtuneError] = []
-    for node, answer in zip(nodes[1:], answers[1:], strict=True):
-        other = node.host.name
-        for package, version in first["versions"].items():
-            if answer["versions"][package] != version:
-                errors.append(
-                    MachineError(
-                        f"{package} is {version or 'absent'} on {name} and "
-                        f"{answer['versions'][package] or 'absent'} on {other}",
-                        remedy="install the same versions on every node",
-                        where=other,
-                    )
-                )
-        if answer["kind"] != first["kind"]:
-            errors.append(
-                MachineError(
-                    f"{name} would compute on {first['kind']} and {other} on {answer['kind']}",
-                    remedy=answer["note"] or first["note"] or f"`ascendtune doctor` on {other} says more",
-                    where=other,
-                )
-            )
-    if errors:
-        _raise(errors)
-
-
-def _warn_of_clocks(nodes: Sequence[RemoteNode], answers: Sequence[dict[str, Any]]) -> None:
-    for node, answer in zip(nodes, answers, strict=True):
-        # Its answer was on the way for less than the time since: what is beyond is the clock.
-        skew = answer["time"] - answer["heard"]
-        if abs(skew) > _SKEW_SECONDS:
-            side = "ahead of" if skew > 0 else "behind"
-            warn(f"the clock of {node.host.name} is {abs(skew):.0f} s {side} ours: logs will not line up")
 
 
 def _nproc(node: RemoteNode, answer: dict[str, Any], wanted: Wanted) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
 
-# What ssh takes, and nothing that it would read as an option.
-_NAME = re.compile(r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_:\[][\w.:%\[\]-]*")
+# What ssh takes, and nothing that it would read as an option. It takes no brackets around an address.
+_NAME = re.compile(r"(?P<user>[A-Za-z0-9_][\w.-]*@)?(?:(?P<name>[A-Za-z0-9_:][\w.:%-]*)|\[(?P<address>[\w.:%-]+)\])")
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Host:
     """A machine to start a node on."""
 
     name: str
-    """As ssh takes it: a name, an address, an alias of ~/.ssh/config, with or without `user@`."""
+    """As ssh takes it: a name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""
     slots: int | None = None
     """How many processes, where a host file says so."""
 
@@ -39,7 +41,11 @@ def hosts_of(text: str) -> tuple[Host, ...]:
     hosts: dict[str, Host] = {}
     for host, where in found:
         if host is not None and host.name in hosts:
-            raise InputError(f"{host.name} is named twice", remedy="name each host once", where=where)
+            raise InputError(
+                f"{host.name} is named twice",
+                remedy="name each host once; for several processes there use --devices N, or `slots=N` in a host file",
+                where=where,
+            )
         if host is not None:
             hosts[host.name] = host
     if not hosts:
@@ -60,8 +66,25 @@ def _host_of_line(line: str, where: str) -> Host | None:
 
 
 def _host(name: str, slots: int | None, where: str) -> Host:
-    if not _NAME.fullmatch(name):
+    parts = _NAME.fullmatch(name)
+    if parts is None:
         raise InputError(
-            f"'{name}' is not the name of a host", remedy="name hosts as ssh takes them: node1,user@node2", where=where
+            f"'{name}' is not the name of a host",
+            remedy="name hosts as ssh takes them: node1,user@node2; a port belongs into ~/.ssh/config",
+            where=where,
         )
-    return Host(name, slots)
+    host = parts["address"] or parts["name"]
+    if _is_of_one_cable(host):
+        raise InputError(
+            f"'{name}' means another host on each network: the nodes would not find each other by it",
+            remedy="name the host by an address that every node reaches",
+            where=where,
+        )
+    return Host(f"{parts['user'] or ''}{host}", slots)
+
+
+def _is_of_one_cable(name: str) -> bool:
+    """Whether it is a link-local address of IPv6, which holds only with the interface that it is used on."""
+    with suppress(ValueError):
+        return ipaddress.IPv6Address(name).is_link_local
+    return False

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core import procfs
 from ascendtune.core.errors import MachineError
 from ascendtune.job.command import checked_port
 from ascendtune.job.spec import Place
@@ -41,7 +42,7 @@ def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
         _answer_token(Path(job["token"]), job["node"])
     visible = visible_devices({**os.environ, **job["env"]})
     return {
-        "hostname": socket.gethostname(),
+        "machine": _machine(),
         "address": server_address(),
         "client": client_address(),
         "kind": visible.kind,
@@ -109,6 +110,11 @@ def _answer_token(token: Path, node: int) -> None:
             remedy="mount it for writing, for the same user on every node",
             where=token.parent,
         ) from error
+
+
+def _machine() -> str:
+    """What no other machine has, and no container that has devices of its own: two names for one are found by it."""
+    return " ".join((procfs.boot_id(), *map(procfs.namespace, ("net", "pid", "mnt"))))
 
 
 def _version(package: str) -> str | None:

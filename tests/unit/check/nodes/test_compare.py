@@ -58,7 +58,7 @@ def test_the_odd_one_of_four_is_named() -> None:
     answers = {**FOUR, "node2": _odd(torch_npu="2.6.0")}
     (difference,) = compare(answers).differences
     assert difference.status == "failure"
-    assert [group.nodes for group in difference.groups] == [("node2",), ("node1", "node3", "node4")]
+    assert [group.hosts for group in difference.groups] == [("node2",), ("node1", "node3", "node4")]
     assert _sentence(answers) == "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3"
 
 
@@ -90,10 +90,8 @@ def test_a_check_that_finds_something_on_one_alone() -> None:
     answers = {**FOUR, "node4": replace(ALIKE, findings=(FILES, ok("disk", "7 GiB free")))}
     (difference,) = compare(answers).differences
     assert (difference.name, difference.status, difference.is_fact) == ("limits", "warning", False)
-    assert [(group.value, group.remedy) for group in difference.groups] == [
-        ("warning: at most 1024 open files", "ulimit -n 4096"),
-        ("ok", None),
-    ]
+    assert [group.value for group in difference.groups] == ["warning: at most 1024 open files", "ok"]
+    assert difference.remedies == {"warning: at most 1024 open files": "ulimit -n 4096"}
     assert compare(answers).equal_checks == 1, "free disk differs by right"
 
 

@@ -65,7 +65,7 @@ def test_the_node_that_was_installed_on_another_day(tmp_path: Path) -> None:
         "firmware",
         "HCCL_BUFFSIZE",
     }
-    assert {each.groups[0].nodes for each in comparison.differences} == {("node3",)}
+    assert {each.groups[0].hosts for each in comparison.differences} == {("node3",)}
     assert comparison.differences[0].in_words() == ("node3 differs: torch_npu 2.6.0.post3 there, 2.6.0 on the other 3")
 
 

@@ -10,6 +10,7 @@ from ascendtune.job.nodes.hosts import Host, hosts_of
 
 def test_names_are_taken_as_ssh_takes_them() -> None:
     assert hosts_of("node1, root@10.0.0.7") == (Host("node1"), Host("root@10.0.0.7"))
+    assert hosts_of("fd00::1, [fd00::2],root@[fd00::3]") == (Host("fd00::1"), Host("fd00::2"), Host("root@fd00::3"))
 
 
 def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) -> None:
@@ -22,6 +23,9 @@ def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) ->
     ("text", "message"),
     [
         ("node1,node1", "node1 is named twice"),
+        ("[fd00::1],fd00::1", "fd00::1 is named twice"),
+        ("[fd00::1]:2222", "is not the name of a host"),
+        ("node1,[fe80::1%eth0]", "means another host on each network"),
         ("node1,,node2", "'' is not the name of a host"),
         ("-oProxyCommand=rm", "is not the name of a host"),
         ("no/such/file", "no such host file: no/such/file"),
