@@ -38,7 +38,7 @@ def logs(
     def is_over() -> bool:
         return not follow or state_of(reread(found)) in ("ended", "lost")
 
-    if rank is not None and rank >= found.nproc and found.hosts == (found.host,) and not logs_of(found.logs, rank):
+    if rank is not None and rank >= found.nproc and found.is_local and not logs_of(found.logs, rank):
         raise InputError(f"{found.id} has no rank {rank}", remedy=f"name one from 0 to {found.nproc - 1}")
     if rank in (None, 0) and has_the_terminal(found):
         print(f"rank 0 speaks in the terminal where {found.id} was started", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""What the user asks of a job that runs in front: Ctrl-C once ends it after a checkpoint, twice ends it at once."""
+"""What the user asks of a job that runs in front: Ctrl-C once ends it after a checkpoint, twice ends it at once, Ctrl-Z
+pauses it."""
 
 from __future__ import annotations
 
@@ -14,16 +15,21 @@ class Asked:
 
     Args:
         keeps_checkpoints: what the user asks will take until the next one is written.
+        can_pause: its processes can be stopped as one, and lose nothing by it.
     """
 
-    def __init__(self, *, keeps_checkpoints: bool) -> None:
+    def __init__(self, *, keeps_checkpoints: bool, can_pause: bool) -> None:
         self._how = "stopping after a checkpoint" if keeps_checkpoints else "stopping"
+        self._can_pause = can_pause
         self.first: signal.Signals | None = None
         self.again = False
+        self.pause = False
+        """Whoever has done it sets this back."""
 
     def __enter__(self) -> Self:
         noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._old = {number: signal.signal(number, self._note) for number in noted}
+        self._old[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._note_pause)
         return self
 
     def __exit__(
@@ -39,3 +45,9 @@ class Asked:
         # The terminal that goes away is like a scheduler that takes the machine back.
         self.first = signal.Signals(number) if number != signal.SIGHUP else signal.SIGTERM
         say(f"{self._how}; once more stops now")
+
+    def _note_pause(self, number: int, frame: FrameType | None) -> None:
+        if self._can_pause:
+            self.pause = True
+        else:
+            say("Ctrl-Z is not heeded: the other hosts would take the silence for death and end the job")

@@ -42,7 +42,7 @@ def has_the_terminal(job: Job) -> bool:
 
 def missing_logs(job: Job, rank: int | None = None) -> list[int]:
     """Ranks, or only `rank`, that should have a log and have none; what other hosts run is not known here."""
-    ranks = range(job.nproc) if job.hosts == (job.host,) else ()
+    ranks = range(job.nproc) if job.is_local else ()
     silent = [0] if has_the_terminal(job) else []
     return [each for each in ranks if rank in (None, each) and each not in silent and not logs_of(job.logs, each)]
 

@@ -64,6 +64,19 @@ class Launcher:
         else:
             self._agent.signal(number)
 
+    def pause(self) -> None:
+        """Stop everything and then this process, until the user's shell lets it go on; then everything goes on.
+
+        Collectives count the time: what is paused for longer than their time-out fails when it goes on.
+        """
+        say("paused, and all workers with it: `fg` lets them go on")
+        process.send(self.family(), signal.SIGSTOP)
+        # Not SIGSTOP, which would stop this process also where no shell is there to let it go on.
+        ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, ours)
+        process.send(self.family(), signal.SIGCONT)
+
     def kill(self) -> None:
         """End everything now."""
         process.send(self.family(), signal.SIGKILL)

@@ -68,6 +68,11 @@ class Job:
         return self.id.rpartition("-")[0]
 
     @property
+    def is_local(self) -> bool:
+        """All its processes run on `host`, as far as whoever started it knows."""
+        return self.hosts == (self.host,)
+
+    @property
     def logs(self) -> Path:
         return self.run_dir / "log"
 

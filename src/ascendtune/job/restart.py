@@ -27,7 +27,10 @@ def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[Asked], Outcome])
         attempt: given what the user asks meanwhile; every process of it has ended when it returns.
     """
     keeps_checkpoints = record_of(spec.run_dir) is not None
-    with registry.closing(job) as ended_with, Asked(keeps_checkpoints=keeps_checkpoints) as asked:
+    with (
+        registry.closing(job) as ended_with,
+        Asked(keeps_checkpoints=keeps_checkpoints, can_pause=job.is_local) as asked,
+    ):
         result = _last_of(spec, attempt, asked)
         ended_with(result.exit_code)
     return result

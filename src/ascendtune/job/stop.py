@@ -148,7 +148,7 @@ def _note_the_end(job: Job, was_killed: bool) -> None:
     """Where whoever would have noted it was ended before it could."""
     if job.watched and registry.state_of(registry.reread(job)) == "lost":
         registry.close(job, 128 + signal.SIGKILL)
-    if was_killed and job.hosts == (job.host,):
+    if was_killed and job.is_local:
         close_run(job.run_dir, "stopped", None)
 
 

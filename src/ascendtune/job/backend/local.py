@@ -89,6 +89,9 @@ def _until_the_end(launcher: Launcher, asked: Asked, elsewhere: Elsewhere | None
         elif asked.first and not asked_them:
             launcher.ask(asked.first)
             asked_them = True
+        if asked.pause:
+            asked.pause = False
+            launcher.pause()
         watcher.look()
     launcher.see_out(lambda: asked.again)
     return exit_code

@@ -38,12 +38,15 @@ def _lives_on(worker: int, seconds: float) -> bool:
 
 def _watch(worker: int, run_dir: Path) -> None:
     from ascendtune.core import log
+    from ascendtune.core.procfs import stat_of
     from ascendtune.job.hang.watcher import LOOK_EVERY_SECONDS, Watcher
 
     log.set_up()
     watcher = Watcher(run_dir, "warn")
     while _lives_on(worker, LOOK_EVERY_SECONDS):
-        watcher.look()
+        # Ctrl-Z pauses the worker, which has the terminal; that is no hang.
+        if (stat := stat_of(worker)) and stat.state != "T":
+            watcher.look()
 
 
 if __name__ == "__main__":
