@@ -243,8 +243,10 @@ class Dialogue:
             return None
 
     def kill(self) -> None:
+        """End it, and what it has started: ssh leaves behind the one that it goes through another host with."""
         if self._process.poll() is None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     @staticmethod
     def _lines(stream: IO[bytes] | None) -> Iterator[str]:

@@ -43,7 +43,7 @@ def _on_this_node(env: Mapping[str, str]) -> list[str]:
     return [
         *("--nnodes", "1"),
         *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", f"127.0.0.1:{checked_port(given, '127.0.0.1') if given else 0}"),
+        *("--rdzv-endpoint", f"127.0.0.1:{checked_port(given) if given else 0}"),
         *("--local-addr", "127.0.0.1"),
     ]
 
@@ -62,8 +62,8 @@ def _among_nodes(place: Place) -> list[str]:
     ]
 
 
-def checked_port(given: str, address: str) -> int:
-    """The port that the user has given by MASTER_PORT, when a server can listen there at `address`.
+def checked_port(given: str) -> int:
+    """The port that the user has given by MASTER_PORT, when a server can listen there.
 
     Raises:
         InputError: it is not a port.
@@ -75,17 +75,16 @@ def checked_port(given: str, address: str) -> int:
             remedy="set a number from 1 to 65535, or unset it: a free port is found then",
             where="environment variable MASTER_PORT",
         )
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        # As the rendezvous server will: a port in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, int(given)))
-            probe.listen()
-        except OSError as error:
-            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-            raise MachineError(
-                f"port {given} {reason}",
-                remedy="unset MASTER_PORT (a free port is found then) or choose another",
-                where="environment variable MASTER_PORT",
-            ) from error
+    # As torch's store will, at all addresses, whichever the others come by; a port in TIME_WAIT is free.
+    dualstack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dualstack else socket.AF_INET
+    try:
+        socket.create_server(("", int(given)), family=family, dualstack_ipv6=dualstack).close()
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise MachineError(
+            f"port {given} {reason}",
+            remedy="choose another, or unset MASTER_PORT where one command starts everything: a free port is found",
+            where="environment variable MASTER_PORT",
+        ) from error
     return int(given)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.process import run
+from ascendtune.core.process import Dialogue, run
+from ascendtune.core.procfs import stat_of
 
 
 def test_output_of_both_streams_and_the_exit_code() -> None:
@@ -54,3 +55,14 @@ def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
         for pid in survivors:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def test_who_is_killed_in_the_middle_of_a_talk_leaves_nobody_behind() -> None:
+    talk = Dialogue(["sh", "-c", "sleep 60 & echo $!; wait"])
+    helper = int(next(talk.answers()))
+    talk.kill()
+    assert talk.wait(5) == -signal.SIGKILL
+    deadline = time.monotonic() + 5
+    while (stat := stat_of(helper)) is not None:
+        assert time.monotonic() < deadline, stat
+        time.sleep(0.01)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ascendtune.core.errors import InputError, MachineError
+from ascendtune.job.command import checked_port
 from ascendtune.job.spec import ALONE, Place
 from ascendtune.machine.route import interface_of, is_loopback, source_address
 
@@ -22,7 +23,7 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
 
     Raises:
         InputError: a variable is missing or is no number of its kind.
-        MachineError: no route leads to MASTER_ADDR.
+        MachineError: no route leads to MASTER_ADDR; this is node 0, and MASTER_PORT is taken.
     """
     nnodes = _number(env, "NNODES", first=1, last=100_000) if env.get("NNODES") else 1
     if nnodes == 1:
@@ -34,6 +35,8 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
     if not master:
         raise _missing("MASTER_ADDR", "the name or address of node 0, the same on every node")
     address = _address_towards(master)
+    if node_rank == 0:
+        checked_port(str(port))
     return Place(nnodes, node_rank, master, port, address, interface_of(address))
 
 

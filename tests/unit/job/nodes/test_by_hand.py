@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError
@@ -35,3 +37,19 @@ def test_a_number_out_of_range_is_refused(name: str, value: str) -> None:
 def test_a_master_that_has_no_address_is_refused() -> None:
     with pytest.raises(MachineError, match=r"knows no way to nowhere\.invalid"):
         place_by_hand(GIVEN | {"MASTER_ADDR": "nowhere.invalid"})
+
+
+def test_a_port_that_is_taken_is_refused_on_node_0_alone() -> None:
+    with socket.socket() as taken:
+        # torch listens at every address; one of them that is taken is enough.
+        taken.bind(("127.0.0.2", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        with pytest.raises(MachineError, match=f"port {port} is in use"):
+            place_by_hand(GIVEN | {"NODE_RANK": "0", "MASTER_PORT": port})
+        assert place_by_hand(GIVEN | {"MASTER_PORT": port}).master_port == int(port)
+
+
+def test_an_address_of_ipv6_may_stand_in_brackets() -> None:
+    place = place_by_hand(GIVEN | {"MASTER_ADDR": "[::1]"})
+    assert (place.master_addr, place.address, place.interface) == ("::1", "::1", "lo")
