@@ -56,7 +56,8 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
             world.device.synchronize()
             wrong = sum(part["wrong"] for part in call.compare()) if fits else None
             call.clear()
-            seconds = measure(call.run, world.device, size, partial(_samples, world, work["iterations"]))
+            samples = partial(_samples, world, work["iterations"])
+            seconds = measure(call.run, world.device, size, samples, world.pulse)
             row = {"bytes": size, "count": count, "samples": len(seconds), "seconds": median(seconds), "wrong": wrong}
             world.notes.write({"row": row})
             del call
@@ -74,11 +75,18 @@ def time_pairs(world: World, work: dict[str, Any]) -> None:
         if world.rank not in (sender, receiver):
             samples(0.0)
         else:
-            seconds = measure(_one_way(world, message, sender, receiver), world.device, size, samples)
+            send = _one_way(world, message, sender, receiver)
+            seconds = measure(send, world.device, size, samples, world.pulse)
             world.notes.write({"pair": {"from": sender, "to": receiver, "bytes": size, "seconds": median(seconds)}})
 
 
-def measure(run: Callable[[], object], device: Device, size_bytes: int, samples: Callable[[float], int]) -> list[float]:
+def measure(
+    run: Callable[[], object],
+    device: Device,
+    size_bytes: int,
+    samples: Callable[[float], int],
+    pulse: Callable[[], object] = lambda: None,
+) -> list[float]:
     """Seconds per call, in several samples. Every rank must do the same number of calls.
 
     Small messages are timed many in a row, as a program sends them: waiting for the device after each would cost more
@@ -86,16 +94,19 @@ def measure(run: Callable[[], object], device: Device, size_bytes: int, samples:
 
     Args:
         samples: how many, asked after the warm-up with the seconds that one sample may take.
+        pulse: called whenever the device has answered, outside of what is timed.
     """
     calls = max(1, min(_LONGEST_BATCH, _BATCH_BYTES // size_bytes))
     run()
     device.synchronize()
+    pulse()
     began = time.perf_counter()
     for _ in range(_WARM_UP):
         run()
     device.synchronize()
     seconds = []
     for _ in range(samples(calls * (time.perf_counter() - began) / _WARM_UP)):
+        pulse()
         began = time.perf_counter()
         for _ in range(calls):
             run()
@@ -106,7 +117,9 @@ def measure(run: Callable[[], object], device: Device, size_bytes: int, samples:
 
 def _samples(world: World, wanted: int, sample_seconds: float) -> int:
     """As many as were asked for, fewer where they would take too long; the same on every rank."""
-    affordable = int(_LONGEST_SECONDS / sample_seconds) if sample_seconds else wanted
+    # Ranks that have no part in it wait for the others meanwhile.
+    longest = min(_LONGEST_SECONDS, world.limit.total_seconds() / 2)
+    affordable = int(longest / sample_seconds) if sample_seconds else wanted
     return min(map(int, world.exchange(str(min(wanted, max(_FEWEST_SAMPLES, affordable))))))
 
 

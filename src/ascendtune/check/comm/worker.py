@@ -28,7 +28,6 @@ TASKS: dict[str, Callable[[World, dict[str, Any]], None]] = {
     "pairs": time_pairs,
 }
 
-
 _ECHO_SECONDS = 1.0
 """How long a rank that was left by another stays, so that torchrun sees first how that one ended."""
 
@@ -41,7 +40,7 @@ def main(kind: str, directory: str, work: str) -> int:
     task = json.loads(work)
     try:
         notes.write({"at": "opening the device"})
-        device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]) if kind != "cpu" else 0)
+        device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]))
         device.activate()
         world = World.join(device, notes, timedelta(seconds=task["timeout_seconds"]))
         TASKS[task["task"]](world, task)

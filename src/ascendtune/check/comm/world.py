@@ -73,8 +73,7 @@ class World:
         Raises:
             AbsentRanksError: not all have said theirs.
         """
-        # Whatever hangs below Python, in a driver or a collective library, ends then, with a traceback in the log.
-        faulthandler.dump_traceback_later(2 * self.limit.total_seconds(), exit=True)
+        self.pulse()
         self._meetings += 1
         keys = [f"{self._meetings}/{rank}" for rank in range(self.size)]
         self.store.set(keys[self.rank], word)
@@ -87,7 +86,18 @@ class World:
             raise AbsentRanksError(absent) from None
         return [self.store.get(key).decode() for key in keys]
 
+    def pulse(self) -> None:
+        """A sign of life. Without another one for twice the limit this process ends, with a traceback in the log.
+
+        So ends what hangs below Python, in a driver or a collective library.
+        """
+        faulthandler.dump_traceback_later(2 * self.limit.total_seconds(), exit=True)
+
+    def rest(self) -> None:
+        """Until the next sign of life any time may pass."""
+        faulthandler.cancel_dump_traceback_later()
+
     def leave(self) -> None:
         self.begin("the end")
         dist.destroy_process_group()
-        faulthandler.cancel_dump_traceback_later()
+        self.rest()

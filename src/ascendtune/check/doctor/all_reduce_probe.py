@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     from ascendtune.machine.device import open_device
 
     kind, rank, ranks, store = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3]
-    device = open_device(cast("Kind", kind), rank if kind != "cpu" else 0)
+    device = open_device(cast("Kind", kind), rank)
     device.activate()
     dist.init_process_group(
         device.collective_backend, init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=_LIMIT
