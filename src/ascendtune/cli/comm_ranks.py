@@ -20,8 +20,8 @@ from ascendtune.cli.complain import warn
 from ascendtune.cli.device_choice import choose
 from ascendtune.cli.node_choice import choose_nodes
 from ascendtune.cli.progress import Progress
-from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import removed_on_failure
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.files import removed_on_failure, require_writable
 from ascendtune.machine.visible import cpu_count, visible_devices
 
 _LOOK_SECONDS = 0.2
@@ -87,7 +87,7 @@ def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: in
     Args:
         steps: how often each rank will note that it begins something.
     """
-    place = directory or _directory(ranks)
+    place = directory or Path(tempfile.mkdtemp(prefix="ascendtune-comm-", dir=place_for(ranks)))
     with removed_on_failure(place) if directory is None else nullcontext(), _progress(place, steps):
         ran = run_ranks(work, ranks, place)
         if ran.outcome.exit_code >= 128 and ran.outcome.error is None:
@@ -98,14 +98,16 @@ def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: in
     return ran
 
 
-def _directory(ranks: Ranks) -> Path:
-    """A directory of our own; hosts share the one that the command is given in, if any."""
-    if ranks.hosts is None:
-        return Path(tempfile.mkdtemp(prefix="ascendtune-comm-"))
-    shared = Path.cwd() / ".ascendtune"
-    with translated_disk_errors(shared, "making room for the notes of the ranks"):
-        shared.mkdir(exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="comm-", dir=shared))
+def place_for(ranks: Ranks) -> Path:
+    """Where every rank sees what is written: hosts share, if anything, the directory that the command is given in.
+
+    Raises:
+        MachineError: it cannot be written.
+    """
+    place = Path(tempfile.gettempdir()) if ranks.hosts is None else Path.cwd() / ".ascendtune"
+    require_writable(place)
+    place.mkdir(exist_ok=True)
+    return place
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ascendtune.check.comm.trouble import trouble
 from ascendtune.check.finding import exit_code
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.check.table import as_text
-from ascendtune.cli.comm_ranks import run
+from ascendtune.cli.comm_ranks import place_for, run
 from ascendtune.cli.complain import warn
 from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import colour, table, width
@@ -22,8 +22,6 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
 
-_STEPS = 12
-"""As many as the worker takes."""
 _FAR = 1000
 """A step that is never reached: nothing is evaluated, kept or exported."""
 
@@ -35,9 +33,9 @@ def measure_step(source: Path, ranks: Ranks, directory: Path | None, timeout: fl
         RecipeError, DataError: the recipe, the model or the data are not right.
         MachineError: nothing can be written.
     """
-    with TemporaryDirectory(prefix="ascendtune-step-") as scratch:
+    with TemporaryDirectory(prefix="ascendtune-step-", dir=place_for(ranks)) as scratch:
         prepared = _prepared(RunDir.open(source).recipe if source.is_dir() else source, Path(scratch) / "run")
-        ran = run({"run": str(prepared.path), "timeout_seconds": timeout}, ranks, directory, steps=_STEPS)
+        ran = run({"run": str(prepared.path), "timeout_seconds": timeout}, ranks, directory, steps=step.STEPS)
     steps = step.steps_of(ran)
     findings = [] if ran.is_whole else [trouble(ran, timeout)]
     sentence = "no step was measured"

@@ -10,6 +10,9 @@ from typing import Any
 from ascendtune.check.comm.start import Ran, Ranks
 from ascendtune.check.finding import Finding, ok
 
+WARM_UP, PLAIN, APART = 2, 5, 5
+"""Steps of each sort, one after the other: not counted, as they are, and with nothing that overlaps."""
+STEPS = WARM_UP + PLAIN + APART
 _MUCH = 0.2
 """Share of a step that the average rank may wait before it is called much."""
 

@@ -28,12 +28,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ascendtune.check.comm.notes import NoteWriter
-from ascendtune.check.comm.world import World
+from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
+from ascendtune.check.comm.world import AbsentRanksError, World
 from ascendtune.machine.device import open_device
 from ascendtune.machine.visible import Kind
 
-WARM_UP, PLAIN, APART = 2, 5, 5
-"""Steps of each sort, one after the other."""
 _MEETINGS = 20
 _COLLECTIVES = (
     *("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all_single", "all_to_all"),
@@ -41,10 +40,22 @@ _COLLECTIVES = (
 )
 
 
+class WorldOfTraining(World):
+    """The ranks, met from within a training."""
+
+    def exchange(self, word: str) -> list[str]:
+        # Where ranks are absent this one ends: training would take an error for a fault of its own.
+        try:
+            return super().exchange(word)
+        except AbsentRanksError as error:
+            self.notes.write({"absent": error.ranks})
+            os._exit(1)
+
+
 class Ledger:
     """Where the time of this rank's steps goes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorldOfTraining) -> None:
         self.world = world
         self._steps = 0
         self._waiting = self._communication = self._meetings = 0.0
@@ -103,7 +114,7 @@ class Ledger:
             whole = now - self._step_began - self._meetings
             parts = {"waiting": self._waiting, "communication": self._communication}
             self.world.notes.write({sort: {"all": whole, **parts}})
-        if self._steps == WARM_UP + PLAIN + APART:
+        if self._steps == STEPS:
             self.world.begin("the end")
             self.world.notes.write({"done": True})
             os._exit(0)
@@ -140,12 +151,14 @@ def main(kind: str, directory: str, work: str) -> None:
     """Train under watch. How it ends is in the notes and in the run's own record."""
     rank, task = int(os.environ["RANK"]), json.loads(work)
     limit = timedelta(seconds=task["timeout_seconds"])
-    device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]) if kind != "cpu" else 0)
+    device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]))
     found, _, size = next(rendezvous("env://", timeout=limit))
     store = dist.PrefixStore("ascendtune-step", found)
-    world = World(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
+    world = WorldOfTraining(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
     world.notes.write({"backend": device.collective_backend})
     world.begin("the start")
+    # How long a model takes to load has nothing to do with the limit.
+    world.rest()
     Ledger(world).watch()
     sys.argv = ["ascendtune.train.worker", task["run"]]
     try:

@@ -24,11 +24,10 @@ def trouble(ran: Ran, timeout_seconds: float) -> Finding:
     absent = sorted({rank for each in ran.notes for rank in each.one("absent") or ()})
     if absent:
         waiting = next(each for each in ran.notes if each.one("absent"))
-        last = ran.notes[absent[0]].one("at")
-        before = f"it was last at {last}" if last and last != waiting.one("at") else "it has not said a word"
-        what = (
-            f"never came to {waiting.one('at')}: {ran.ranks.label(waiting.rank)} waited {timeout_seconds:g} s; {before}"
-        )
+        at, last = waiting.one("at"), ran.notes[absent[0]].one("at")
+        waited = f"{at}: {ran.ranks.label(waiting.rank)} waited {timeout_seconds:g} s"
+        before = f"it was last at {last}" if last else "it has not said a word"
+        what = f"did not come back from {waited}" if last == at else f"never came to {waited}; {before}"
         return _finding(ran, [ran.notes[rank] for rank in absent], what)
     silent = [each for each in ran.notes if not each.is_done and not each.one("error")]
     if silent:

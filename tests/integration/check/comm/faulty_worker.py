@@ -20,6 +20,7 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 FAULT, IS_FAULTY = os.environ["FAULT"], os.environ["RANK"] == os.environ["FAULTY_RANK"]
 _all_reduce, _gather, _send = dist.all_reduce, dist.all_gather_single, dist.send
 _backward = torch.Tensor.backward
+_steps = 0
 
 
 def _adds_one_to_what_it_sends(tensor: Any, *rest: Any, **named: Any) -> object:
@@ -47,6 +48,14 @@ def _computes_slowly(*rest: Any, **named: Any) -> None:
     _backward(*rest, **named)
 
 
+def _computes_no_more(*rest: Any, **named: Any) -> None:
+    global _steps
+    _steps += 1
+    if _steps > 8:
+        time.sleep(600)
+    _backward(*rest, **named)
+
+
 def _hangs(*rest: Any, **named: Any) -> None:
     time.sleep(600)
 
@@ -59,28 +68,22 @@ def _raises(*rest: Any, **named: Any) -> None:
     raise RuntimeError("EL0004: HBM of the chip has failed")
 
 
-if IS_FAULTY:
-    match FAULT:
-        case "adds one":
-            dist.all_reduce = _adds_one_to_what_it_sends
-        case "spoils its sum":
-            dist.all_reduce = _spoils_its_sum
-        case "sends an old buffer":
-            dist.all_gather_single = _sends_an_old_buffer
-        case "is slow to the next":
-            dist.send = _is_slow_to_the_next
-        case "computes slowly":
-            torch.Tensor.backward = _computes_slowly  # type: ignore[method-assign]
-        case "hangs":
-            dist.all_gather_single = _hangs
-        case "dies":
-            dist.all_gather_single = _dies
-        case "raises":
-            dist.all_gather_single = _raises
-        case "has little memory":
-            CpuDevice.memory_free_bytes = lambda self: 256 << 10  # type: ignore[method-assign]
-        case "never starts":
-            time.sleep(600)
+_INSTEAD: dict[str, tuple[Any, str, Any]] = {
+    "adds one": (dist, "all_reduce", _adds_one_to_what_it_sends),
+    "spoils its sum": (dist, "all_reduce", _spoils_its_sum),
+    "sends an old buffer": (dist, "all_gather_single", _sends_an_old_buffer),
+    "is slow to the next": (dist, "send", _is_slow_to_the_next),
+    "computes slowly": (torch.Tensor, "backward", _computes_slowly),
+    "computes no more": (torch.Tensor, "backward", _computes_no_more),
+    "hangs": (dist, "all_gather_single", _hangs),
+    "dies": (dist, "all_gather_single", _dies),
+    "raises": (dist, "all_gather_single", _raises),
+    "has little memory": (CpuDevice, "memory_free_bytes", lambda self: 256 << 10),
+}
+if IS_FAULTY and FAULT in _INSTEAD:
+    setattr(*_INSTEAD[FAULT])
+if IS_FAULTY and FAULT == "never starts":
+    time.sleep(600)
 
 # It takes the functions as they are now.
 worker: Any = import_module(sys.argv[1])

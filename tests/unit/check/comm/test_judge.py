@@ -77,6 +77,11 @@ AT = {"at": "all_gather of int8"}
         ),
         (([{"at": "the start"}, {"absent": [1]}], []), None, "rank 1 never came to the start"),
         (
+            ([*START, AT, {"absent": [1]}], [*START, AT]),
+            None,
+            "rank 1 did not come back from all_gather of int8: rank 0",
+        ),
+        (
             ([*START, AT, {"error": "RuntimeError: Connection closed by peer"}], [*START, AT, {"error": "no memory"}]),
             None,
             "rank 1 failed at all_gather of int8: no memory",
@@ -102,7 +107,7 @@ AT = {"at": "all_gather of int8"}
             "rank 0, rank 1 lost each other at all_gather of int8",
         ),
     ],
-    ids=["absent", "never there", "failed", "hangs", "killed", "behind", "cut off"],
+    ids=["absent", "never there", "within", "failed", "hangs", "killed", "behind", "cut off"],
 )
 def test_the_missing_rank_is_named(ran: Any, notes: Any, launcher: str | None, said: str) -> None:
     told = ran(*notes, launcher=launcher)
