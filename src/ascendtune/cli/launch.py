@@ -47,7 +47,7 @@ def launch(
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
     from ascendtune.job.program import program
-    from ascendtune.job.registry import directory_of
+    from ascendtune.job.registry import directory_of, require_place
     from ascendtune.job.spec import JobSpec, new_id
 
     log.set_up()
@@ -70,6 +70,7 @@ def launch(
     if dry_run:
         show(spec, where)
         return
+    require_place()
     if detach and stays_with_the_terminal(spec):
         return
     # What comes from other hosts is shown as it comes.

@@ -53,6 +53,7 @@ def train(
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.data.report import lines
+    from ascendtune.job.registry import require_place
     from ascendtune.job.spec import JobSpec
     from ascendtune.train.prepare import prepare_run
     from ascendtune.train.recipe import Recipe
@@ -78,6 +79,7 @@ def train(
         show(job(loaded.run_directory()), where)
         return
     if not prepare:
+        require_place()
         where.inquire()
     with Progress(sys.stderr) as progress:
         ready = prepare_run(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, FoundWrong, InputError, MachineError, NoVerdict
+from ascendtune.core.errors import AscendtuneError, FoundWrong, InputError, MachineError, NoVerdict, disk_fault
+from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir
 
 _CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
@@ -104,7 +105,7 @@ def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
     if not roots and ending.exit_code < 0:
         return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log), _as_of_a_shell(ending.exit_code)
     if not roots:
-        error = FoundWrong(
+        error: AscendtuneError = _full_disk(logs) or FoundWrong(
             f"the processes{at} could not be started or lost each other",
             remedy="look at what torchrun says",
             where=ending.launcher_log,
@@ -113,6 +114,15 @@ def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
     rank, code = int(roots[0][0]), int(roots[0][1])
     log = logs / f"rank_{rank}.log"
     return _death(f"rank {rank}{at}", code, log if log.exists() else ending.launcher_log), _as_of_a_shell(code)
+
+
+def _full_disk(logs: Path) -> MachineError | None:
+    """Why torchrun could not write what happened, where that is why."""
+    try:
+        ask_disk(logs)
+    except OSError as error:
+        return disk_fault(error, logs, "writing the logs")
+    return None
 
 
 def _as_of_a_shell(code: int) -> int:

@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 from ascendtune.core import procfs
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import write_json
+from ascendtune.core.files import ask_disk, write_json
+from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.places import require_writable_place, state_directory
 from ascendtune.core.rundir import RunDir
@@ -90,6 +91,24 @@ def lock_of(job_id: str) -> Path:
     return _directory() / f"{job_id}.stopping"
 
 
+def require_place() -> None:
+    """Raise unless jobs can be registered: to be asked before anything takes its time.
+
+    Raises:
+        MachineError: the registry's disk is full, or it may not be written.
+    """
+    directory = _directory()
+    require_writable_place(directory, "XDG_STATE_HOME")
+    try:
+        with translated_disk_errors(directory, "registering the job"):
+            directory.mkdir(parents=True, exist_ok=True)
+            _forget_old(directory)
+            ask_disk(directory)
+    except MachineError as error:
+        remedy = "free space there, or export XDG_STATE_HOME=<a directory on another disk>"
+        raise MachineError(error.what, remedy=remedy, where=error.where) from error
+
+
 def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequence[str] = ()) -> Job:
     """Note that this process is (or is about to become) the job.
 
@@ -98,13 +117,9 @@ def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequen
         hosts: where the processes run, when that is not this machine alone.
 
     Raises:
-        MachineError: the registry cannot be written.
+        MachineError: see `require_place`.
     """
-    directory = _directory()
-    require_writable_place(directory, "XDG_STATE_HOME")
-    with translated_disk_errors(directory, "registering the job"):
-        directory.mkdir(parents=True, exist_ok=True)
-    _forget_old(directory)
+    require_place()
     this = procfs.stat_of(os.getpid())
     assert this is not None
     job = Job(
@@ -132,9 +147,19 @@ def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequen
 
 
 def close(job: Job, exit_code: int) -> None:
-    """Note how the job ended."""
-    if _path(job.id).exists():
-        _write(replace(job, ended=time.time(), exit_code=exit_code))
+    """Note how the job ended. Warns where it cannot: how it ended is no other for that."""
+    path = _path(job.id)
+    if not path.exists():
+        return
+    ended = replace(job, ended=time.time(), exit_code=exit_code)
+    try:
+        try:
+            _write(ended)
+        except MachineError:
+            # A full disk has no room for another file, and room for this one.
+            _overwrite(path, ended)
+    except OSError as error:
+        warn(f"the registry could not note that {job.id} has ended ({error.strerror}), and will call it lost: {path}")
 
 
 @contextmanager
@@ -217,6 +242,13 @@ def _path(job_id: str) -> Path:
 
 def _write(job: Job) -> None:
     write_json(_path(job.id), job.as_json())
+
+
+def _overwrite(path: Path, job: Job) -> None:
+    content = json.dumps(job.as_json()).encode()
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
 
 
 def _read(path: Path) -> Job | None:

@@ -170,9 +170,10 @@ def _alone(job: Job) -> Iterator[bool]:
 
 
 def _note(job: Job, was_asked: bool) -> None:
-    """For whoever comes next. Written in place: the file is the lock, too."""
+    """For whoever comes next. Written in place: the file is the lock, too; on a full disk a job is stopped without."""
     note = {"pid": os.getpid(), "since": time.time(), "was_asked": was_asked}
-    registry.lock_of(job.id).write_text(json.dumps(note))
+    with suppress(OSError):
+        registry.lock_of(job.id).write_text(json.dumps(note))
 
 
 def _read(path: Path) -> dict[str, Any]:

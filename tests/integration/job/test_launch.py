@@ -115,3 +115,31 @@ def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:
 
 def _logs(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def test_a_full_disk_of_the_registry_is_told_before_anything_starts(
+    disk: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = disk("size=2m")
+    (place / "filler").write_bytes(bytes(3 << 19))
+    monkeypatch.setenv("XDG_STATE_HOME", str(place))
+    done = _run("launch", "--", "true")
+    assert done.returncode == 3
+    assert done.stderr.startswith(
+        "error: the disk is full while registering the job\n   do: free space there, or export "
+    )
+    assert "export XDG_STATE_HOME=" in done.stderr and list((place / "ascendtune" / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 0), (5, 3)])
+def test_a_disk_that_fills_up_is_the_cause_of_a_failure_and_not_of_a_lost_job(
+    disk: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, code: int, told: int
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(disk("size=2m")))
+    fill = "from contextlib import suppress\nwith suppress(OSError), open('disk/filler', 'wb', 0) as file:\n"
+    fill += f"    while file.write(bytes(4096)): pass\nraise SystemExit({code})"
+    done = _run("launch", "--name", "late", "--", sys.executable, "-c", fill)
+    assert done.returncode == told and "Traceback" not in done.stderr
+    assert ("error: the disk is full while writing the logs\n" in done.stderr) is bool(code)
+    job = registry.find("late")
+    assert (state_of(job), job.exit_code) == ("ended", told)
