@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
+_CODE = "python-code"
+"""The family of plain mistakes."""
+
 
 @dataclass
 class Event:
@@ -42,6 +45,11 @@ class Event:
     @property
     def is_known(self) -> bool:
         return self.hit.entry.kind != "unknown"
+
+    @property
+    def says_little(self) -> bool:
+        """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
+        return self.trace is not None and (not self.is_known or self.hit.entry.family == _CODE)
 
     @property
     def weight(self) -> int:

@@ -95,22 +95,22 @@ def _first_cause(fatal: list[Event]) -> Event:
     """The earliest of those that explain most; an exception that led to a known one gives way to it."""
     overruled = set()
     for event in fatal:
-        parent = event.trace.parent if event.trace and event.is_known and event.weight == 0 else None
+        parent = event.trace.parent if event.trace and not event.says_little and event.weight == 0 else None
         while parent is not None:
             overruled.add(id(parent))
             parent = parent.parent
     ids = {event.hit.entry.id for event in fatal}
     candidates = [
-        event for event in fatal if not (_echoes(event, ids) if event.is_known else id(event.trace) in overruled)
+        event for event in fatal if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled))
     ] or fatal
     first = min(candidates, key=lambda event: event.weight)
-    return first if first.is_known else _better_known(first, candidates)
+    return _better_known(first, candidates) if first.says_little else first
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
     """An unknown exception is explained by a known cause right beside it, and by what its own message goes on with."""
     for event in candidates:
-        if event.is_known and (event.source, event.speaker) == (first.source, first.speaker):
+        if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker):
             below = event.number - first.number
             if (event.weight == 0 and abs(below) <= _NEAR_LINES) or (event.weight == 1 and 0 < below <= _MESSAGE_LINES):
                 return event
