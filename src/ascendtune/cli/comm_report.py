@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.check.comm import sweep
-from ascendtune.check.comm.expectation import against_figure, against_peak, expected_of
+from ascendtune.check.comm.expectation import CODE, against_figure, against_peak, expected_of
 from ascendtune.check.comm.picture import draw_links, draw_rows
 from ascendtune.check.comm.plot import bars, heat_map
 from ascendtune.check.comm.start import Ran
 from ascendtune.check.comm.sweep import GIGA, Row
 from ascendtune.check.comm.trouble import trouble
-from ascendtune.check.finding import Finding, exit_code
+from ascendtune.check.finding import Finding, exit_code, unknown
 from ascendtune.check.table import as_json, as_text
 from ascendtune.cli.complain import warn
-from ascendtune.cli.terminal import colour, table, width
+from ascendtune.cli.terminal import paint, table, width
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.link_peak import link_peak
 from ascendtune.machine.visible import visible_devices
@@ -41,6 +41,9 @@ class Report:
         what = f"{work['collective']} of {work['dtype']}"
         rows = sweep.rows_of(self.ran, work["collective"])
         findings, sentence, average = self._unfinished(), f"{what}: no size was measured", None
+        if not rows and self.ran.is_whole:
+            why = "no size fits: the buffers of all ranks may take half of the free memory"
+            findings.append(unknown(CODE, why, remedy="set a smaller --min-bytes, or free memory"))
         if rows:
             best, average = sweep.best(rows), sweep.average_busbw(rows)
             sentence = (
@@ -61,9 +64,10 @@ class Report:
         else:
             pictures = [_table(rows, work["dtype"]), *([bars(rows, width(sys.stdout))] if plot else [])] if rows else []
             _print(pictures, sentence, findings)
-        self._say_where_it_ended(rows, work["max_bytes"])
-        if rows and self.png:
-            draw_rows(self.png, f"{what}, {self._who}", rows)
+        if rows:
+            self._say_where_it_ended(rows[-1], work["max_bytes"])
+            if self.png:
+                draw_rows(self.png, f"{what}, {self._who}", rows)
         return exit_code(findings)
 
     def links(self) -> int:
@@ -77,7 +81,7 @@ class Report:
         if self.is_json:
             self._print_json(sentence, findings, links=[link.as_json() for link in links])
         else:
-            picture = heat_map(links, self.ran.ranks.count, width(sys.stdout), _paint) if links else None
+            picture = heat_map(links, self.ran.ranks.count, width(sys.stdout), paint) if links else None
             _print([picture] if picture else [], sentence, findings)
         if links and self.png:
             draw_links(self.png, sentence, links, self.ran.ranks.count)
@@ -107,11 +111,10 @@ class Report:
         ranks = self.ran.ranks
         print(as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, backend=self.ran.backend, **further))
 
-    def _say_where_it_ended(self, rows: Sequence[Row], wanted: int) -> None:
-        most = self.ran.notes[0].one("most_bytes")
-        if self.ran.is_whole and most is not None and most < wanted:
-            ended = f"the largest size was {format_bytes(rows[-1].bytes)}" if rows else "no size fits"
-            warn(f"{ended}: the buffers of all ranks may take half of the free memory")
+    def _say_where_it_ended(self, last: Row, wanted: int) -> None:
+        if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < wanted:
+            largest = f"the largest size was {format_bytes(last.bytes)}"
+            warn(f"{largest}: the buffers of all ranks may take half of the free memory")
 
 
 def _table(rows: Sequence[Row], dtype: str) -> str:
@@ -133,8 +136,4 @@ def _table(rows: Sequence[Row], dtype: str) -> str:
 def _print(pictures: Sequence[str], sentence: str, findings: Sequence[Finding]) -> None:
     for picture in pictures:
         print(picture, end="\n\n")
-    print(as_text(sentence, findings, columns=width(sys.stdout), paint=_paint))
-
-
-def _paint(text: str, name: str) -> str:
-    return colour(text, name, sys.stdout)
+    print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))

@@ -17,7 +17,7 @@ from ascendtune.check.table import as_text
 from ascendtune.cli.comm_ranks import place_for, run
 from ascendtune.cli.complain import warn
 from ascendtune.cli.progress import Progress
-from ascendtune.cli.terminal import colour, table, width
+from ascendtune.cli.terminal import paint, table, width
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.recipe import Recipe
@@ -48,7 +48,6 @@ def measure_step(source: Path, ranks: Ranks, directory: Path | None, timeout: fl
     else:
         if steps:
             print(_table(steps), end="\n\n")
-        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
     return exit_code(findings)
 

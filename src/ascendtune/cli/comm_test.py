@@ -42,7 +42,7 @@ def test(
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
     from ascendtune.cli.comm_ranks import choose_ranks, known, run
-    from ascendtune.cli.terminal import colour, width
+    from ascendtune.cli.terminal import paint, width
     from ascendtune.core import log
 
     log.set_up()
@@ -56,6 +56,5 @@ def test(
     if as_json:
         print(findings_as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, results=results(ran)))
     else:
-        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
     return exit_code(findings)

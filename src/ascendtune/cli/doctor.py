@@ -58,7 +58,7 @@ def doctor(
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
     from ascendtune.cli.doctor_fix import carry_out, fix
-    from ascendtune.cli.terminal import colour, width
+    from ascendtune.cli.terminal import paint, width
     from ascendtune.core.errors import InputError
 
     if yes and not mend:
@@ -84,7 +84,6 @@ def doctor(
         not_applicable = list(examination.not_applicable)
         print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
     else:
-        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         print(as_text(sentence, examination.findings, columns=width(sys.stdout), paint=paint))
         if codes and examination.not_applicable:
             print(f"no subject on this machine: {', '.join(examination.not_applicable)}")

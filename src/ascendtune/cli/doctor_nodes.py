@@ -16,7 +16,7 @@ from ascendtune.check.nodes.compare import compare
 from ascendtune.check.nodes.table import as_json, as_text
 from ascendtune.check.nodes.verdict import verdict
 from ascendtune.cli.progress import Progress
-from ascendtune.cli.terminal import colour, width
+from ascendtune.cli.terminal import paint, width
 from ascendtune.core.errors import MachineError
 from ascendtune.job.nodes.hosts import hosts_of
 from ascendtune.job.nodes.remote import portable
@@ -64,7 +64,6 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     if json:
         print(as_json(sentence, code, nodes, comparison, ours))
     else:
-        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         beside = [each for each in ours if each.status == "ok" or each.code != nodes_alike.CODE]
         print(as_text(sentence, nodes, comparison, beside, columns=width(sys.stdout), paint=paint))
     return code

@@ -35,7 +35,7 @@ def check(
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
     from ascendtune.cli.progress import Progress
-    from ascendtune.cli.terminal import colour, width
+    from ascendtune.cli.terminal import paint, width
 
     with Progress(sys.stderr) as progress:
         found = scan(path, progress.show)
@@ -43,7 +43,6 @@ def check(
         print(findings_as_json(found.verdict, found.findings, files=found.files))
     else:
         shown = found.findings if everything else [_shortened(each) for each in found.findings]
-        paint = lambda text, name: colour(text, name, sys.stdout)  # noqa: E731
         print(as_text(found.verdict, shown, columns=width(sys.stdout), paint=paint))
     return exit_code(found.findings)
 

@@ -18,6 +18,11 @@ def colour(text: str, name: str, stream: TextIO) -> str:
     return text if plain else f"\x1b[{_CODES[name]}m{text}\x1b[0m"
 
 
+def paint(text: str, name: str) -> str:
+    """`colour` for what is printed to stdout."""
+    return colour(text, name, sys.stdout)
+
+
 def width(stream: TextIO) -> int | None:
     """Columns of the terminal that `stream` is, or None when it is none: what is piped is never cut."""
     return shutil.get_terminal_size().columns if stream.isatty() else None

@@ -137,6 +137,13 @@ def test_the_table(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "a.png").is_file() and "█" in done.stdout
 
 
+@pytest.mark.soak
+def test_nothing_measured_is_no_verdict(run: Run) -> None:
+    done = run("bench", "--min-bytes", "1M", "--expect", "1", fault=("has little memory", 1))
+    assert done.returncode == 4, done.stderr
+    assert "no size fits" in done.stdout and "--min-bytes" in done.stdout
+
+
 def test_the_slow_link_is_named(run: Run) -> None:
     asked = ("--pairs", "--max-bytes", "1K", "--iterations", "2", "--json")
     done = run("bench", *asked, fault=("is slow to the next", 0))
