@@ -6,7 +6,7 @@ import re
 
 _ERROR = re.compile(
     r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} |"
-    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): "
+    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF]\d{3,4} \d\d:\d\d:\d\d"
 )
 _MAY_MATTER = re.compile(
     r"Error|Exception|Traceback|Root Cause|exception|rror\]|rror: |ERROR|CRITICAL|FATAL|fatal|WARN|^E20"
@@ -19,7 +19,7 @@ _WARNING = re.compile(
 _INFO = re.compile(r"^\W{0,3}\[?I\d{4} |\[INFO\]|\bNCCL INFO\b|(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])")
 _ASIDE = re.compile(
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
-    r"\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
+    r"\s*[│❱╭╰]|\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
     re.IGNORECASE,
 )
 
@@ -31,7 +31,7 @@ def may_matter(text: str) -> bool:
 
 def is_error(text: str, said: str) -> bool:
     """Whether a line calls itself an error; one that is indented belongs to another."""
-    return _ERROR.search(text) is not None and bool(said) and not said[0].isspace()
+    return (_ERROR.search(text) or _ERROR.match(said)) is not None and bool(said) and not said[0].isspace()
 
 
 def is_warning_or_news(text: str) -> bool:

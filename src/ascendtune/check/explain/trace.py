@@ -82,9 +82,9 @@ class Traces:
     def bare(text: str, number: int) -> Trace | None:
         """The exception that a line names without a traceback before it: the log was cut, or nobody printed it."""
         match = _EXCEPTION.match(text.rstrip())
-        if match is None or not match["message"] or not _is_exception(match["type"]):
+        if match is None or not _is_exception(match["type"]) or not (match["message"] or "." in match["type"]):
             return None
-        return Trace(number, match["type"], match["message"].strip(), last_line=number)
+        return Trace(number, match["type"], (match["message"] or "").strip(), last_line=number)
 
     @staticmethod
     def is_frame(text: str) -> bool:
