@@ -9,7 +9,8 @@ _ERROR = re.compile(
     r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF]\d{3,4} \d\d:\d\d:\d\d"
 )
 _MAY_MATTER = re.compile(
-    r"Error|Exception|Traceback|Root Cause|exception|rror\]|rror: |ERROR|CRITICAL|FATAL|fatal|WARN|^E20"
+    r"Error|Exception|Traceback|Root Cause|exception|rror\]|rror: |ERROR|CRITICAL|FATAL|fatal|WARN|^E20|"
+    r"\b[EF]\d{3,4} \d\d:"
 )
 _WARNING = re.compile(
     r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |"

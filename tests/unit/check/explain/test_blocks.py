@@ -1,0 +1,125 @@
+"""Which of the lines of one failure is shown: what CANN prints below an error, launchers' summaries, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_CALL = "RuntimeError: moon:torch_npu/csrc/moon.cpp:7 NPU function error: call aclnnMoon failed, error code is 561002\n"
+_WRAPPED = "[ERROR] 2025-11-20-10:11:12 (PID:7, Device:3, RankID:-1) ERR00100 PTA call acl api failed\n"
+
+
+def _first(explanation: Explanation) -> Event:
+    assert explanation.verdict.first is not None
+    return explanation.verdict.first
+
+
+def test_the_words_of_cann_go_before_the_number_of_the_call_and_what_follows_from_them(explained: Explained) -> None:
+    first = _first(
+        explained(
+            f"{_CALL}{_WRAPPED}EZ9999: Inner Error!\n"
+            "EZ9999: [PID: 7] 2025-11-20-10:11:12.123.456 the moon has 3 sides, 4 are needed"
+            "[FUNC:Sides][FILE:moon.cc][LINE:9]\n"
+            "        TraceBack (most recent call last):\n"
+            "       the shape of the moon cannot be had.[FUNC:Shape][FILE:moon.cc][LINE:90]\n"
+            "       Tiling failed\n       Kernel Run failed. opType: 7, Moon\n"
+        )
+    )
+
+    assert "the moon has 3 sides" in first.text
+    assert first.hit.entry.kind == "detail"
+
+
+def test_a_code_of_its_own_goes_before_the_line_that_quotes_a_number(explained: Explained) -> None:
+    first = _first(
+        explained(
+            "W NPUStream.cpp:409] Warning: NPU warning, error code is 507046[Error]:\n"
+            "[Error]: The stream synchronization times out.\n"
+            "EE1002: [PID: 7] 2025-11-20-10:11:12.123.456 Stream synchronize timeout. reason=[stream sync timeout]\n"
+        )
+    )
+
+    assert first.text.startswith("EE1002")
+
+
+def test_what_the_kernel_did_goes_before_the_report_that_it_crashed(explained: Explained) -> None:
+    explanation = explained(
+        "[rank2]: EZ9999: [PID: 7] 2025-11-20-10:11:12.123.456 The error from device(chipId:2, dieId:0), there is an "
+        "exception of aivec error, core id is 4, error code = 0x800000\n"
+        "[rank2]:         TraceBack (most recent call last):\n"
+        "[rank2]:        The extend info: errcode:(0x800000, 0, 0) errorStr: The DDR address of the MTE instruction is "
+        "out of range. fixp_error0 info: 0x3\n"
+        "[rank2]:        Kernel task happen error, retCode=0x31, [vector core exception].\n"
+    )
+
+    assert _first(explanation).hit.entry.id == "aicore-address"
+    assert explanation.verdict.rank == 2
+
+
+def test_a_summary_of_the_launcher_is_about_the_rank_that_failed_first(explained: Explained) -> None:
+    explanation = explained(
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        "====\ntrain.py FAILED\n----\nFailures:\n"
+        "[1]:\n  host      : node8\n  rank      : 9 (local_rank: 1)\n  exitcode  : -6 (pid: 99)\n"
+        "  traceback : Signal 6 (SIGABRT) received by PID 99\n----\n"
+        "Root Cause (first observed failure):\n"
+        "[0]:\n  host      : node7\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 77)\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 77\n====\n"
+    )
+
+    assert "SIGKILL" in _first(explanation).text
+    assert (explanation.verdict.rank, explanation.verdict.host) == (3, "node7")
+
+
+def test_a_summary_without_a_signal_shows_the_exit_code(explained: Explained) -> None:
+    explanation = explained(
+        "    raise ChildFailedError(\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        "Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n"
+        "  exitcode  : 1 (pid: 77)\n  error_file: <N/A>\n"
+    )
+
+    assert _first(explanation).text.startswith("exitcode")
+    assert explanation.verdict.certainty == "unexplained"
+
+
+_TAKEN = (
+    "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 "
+    "(errno: 98 - Address already in use).\n"
+)
+_DEAF = "[E socket.cpp:500] [c10d] The server socket has failed to listen on any local network address.\n"
+
+
+def test_a_warning_is_believed_once_what_follows_from_it_has_followed(explained: Explained) -> None:
+    assert explained(f"{_TAKEN}step 1 loss 2.0\n").is_healthy
+
+    assert "29500" in _first(explained(_TAKEN + _DEAF)).text
+
+
+def test_a_complaint_that_never_ends_is_what_the_job_hangs_on(explained: Explained) -> None:
+    retry = "node-1:9:9 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
+
+    assert "refused" in _first(explained(f"step 1\n{retry * 3}")).text
+    assert explained(f"step 1\n{retry * 3}step 2 loss 1.0\n").is_healthy
+
+
+@pytest.mark.parametrize("thrown", ["terminate called after throwing an instance of 'moon::Error'\n", ""])
+def test_the_words_of_an_exception_in_cpp(explained: Explained, thrown: str) -> None:
+    first = _first(explained(f"step 1\n{thrown}  what():  the moon is full\nAborted (core dumped)\n"))
+
+    assert "the moon is full" in first.text
+
+
+def test_lines_of_code_are_no_errors(explained: Explained) -> None:
+    """The head of the traceback is lost, and its frames with it."""
+    first = _first(
+        explained("step 1\n" * 60 + "    raise RuntimeError('Engine core initialization failed')\nRuntimeError: moon\n")
+    )
+
+    assert first.text == "RuntimeError: moon"

@@ -1,0 +1,141 @@
+"""Tracebacks as they come: cut, prefixed, put in panels, with messages of several lines, nested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/home/me/train.py", line 12, in step',
+    "    moon(batch)",
+    "odd.OddError: the moon is full",
+)
+
+
+def _line(explanation: Explanation) -> str:
+    assert explanation.verdict.first is not None
+    return explanation.verdict.first.text
+
+
+def test_an_exception_that_nothing_is_known_about_is_still_named(explained: Explained) -> None:
+    explanation = explained("\n".join(_TRACEBACK))
+
+    assert explanation.headline() == "Python failed with odd.OddError: the moon is full"
+    assert explanation.verdict.certainty == "unexplained"
+
+
+def test_an_error_line_that_nothing_is_known_about_is_said_in_its_own_words(explained: Explained) -> None:
+    explanation = explained("step 1\n2025-11-20 10:11:12,000 - moon - ERROR - it is made of cheese\n")
+
+    assert "made of cheese" in explanation.headline()
+    assert explanation.verdict.certainty == "unexplained"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "ERROR 11-20 10:11:{second:02} [gpu_worker.py:226] ",
+        "[Stage-0] ERROR 11-20 10:11:{second:02} [gpu_worker.py:226] ",
+        "(EngineCore_0 pid=71) ERROR 11-20 10:11:{second:02} [core.py:708] ",
+        "2025-11-20 10:11:{second:02},475 - moon - INFO - [rank7]: ",
+        "2025-11-20T10:11:{second:02}.123456Z stderr F ",
+        "stderr: ",
+    ],
+)
+def test_prefixes_whose_time_goes_on(explained: Explained, prefix: str) -> None:
+    explanation = explained("\n".join(prefix.format(second=second) + line for second, line in enumerate(_TRACEBACK)))
+
+    first = explanation.verdict.first
+    assert first is not None
+    assert first.text == _TRACEBACK[-1]
+    assert first.trace is not None
+    assert first.trace.place == ("/home/me/train.py", 12, "step")
+
+
+def test_a_logger_puts_its_prefix_before_the_first_line_only(explained: Explained) -> None:
+    head, *rest = _TRACEBACK
+    explanation = explained("\n".join([f"[2025-11-20 10:11:12 TP5] Scheduler hit an exception: {head}", *rest]))
+
+    assert _line(explanation) == _TRACEBACK[-1]
+    assert explanation.verdict.rank == 5
+
+
+@pytest.mark.parametrize("name", ["AssertionError", "odd.OddError: the moon is full"])
+def test_the_head_is_lost(explained: Explained, name: str) -> None:
+    assert _line(explained("\n".join([*_TRACEBACK[1:3], name]))) == name
+
+
+def test_a_log_that_is_only_frames_says_nothing(explained: Explained) -> None:
+    assert explained("\n".join(_TRACEBACK[1:3])).is_healthy
+
+
+def test_a_message_that_begins_in_the_next_line(explained: Explained) -> None:
+    explanation = explained(
+        "\n".join([*_TRACEBACK[:3], "odd.OddError: it failed because of the following:", "No module named 'moon'"])
+    )
+
+    assert explanation.headline() == "a Python package is not installed here: moon"
+
+
+@pytest.mark.parametrize("frame", ["[rank0]: {}", "{}"])
+def test_a_message_that_ends_in_a_colon_and_nothing_follows(explained: Explained, frame: str) -> None:
+    assert "odd.OddError" in _line(
+        explained("\n".join(frame.format(line) for line in (*_TRACEBACK[:3], "odd.OddError:")))
+    )
+
+
+def test_code_in_a_panel_is_not_the_exception(explained: Explained) -> None:
+    assert _line(
+        explained(
+            "╭──────── Traceback (most recent call last) ────────╮\n"
+            "│ /home/me/train.py:12 in step                       │\n"
+            '│ ❱ 12 │   raise ModuleNotFoundError("No module named x") │\n'
+            "╰────────────────────────────────────────────────────╯\n"
+            "odd.OddError: the moon is full\n"
+        )
+    ).startswith("odd.OddError")
+
+
+def test_an_exception_of_a_notebook(explained: Explained) -> None:
+    assert (
+        _line(
+            explained(
+                "OddError                                  Traceback (most recent call last)\n"
+                "<ipython-input-7> in <cell line: 0>()\n---> 24 moon(batch)\n\nOddError: the moon is full\n"
+            )
+        )
+        == "OddError: the moon is full"
+    )
+
+
+def test_an_exception_of_a_group(explained: Explained) -> None:
+    assert "the moon is full" in _line(
+        explained(
+            "  + Exception Group Traceback (most recent call last):\n"
+            '  |   File "/home/me/train.py", line 12, in step\n'
+            "  | odd.OddError: the moon is full\n"
+        )
+    )
+
+
+def test_a_plain_mistake_while_another_exception_is_handled_does_not_hide_it(explained: Explained) -> None:
+    explanation = explained(
+        "\n".join(
+            [
+                *_TRACEBACK,
+                "",
+                "During handling of the above exception, another exception occurred:",
+                "",
+                *_TRACEBACK[:3],
+                "KeyError: 'moon'",
+            ]
+        )
+    )
+
+    assert _line(explanation) == _TRACEBACK[-1]
