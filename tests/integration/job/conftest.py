@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,7 +27,14 @@ from ascendtune.job.nodes.hosts import hosts_of
 from ascendtune.job.spec import JobSpec
 log.set_up()
 asked = json.loads(sys.argv[1])
-spec = JobSpec(tuple(asked["argv"]), Path(asked["run"]), nproc=1, kind="cpu", max_restarts=asked["max_restarts"])
+spec = JobSpec(
+    tuple(asked["argv"]),
+    Path(asked["run"]),
+    nproc=1,
+    kind="cpu",
+    max_restarts=asked["max_restarts"],
+    on_hang=asked["on_hang"],
+)
 wanted = Wanted(hosts_of(asked["hosts"]), asked["nproc"], asked["min_nodes"], silence_seconds=10)
 try:
     result = start(spec, wanted)
@@ -37,6 +45,25 @@ if result.error:
     complain(result.error)
 sys.exit(result.exit_code)
 """
+
+
+# Minutes in earnest are moments here: on each host the watcher is one that loses patience soon.
+_IMPATIENT = """
+import sys
+if "ascendtune.job.nodes.agent" in sys.orig_argv:
+    from functools import partial
+    from ascendtune.job.hang import watcher
+    limits = watcher.Limits(least_seconds=3, first_steps_seconds=20)
+    watcher.Watcher = partial(watcher.Watcher, limits=limits, look_every_seconds=0.1)
+    watcher.Ways = partial(watcher.Ways, patience_seconds=1)
+"""
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Path:
+    """For PYTHONPATH."""
+    (tmp_path / "sitecustomize.py").write_text(_IMPATIENT)
+    return tmp_path
 
 
 @pytest.fixture
@@ -52,16 +79,23 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start_nodes(cluster: Cluster) -> Start:
     def start(
-        run: RunDir, how: str, *, hosts: str = "nodea,nodeb", errors: str = "strict", **asked: Any
+        run: RunDir,
+        how: str,
+        *,
+        hosts: str = "nodea,nodeb",
+        worker: str = "pretend_worker.py",
+        errors: str = "strict",
+        variables: Mapping[str, str] = MappingProxyType({}),
+        **asked: Any,
     ) -> subprocess.Popen[str]:
-        worker = Path(__file__).with_name("pretend_worker.py")
         job = {
-            "argv": [sys.executable, str(worker), str(run), how],
+            "argv": [sys.executable, str(Path(__file__).with_name(worker)), str(run), how],
             "run": str(run),
             "hosts": hosts,
             "nproc": 1,
             "max_restarts": 0,
             "min_nodes": None,
+            "on_hang": "warn",
             **asked,
         }
         return subprocess.Popen(
@@ -70,7 +104,7 @@ def start_nodes(cluster: Cluster) -> Start:
             stderr=subprocess.PIPE,
             text=True,
             errors=errors,
-            env=cluster.environment(),
+            env={**cluster.environment(), **variables},
         )
 
     return start

@@ -52,8 +52,9 @@ elif how == "evaluation":
 else:
     if how == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
-    with phases.phase("data" if rank == 1 else "backward"):
-        reads_from_a_dead_disk() if rank == 1 else waits_for_rank_1()
+    is_odd = rank == 1 and how != "together"
+    with phases.phase("data" if is_odd else "backward"):
+        reads_from_a_dead_disk() if is_odd else waits_for_rank_1()
 phases.close()
 if rank == 0:
     run.end_attempt("finished")

@@ -154,6 +154,28 @@ def test_a_job_goes_on_while_its_terminal_is_held(
     assert out.count("\n") + err.count("err 0 2\n") + sum(left_out) == 200_002
 
 
+def test_a_rank_that_is_stopped_on_another_host_is_to_blame(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, impatient: Path
+) -> None:
+    # All ranks are in the same place: only its own host sees that one of them is stopped.
+    given = {"PYTHONPATH": str(impatient)}
+    job = start_nodes(run, "together", worker="silent_worker.py", on_hang="stop", max_restarts=1, variables=given)
+
+    def waits_in_the_last_step(rank: int) -> bool:
+        beats = [json.loads(path.read_bytes()) for path in run.heartbeats.glob(f"rank_{rank}.json")]
+        return [(beat["step"], beat["phase"]) for beat in beats] == [(20, "backward")]
+
+    wait_until(lambda: all(map(waits_in_the_last_step, (0, 1))))
+    os.kill(json.loads((run.heartbeats / "rank_1.json").read_bytes())["pid"], signal.SIGSTOP)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert "[nodeb]   odd one out: rank 1 on nodeb" in err
+    assert "[nodea]   no rank stands out, as far as this host sees" in err
+    assert re.search(r"^error: the run hung in step \d+: rank 1 on nodeb stood out$", err, re.MULTILINE)
+    assert run.read()["exit_cause"]["odd_ranks"] == [1] and len(run.read()["attempts"]) == 1
+    assert cluster.is_quiet()
+
+
 def test_a_signal_while_torchrun_is_read_is_not_lost(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
 ) -> None:

@@ -108,3 +108,39 @@ def test_a_run_whose_host_dies_goes_on_from_its_checkpoint(
     assert [each["state"] for each in run.read()["attempts"]] == ["failed", "finished"]
     assert [line["step"] for line in run.read_metrics()] == list(range(1, 61))
     assert cluster.is_quiet()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("on_hang", ["warn", "restart", "stop"])
+def test_a_rank_that_hangs_on_another_host_is_named_with_it(
+    place: Path, cluster: Any, wait_until: Callable[..., None], on_hang: str, impatient: Path
+) -> None:
+    name = f"hung-{on_hang}"
+    words = ("--nodes", "nodea,nodeb", "--max-restarts", "1", f"on_hang={on_hang}", "checkpoint.every_steps=40")
+    job = _start(
+        place, name, *words, "optim.max_steps=200", PATH=cluster.environment()["PATH"], PYTHONPATH=str(impatient)
+    )
+    run = RunDir(place / "runs" / name)
+    wait_until(lambda: run.run_json.is_file() and run.checkpoint_steps(), 60)
+    worker = sorted(cluster.named("nodeb", "ascendtune.train.worker"))[1]
+    os.kill(worker, signal.SIGSTOP)
+    wait_until(lambda: "odd one out" in _said(place, name), 60)
+    if on_hang == "warn":
+        os.kill(worker, signal.SIGCONT)
+    code, said = job.wait(120), _said(place, name)
+    assert "rank 1: backward of step" in said or "rank 1: collective of step" in said, said
+    assert "odd one out: rank 1 on nodeb" in said
+    if on_hang == "stop":
+        assert code == 1 and run.read()["exit_cause"]["odd_ranks"] == [1]
+        assert "stood out\n   do: the stacks in" in said and "rank 1 on nodeb stood out" in said
+    else:
+        assert code == 0 and run.read()["state"] == "finished"
+        assert [line["step"] for line in run.read_metrics()] == list(range(1, 201))
+    if on_hang == "restart":
+        assert "rank 1 on nodeb stood out); going on from step" in said
+    assert [each["state"] for each in run.read()["attempts"]] == {
+        "warn": ["finished"],
+        "restart": ["failed", "finished"],
+        "stop": ["failed"],
+    }[on_hang]
+    assert cluster.is_quiet()

@@ -45,9 +45,10 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _trouble(trouble: Trouble) -> Finding:
+    status = "failure" if trouble.code in _BROKEN else "warning"
     return Finding(
         CODE,
-        "failure" if trouble.code in _BROKEN else "warning",
+        "failure" if status == "failure" else "warning",
         trouble.what,
         expected="a table of the cards",
         remedy=trouble.remedy,

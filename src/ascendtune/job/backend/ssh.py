@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
+from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
 from ascendtune.job.nodes.connected import connected
@@ -94,11 +95,13 @@ class _Run:
         self._asked = asked
         self._screen = screen
         self._silence_seconds = silence_seconds
+        self._run_dir = spec.run_dir
         places = [spec.launcher_log(Place(node_rank=rank)) for rank in range(len(self._nodes))]
         self._logs = dict(zip(self._nodes, places, strict=True))
         self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
         self._failure: Ending | None = None
         self._failed_at = 0.0
+        self._hang: dict[str, Any] | None = None
         self._told: set[str] = set()
 
     def until_the_end(self) -> Ending:
@@ -109,6 +112,9 @@ class _Run:
             self._look_for_silence()
         while not self._heard.empty():
             self._listen()
+        if self._hang:
+            # Nobody else writes any more: what ranks have told meanwhile came of their end.
+            RunDir(self._run_dir).end_attempt("failed", self._hang)
         return self._failure or Ending(0, None)
 
     def _listen(self) -> None:
@@ -124,12 +130,18 @@ class _Run:
                 self._lose(node, node.why_gone())
         elif "ended" in message:
             node.exit_code = message["ended"]
+            self._note_hang(message["hang"])
             if node.exit_code:
                 self._fail(Ending(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
         elif "refused" in message:
             self._lose(node, error_of_json(message["refused"], node.host.name))
         else:
             self._screen.show(node.host.name, message)
+
+    def _note_hang(self, cause: dict[str, Any] | None) -> None:
+        """All hosts take part in a hang; the cause is told by one that knows which rank is to blame."""
+        if cause and (self._hang is None or not self._hang["odd_ranks"]):
+            self._hang = cause
 
     def _lose(self, node: RemoteNode, error: AscendtuneError) -> None:
         node.is_gone = True

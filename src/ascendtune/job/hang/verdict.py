@@ -41,6 +41,16 @@ class Verdict:
         stopped = [stack.beat.rank for stack in self.stacks if stack.is_stopped]
         return odd_ranks(self.beats, stopped, apart)
 
+    def who(self) -> str:
+        """The odd ranks, with their hosts where there are several: "rank 1 on node2"."""
+        hosts = dict.fromkeys(beat.host for beat in self.beats)
+        named = {
+            host: [beat.rank for beat in self.beats if beat.host == host and beat.rank in self.odd] for host in hosts
+        }
+        if len(hosts) == 1:
+            return ranks(self.odd)
+        return ", ".join(f"{ranks(those)} on {host}" for host, those in named.items() if those)
+
     def lines(self) -> list[str]:
         """One for the ranks that are in the same place, then who is odd."""
         groups: dict[tuple[Any, ...], list[Stack]] = {}
@@ -53,7 +63,8 @@ class Verdict:
         if self.moves_on:
             lines.append("the run goes on: what is seen is a moment")
         elif len(self.beats) > 1:
-            lines.append(f"odd one out: {ranks(self.odd)}" if self.odd else "no rank stands out")
+            elsewhere = ", as far as this host sees" if len(here) < len(self.beats) else ""
+            lines.append(f"odd one out: {self.who()}" if self.odd else f"no rank stands out{elsewhere}")
         return [*lines, *([f"stacks: {self.directory}"] if self.directory else [])]
 
     def as_json(self) -> dict[str, Any]:

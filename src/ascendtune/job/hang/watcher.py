@@ -20,7 +20,7 @@ from ascendtune.job.hang import flight_recorder
 from ascendtune.job.hang.heartbeat import Beat, newest_beats
 from ascendtune.job.hang.judge import Hang, Judge, Limits
 from ascendtune.job.hang.stacks import collect
-from ascendtune.job.hang.verdict import Verdict, ranks
+from ascendtune.job.hang.verdict import Verdict
 from ascendtune.job.spec import OnHang
 
 LOOK_EVERY_SECONDS = 2.0
@@ -102,9 +102,19 @@ class Watcher:
     def close(self) -> None:
         """To be called when the workers are gone: puts the hang, if there was one, into run.json."""
         flight_recorder.clear_away(self._run.path)
-        if self._error is None:
+        if self.cause is None:
             return
-        cause: dict[str, Any] = {
+        with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):
+            # Each host sees whether its own ranks are stopped: the one that knows whom to blame has the last word.
+            if self._odd or not (self._run.read().get("exit_cause") or {}).get("odd_ranks"):
+                self._run.end_attempt("failed", self.cause)
+
+    @property
+    def cause(self) -> dict[str, Any] | None:
+        """For run.json, why the ranks are being ended; None where none hangs."""
+        if self._error is None:
+            return None
+        return {
             "what": self._error.what,
             "remedy": self._error.remedy,
             "exit_code": self._error.exit_code,
@@ -112,8 +122,6 @@ class Watcher:
             "kind": "hang",
             "odd_ranks": list(self._odd),
         }
-        with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):
-            self._run.end_attempt("failed", cause)
 
     def _beats_here(self, now: float) -> list[Beat]:
         """Of the processes on this machine. Those of others, maybe hundreds on a shared disk, are seldom looked at."""
@@ -132,7 +140,7 @@ class Watcher:
             return
         say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")
         self._odd = verdict.odd
-        blamed = f"{ranks(verdict.odd)} stood out" if verdict.odd else "no rank stood out"
+        blamed = f"{verdict.who()} stood out" if verdict.odd else "no rank stood out"
         self._error = FoundWrong(
             f"the run hung in step {hang.step}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
             remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "

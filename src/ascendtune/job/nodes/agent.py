@@ -7,7 +7,7 @@
     {"peers": [addr]}   how the others are reached  {"endpoint": {"address", "port"}}   asked of node 0 only
     {"start": …}        what, and the node's place  {"out": text}, {"err": text} of rank 0, {"rank": N, "line": text}
                                                     {"left_out": lines of rank 0 that the connection was too slow for}
-    {"signal": 15}, {"kill": true}                  {"ended": exit code}
+    {"signal": 15}, {"kill": true}                  {"ended": exit code, "hang": why it was ended, or null}
     {"alive": true}     every two seconds           {"alive": true}
 
 When nothing is heard for long, or the connection ends, whoever started us is gone, or we are cut off: the workers are
@@ -79,7 +79,7 @@ class Node:
                 elif "peers" in message:
                     self._say(endpoint=endpoint(message["peers"], job["env"]))
                 elif "start" in message:
-                    self._say(ended=self._start(message["start"], job["env"]))
+                    self._start(message["start"], job["env"])
                     return
             except AscendtuneError as error:
                 self._say(refused=error_to_json(error))
@@ -92,7 +92,7 @@ class Node:
                 return self._messages.get(timeout=ALIVE_EVERY_SECONDS)
         return None
 
-    def _start(self, start: dict[str, Any], env: dict[str, str]) -> int:
+    def _start(self, start: dict[str, Any], env: dict[str, str]) -> None:
         spec = JobSpec(
             tuple(start["argv"]),
             Path(start["run_dir"]),
@@ -121,7 +121,7 @@ class Node:
         watcher.close()
         shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
         voices.finish(lambda: watch.look() or self.is_left())
-        return exit_code
+        self._say(ended=exit_code, hang=watcher.cause)
 
     def pending(self) -> list[dict[str, Any]]:
         """What was heard meanwhile."""
