@@ -25,6 +25,10 @@ class Visible:
     note: str | None = None
     """Why devices that are in the machine are not among them."""
 
+    def label(self, index: int) -> str:
+        """How messages call one of them: "NPU 3"."""
+        return "the CPU" if self.kind == "cpu" else f"{'NPU' if self.kind == 'npu' else 'GPU'} {self.ids[index]}"
+
 
 def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Visible:
     """NPUs, else GPUs, else the CPU; only those that the installed torch can compute on.
@@ -57,6 +61,21 @@ def attached(kind: Kind, env: Mapping[str, str] | None = None, dev: Path = Path(
 def cpu_count() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def cuda_of_torch(directory: Path) -> str | None:
+    """The CUDA that the torch in `directory` is built for, or None; not imported, because that takes a second."""
+    try:
+        text = (directory / "version.py").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _torch_is_built_for_cuda() -> bool:
+    spec = find_spec("torch")
+    return bool(spec and spec.origin and cuda_of_torch(Path(spec.origin).parent))
 
 
 def _npus(dev: Path) -> tuple[str, ...]:
@@ -96,12 +115,3 @@ def _limited(ids: tuple[str, ...], variable: str | None) -> tuple[str, ...]:
             break
         kept.append(name)
     return tuple(kept)
-
-
-def _torch_is_built_for_cuda() -> bool:
-    """Read from torch/version.py, because importing torch takes a second."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return False
-    version = Path(spec.origin).with_name("version.py")
-    return version.is_file() and re.search(r"^cuda\b[^=]*=\s*['\"]", version.read_text(), re.MULTILINE) is not None

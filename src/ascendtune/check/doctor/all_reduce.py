@@ -7,33 +7,31 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ascendtune.check.doctor.answer import SECONDS, answer, no_answer
+from ascendtune.check.doctor.answer import SECONDS, answer, no_answer, why_not_asked
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok
 from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
-from ascendtune.machine.visible import Visible, visible_devices
+from ascendtune.machine.visible import Kind, Visible
 
 CODE = "all_reduce"
 
 _RANKS = 2
+_CPU = Visible("cpu", ("0",))
+_INTERFACES: dict[Kind, tuple[str, ...]] = {"npu": ("HCCL_SOCKET_IFNAME",), "cuda": ("NCCL_SOCKET_IFNAME",), "cpu": ()}
 _ENDED_BY_THE_OTHER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "wait timeout")
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    if outside.package("torch") is None:
-        yield unknown(CODE, "torch is not installed", remedy="pip install 'ascendtune[train]'")
-        return
-    visible = visible_devices(outside.env, outside.path("/dev"))
-    if not visible.ids:
-        yield unknown(CODE, "no device is visible", remedy="see the finding visible_devices")
+    if nothing := why_not_asked(outside, CODE):
+        yield nothing
         return
     # Two ranks on one device is a thing that NCCL and HCCL refuse.
-    kind = visible.kind if len(visible.ids) >= _RANKS else "cpu"
+    joined = outside.visible if len(outside.visible.ids) >= _RANKS else _CPU
     with TemporaryDirectory(prefix="ascendtune-all-reduce-") as meeting, ThreadPoolExecutor(_RANKS) as pool:
-        ranks = list(pool.map(lambda rank: _start(outside, kind, rank, Path(meeting) / "store"), range(_RANKS)))
-    yield _judge(visible, kind, ranks)
+        ranks = list(pool.map(lambda rank: _start(outside, joined.kind, rank, Path(meeting) / "store"), range(_RANKS)))
+    yield _judge(joined, ranks, is_all=joined.kind == outside.visible.kind)
 
 
 def _start(outside: Outside, kind: str, rank: int, store: Path) -> Finished:
@@ -42,35 +40,35 @@ def _start(outside: Outside, kind: str, rank: int, store: Path) -> Finished:
     return outside.run(argv, timeout_seconds=SECONDS)
 
 
-def _judge(visible: Visible, kind: str, ranks: Sequence[Finished]) -> Finding:
+def _judge(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> Finding:
+    """`is_all`: what was joined is what is visible."""
     answers = [answer(done) for done in ranks]
     silent = [rank for rank, told in enumerate(answers) if told is None]
     if silent:
         rank = _first_to_fail(ranks, silent)
-        variable = "HCCL_SOCKET_IFNAME" if kind == "npu" else "NCCL_SOCKET_IFNAME" if kind == "cuda" else ""
-        names = " and ".join(filter(None, (variable, "GLOO_SOCKET_IFNAME")))
+        names = " and ".join([*_INTERFACES[joined.kind], "GLOO_SOCKET_IFNAME"])
         return no_answer(
             CODE,
-            f"rank {rank} of {_RANKS}, on {_place(visible, kind, rank)},",
+            f"rank {rank} of {_RANKS}, on {joined.label(rank)},",
             ranks[rank],
             expected="the sum over both ranks",
             remedy=f"ascendtune explain the lines below; check {names} and the findings compute and hccl_host first",
         )
     told = [each for each in answers if each is not None]
-    backend, places = told[0]["backend"], " and ".join(_place(visible, kind, rank) for rank in range(_RANKS))
+    backend, places = told[0]["backend"], " and ".join(dict.fromkeys(map(joined.label, range(_RANKS))))
     wrong = [rank for rank, each in enumerate(told) if each["wrong_elements"]]
     if wrong:
         count = told[wrong[0]]["wrong_elements"]
         return Finding(
             CODE,
             "failure",
-            f"{backend} adds up wrongly: rank {wrong[0]} on {_place(visible, kind, wrong[0])} has {count} wrong sums",
+            f"{backend} adds up wrongly: rank {wrong[0]} on {joined.label(wrong[0])} has {count} wrong sums",
             expected="the exact sum on both ranks",
             remedy="take the device out of use, look at its health and at the link between the two",
         )
     speed = format_bytes(min(each["bytes_per_second"] for each in told))
-    alone = "" if kind == visible.kind else "; one device is visible, so its own collectives are not tried"
-    return ok(CODE, f"{backend} adds up 2 ranks on {places if kind != 'cpu' else 'the CPU'} at {speed}/s{alone}")
+    alone = "" if is_all else "; one device is visible, so its own collectives are not tried"
+    return ok(CODE, f"{backend} adds up {_RANKS} ranks on {places} at {speed}/s{alone}")
 
 
 def _first_to_fail(ranks: Sequence[Finished], silent: Sequence[int]) -> int:
@@ -81,10 +79,6 @@ def _first_to_fail(ranks: Sequence[Finished], silent: Sequence[int]) -> int:
         if not ranks[rank].timed_out and not any(sign in ranks[rank].error for sign in _ENDED_BY_THE_OTHER)
     ]
     return (by_itself or list(silent))[0]
-
-
-def _place(visible: Visible, kind: str, rank: int) -> str:
-    return f"{'NPU' if kind == 'npu' else 'GPU'} {visible.ids[rank]}" if kind != "cpu" else "the CPU"
 
 
 CHECK = Check(

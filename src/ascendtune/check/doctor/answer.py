@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ascendtune.check.finding import Finding
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding, unknown
 from ascendtune.core.process import Finished
 
 SECONDS = 150.0
 """The first operators of an NPU may be compiled; the import of torch_npu alone takes many seconds on a slow disk."""
+
+
+def why_not_asked(outside: Outside, code: str) -> Finding | None:
+    """The finding where torch has nothing here to compute on, so that no program is started."""
+    if outside.package("torch") is None:
+        return unknown(code, "torch is not installed", remedy="pip install 'ascendtune[train]'")
+    if not outside.visible.ids:
+        return unknown(code, "no device is visible", remedy="see the finding visible_devices")
+    return None
 
 
 def answer(done: Finished) -> dict[str, Any] | None:

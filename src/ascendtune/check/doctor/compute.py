@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ascendtune.check.doctor.answer import SECONDS, answer, no_answer
+from ascendtune.check.doctor.answer import SECONDS, answer, no_answer, why_not_asked
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok
 from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
-from ascendtune.machine.visible import Visible, visible_devices
+from ascendtune.machine.visible import Visible
 
 CODE = "compute"
 
@@ -23,21 +23,14 @@ _TOLERANCE = {"fp32": 3e-3, "bf16": 1e-2, "fp16": 2e-3}
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    if outside.package("torch") is None:
-        yield unknown(CODE, "torch is not installed", remedy="pip install 'ascendtune[train]'")
+    if nothing := why_not_asked(outside, CODE):
+        yield nothing
         return
-    visible = visible_devices(outside.env, outside.path("/dev"))
-    if not visible.ids:
-        yield unknown(CODE, "no device is visible", remedy="see the finding visible_devices")
-        return
+    visible = outside.visible
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         runs = pool.map(lambda index: _probe(outside, visible, index), range(len(visible.ids)))
         for index, done in enumerate(runs):
-            yield _judge(_label(visible, index), done)
-
-
-def _label(visible: Visible, index: int) -> str:
-    return {"npu": f"NPU {visible.ids[index]}", "cuda": f"GPU {visible.ids[index]}"}.get(visible.kind, "the CPU")
+            yield _judge(visible.label(index), done)
 
 
 def _probe(outside: Outside, visible: Visible, index: int) -> Finished:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, Status, ok
 
 CODE = "container"
 
-_MOUNTS = {
+_MOUNTS: dict[str, tuple[Status, str]] = {
     "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot reach the driver without its libraries"),
     "/usr/local/Ascend/driver/version.info": ("warning", "the driver's version cannot be told"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
@@ -39,7 +39,7 @@ def _mounts(outside: Outside) -> Iterator[Finding]:
         if not outside.path(place).exists():
             yield Finding(
                 CODE,
-                "failure" if status == "failure" else "warning",
+                status,
                 f"{place} is not here: {why}",
                 expected="mounted from the host",
                 remedy=f"start the container with -v {place}:{place}",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.machine.visible import cuda_of_torch
 
 CODE = "cuda"
 
@@ -26,7 +26,8 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if torch is None:
         yield Finding(CODE, "failure", "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
         return
-    cuda = _built_for(outside)
+    directory = outside.package_directory("torch")
+    cuda = cuda_of_torch(directory) if directory else None
     if cuda is None:
         yield Finding(
             CODE,
@@ -50,17 +51,6 @@ def _look(outside: Outside) -> Iterator[Finding]:
         )
     else:
         yield ok(CODE, f"torch {torch} for CUDA {cuda}, driver {driver}")
-
-
-def _built_for(outside: Outside) -> str | None:
-    """Read from torch/version.py, because importing torch takes a second."""
-    directory = outside.package_directory("torch")
-    try:
-        text = (directory / "version.py").read_text() if directory else ""
-    except OSError:
-        return None
-    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)", text, re.MULTILINE)
-    return found[1] if found else None
 
 
 CHECK = Check(

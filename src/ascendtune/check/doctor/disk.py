@@ -42,7 +42,8 @@ def _look(outside: Outside) -> Iterator[Finding]:
 def _downloads(outside: Outside) -> dict[str, Path]:
     """Where huggingface_hub puts models, by its own variables."""
     env = outside.env
-    home = env.get("HF_HOME") or (f"{env['HOME']}/.cache/huggingface" if env.get("HOME") else None)
+    caches = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else None)
+    home = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else None)
     place = env.get("HF_HUB_CACHE") or (f"{home}/hub" if home else None)
     return {"download directory": Path(place)} if place else {}
 
@@ -81,8 +82,8 @@ def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Fi
         yield Finding(
             CODE,
             "warning",
-            f"the working directory {path} is on NFS 3 mounted with nolock: locks do not reach other machines",
-            expected="NFS 4, or NFS 3 with locks, for run directories that several machines share",
+            f"the {name} {path} is on NFS 3 mounted with nolock: locks do not reach other machines",
+            expected="NFS 4, or NFS 3 with locks, for what several machines share",
             remedy="mount it with vers=4.1",
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+from ascendtune.check.doctor.answer import SECONDS
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, unknown
@@ -18,8 +19,7 @@ from ascendtune.core.units import count_of
 LIMIT_SECONDS = 20.0
 """Longer than any chain of capped questions; what then has not answered hangs in the kernel (a dead NFS server)."""
 
-
-DEEP_LIMIT_SECONDS = 400.0
+DEEP_LIMIT_SECONDS = 4 * SECONDS + LIMIT_SECONDS
 """Sixteen devices, four at a time, each within its own cap."""
 
 

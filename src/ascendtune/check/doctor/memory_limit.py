@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
@@ -14,6 +15,11 @@ CODE = "memory_limit"
 
 _PER_DEVICE_BYTES = 16 << 30
 """Host memory that a rank takes while a 7B model is loaded in bf16: its weights, and room."""
+_FILES = {
+    "": ("/sys/fs/cgroup", "memory.max"),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+}
+"""Controller in /proc/self/cgroup (version 2 of control groups names none) -> where groups are, and the file."""
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -39,12 +45,18 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _limit(outside: Outside) -> int | None:
-    """Version 2, then version 1 of control groups; "max" and numbers beyond any memory are no limit."""
-    for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        told = outside.text(place).strip()
-        if told.isdigit():
-            return int(told) if int(told) < 1 << 60 else None
-    return None
+    """The lowest of this process's control group and those around it; "max" and numbers beyond any memory are none."""
+    groups = dict.fromkeys(_FILES, "/")
+    for line in outside.text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= {name: path for name in controllers.split(",") if name in _FILES}
+    told = [
+        outside.text(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
+        for name, path in groups.items()
+        # In a container the path may be the host's, and the root the container's own group.
+        for each in (PurePath(path), *PurePath(path).parents)
+    ]
+    return min((int(number) for number in told if number.isdigit() and int(number) < 1 << 60), default=None)
 
 
 CHECK = Check(

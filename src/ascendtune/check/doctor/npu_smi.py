@@ -45,10 +45,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _trouble(trouble: Trouble) -> Finding:
-    status = "failure" if trouble.code in _BROKEN else "warning"
     return Finding(
         CODE,
-        "failure" if status == "failure" else "warning",
+        "failure" if trouble.code in _BROKEN else "warning",
         trouble.what,
         expected="a table of the cards",
         remedy=trouble.remedy,

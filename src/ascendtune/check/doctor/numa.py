@@ -10,13 +10,14 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.npu.topology import cores_of
 from ascendtune.machine.visible import VARIABLES, Kind
 
 CODE = "numa"
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    nodes = {int(node): _numbers(cores) for node, cores in numa_nodes(outside.root).items()}
+    nodes = {int(node): cores_of(cores) for node, cores in numa_nodes(outside.root).items()}
     devices = [*_chosen(outside, "npu", outside.npu_smi[0].devices), *_chosen(outside, "cuda", outside.gpus[0])]
     if len(nodes) < 2 or not (devices or outside.has_npus):
         return
@@ -25,7 +26,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if not known:
         yield unknown(CODE, "no tool and no kernel file says on which NUMA node a device is")
         return
-    allowed = _numbers(_status(outside, "Cpus_allowed_list"))
+    allowed = cores_of(_status(outside, "Cpus_allowed_list"))
     if not allowed:
         yield unknown(CODE, "/proc/self/status does not say on which cores this process may run")
         return
@@ -73,16 +74,6 @@ def _home(outside: Outside, bus_id: str | None) -> int:
 def _status(outside: Outside, name: str) -> str:
     found = re.search(rf"^{name}:\s*(\S+)", outside.text("/proc/self/status"), re.MULTILINE)
     return found[1] if found else ""
-
-
-def _numbers(ranges: str) -> set[int]:
-    """{0, 1, 2, 8} of "0-2,8"."""
-    found: set[int] = set()
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
 
 
 CHECK = Check(

@@ -24,6 +24,7 @@ from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.info import Info
 from ascendtune.machine.npu.smi import NpuSmi
 from ascendtune.machine.npu.versions import Versions, installed_versions
+from ascendtune.machine.visible import Visible, visible_devices
 
 VENDOR_TOOL_SECONDS = 5.0
 NETWORK_SECONDS = 1.5
@@ -136,6 +137,11 @@ class Outside:
     def gpus(self) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
         """The GPUs, their driver's version, and what went wrong."""
         return self.once("gpus", self.ask_gpus)
+
+    @property
+    def visible(self) -> Visible:
+        """The devices that a program which is started here could use."""
+        return self.once("visible", lambda: visible_devices(self.env, self.path("/dev")))
 
     @property
     def versions(self) -> Versions:

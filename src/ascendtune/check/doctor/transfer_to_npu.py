@@ -9,7 +9,6 @@ from ascendtune.check.doctor.answer import SECONDS, answer, no_answer
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
-from ascendtune.machine.visible import visible_devices
 
 CODE = "transfer_to_npu"
 
@@ -24,7 +23,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if outside.package("torch-npu") is None:
         yield unknown(CODE, "torch_npu is not installed", remedy="see the finding accelerators")
         return
-    visible = visible_devices(outside.env, outside.path("/dev"))
+    visible = outside.visible
     if visible.kind != "npu":
         yield unknown(CODE, "no NPU is visible", remedy="see the finding visible_devices")
         return

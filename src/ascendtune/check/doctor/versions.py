@@ -18,7 +18,7 @@ from ascendtune.machine.compatibility import (
     is_release,
     release_key,
 )
-from ascendtune.machine.npu.versions import Toolkit, read_values
+from ascendtune.machine.npu.versions import Toolkit, read_values, runtime_infos
 
 CODE = "versions"
 
@@ -120,10 +120,8 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
 
 def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     """The one demand on the driver that CANN itself writes down."""
-    runtime = next(
-        (read_values(path.read_text(errors="replace")) for path in Path(kit.path).glob("**/runtime/version.info")), {}
-    )
-    wanted = runtime.get("required_driver_ascendhal_version", "").strip('"<>= ')
+    file, said = next(runtime_infos(Path(kit.path)), (None, {}))
+    wanted = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
     if wanted and have and release_key(have) < release_key(wanted):
         yield Finding(
@@ -132,7 +130,7 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
             f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
             expected=f"ascendhal {wanted} or newer",
             remedy="install the driver and firmware that belong to this CANN, and restart",
-            evidence=(f"{kit.path}/runtime/version.info",),
+            evidence=(str(file),),
         )
 
 

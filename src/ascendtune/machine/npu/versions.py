@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,14 @@ def read_version_cfg(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def runtime_infos(toolkit: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """What the runtime of the CANN in the directory `toolkit` says of itself, at each place where releases have it."""
+    places = (toolkit / "runtime/version.info", toolkit / "share/info/runtime/version.info")
+    for file in (*places, *toolkit.glob("*/runtime/version.info")):
+        if values := read_values(_text(file)):
+            yield file, values
+
+
 def _first_version(kind: str, *homes: Path) -> str | None:
     for home in homes:
         if version := read_values(_text(home / kind / "version.info")).get("Version"):
@@ -93,12 +101,7 @@ def _toolkit_version(path: Path) -> tuple[str | None, str | None]:
     release = package = None
     for file in (*path.glob("*_toolkit_install.info"), *path.glob("*-linux/*_toolkit_install.info")):
         release = release or read_values(_text(file)).get("version")
-    for file in (
-        path / "runtime/version.info",
-        path / "share/info/runtime/version.info",
-        *path.glob("*/runtime/version.info"),
-    ):
-        values = read_values(_text(file))
+    for _, values in runtime_infos(path):
         release, package = release or values.get("version_dir"), package or values.get("Version")
     return release, package
 

@@ -27,9 +27,7 @@ def test_two_ranks_of_this_machine() -> None:
 @pytest.fixture
 def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
     """A machine whose torch is a shell script (see `_speaking`)."""
-    visible = Visible("npu", ("3", "5"))
-    for check in ("all_reduce", "transfer_to_npu"):
-        monkeypatch.setattr(f"ascendtune.check.doctor.{check}.visible_devices", lambda env, dev: visible)
+    monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: Visible("npu", ("3", "5")))
     return lay("healthy-910b4")
 
 
@@ -76,7 +74,7 @@ def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str
 
 def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Visible("npu", ("3",))
-    monkeypatch.setattr("ascendtune.check.doctor.all_reduce.visible_devices", lambda env, dev: alone)
+    monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: alone)
     found = _only(_speaking(two_npus, f'[ "$3" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
     assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured
 
