@@ -10,7 +10,7 @@ import pytest
 
 from ascendtune.check.doctor import CHECKS
 from ascendtune.check.explain.knowledge import KINDS, Entry, entries
-from ascendtune.check.explain.matcher import Matcher
+from ascendtune.check.explain.matcher import Matcher, filled
 
 _LONGEST_ANCHOR = 75
 
@@ -53,6 +53,14 @@ def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: Entry) -> No
 
     assert found
     assert found[0] == entry.id
+
+
+@pytest.mark.parametrize("entry", [entry for entry in entries() if "{" in entry.what], ids=lambda entry: entry.id)
+def test_an_entry_captures_what_it_speaks_of(matcher: Matcher, entry: Entry) -> None:
+    hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
+
+    assert "{" not in filled(entry.what, hits[entry.id].names)
+    assert set(re.findall(r"{(\w+)}", entry.what)) <= hits[entry.id].names.keys()
 
 
 def test_echoes_name_entries_that_exist() -> None:
