@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -133,10 +134,10 @@ def _check(asked: Asked) -> None:
             raise InputError(
                 f"{option} means nothing to {asked.to}", remedy=f"leave it out; it is for --to {', '.join(engines)}"
             )
-    if asked.hours is not None and asked.hours < _FEWEST_HOURS:
+    if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
-            f"--hours {asked.hours:g} is too short to start, train and write a checkpoint",
-            remedy=f"give {_FEWEST_HOURS:g} or more",
+            f"--hours {asked.hours:g} is no time in which to start, train and write a checkpoint",
+            remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit holds",
         )
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
