@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +42,7 @@ def chat(
     from ascendtune.core import log
     from ascendtune.infer.engine import load
 
-    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    log.set_up()
     engine = load(model, template=template, trust_remote_code=trust_remote_code)
     begin: list[Message] = [{"role": "system", "content": system}] if system else []
     messages = list(begin)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +49,7 @@ def generate(
     from ascendtune.core import log
     from ascendtune.infer.engine import load
 
-    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    log.set_up()
     prompts = _prompts(prompt, file, system)
     engine = load(model, template=template, trust_remote_code=trust_remote_code)
     with Progress(sys.stderr) as progress:

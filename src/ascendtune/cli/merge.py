@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +46,7 @@ def merge(
     from ascendtune.core import log
     from ascendtune.train.merge.merge import merge as merge_adapters
 
-    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    log.set_up()
     with Progress(sys.stderr) as progress:
         merged = merge_adapters([source, *(adapter or [])], to, onto=onto, verify=not no_verify, progress=progress.show)
     for note in merged.notes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -70,7 +69,7 @@ def submit(
     from ascendtune.core import log
     from ascendtune.job.backend.engine import ENGINES
 
-    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    log.set_up()
     asked = Asked(
         to=to,
         devices=devices,

@@ -58,7 +58,7 @@ def train(
     from ascendtune.train.prepare import prepare_run
     from ascendtune.train.recipe import Recipe
 
-    log.set_up(debug=bool(os.environ.get("ASCENDTUNE_DEBUG")))
+    log.set_up()
     loaded, origins = Recipe.load_with_origins(recipe, overrides or [])
     where = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ

@@ -24,14 +24,14 @@ class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generi
         super().emit(record)
 
 
-def set_up(*, debug: bool = False, quiet: bool = False) -> None:
+def set_up() -> None:
     """Send our messages to stderr. Libraries' own loggers are left alone."""
     _logger.handlers.clear()
     handler = _CurrentStderr()
     handler.setFormatter(_Format())
     _logger.addHandler(handler)
     _logger.propagate = False
-    _logger.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
+    _logger.setLevel(logging.INFO)
 
 
 def say(message: str) -> None:
@@ -47,8 +47,3 @@ def warn(message: str) -> None:
 def error(message: str) -> None:
     """Why the work ended."""
     _logger.error(message)
-
-
-def detail(message: str) -> None:
-    """Something for `--debug`."""
-    _logger.debug(message)

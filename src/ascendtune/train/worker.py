@@ -19,7 +19,7 @@ from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 def main(arguments: list[str]) -> int:
     """Train, and report how it ended; returns the exit code."""
     debug = "ASCENDTUNE_DEBUG" in os.environ
-    log.set_up(debug=debug)
+    log.set_up()
     if len(arguments) != 1:
         log.warn("usage: python -m ascendtune.train.worker RUNDIR")
         return 2
