@@ -64,18 +64,35 @@ def test_a_host_that_is_cut_off_is_named(run: RunDir, cluster: Any, start_nodes:
         cluster.link("nodeb", "up")
 
 
-def test_a_job_goes_on_without_a_lost_host(run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until) -> None:
+@pytest.mark.parametrize("lost", ["nodea", pytest.param("nodeb", marks=pytest.mark.soak)])
+def test_a_job_goes_on_without_a_lost_host(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, lost: str
+) -> None:
     job = start_nodes(run, "wait-once", max_restarts=1, min_nodes=1)
     wait_until(lambda: _started(run))
-    cluster.link("nodeb", "down")
+    cluster.link(lost, "down")
     try:
         _, err = job.communicate(timeout=90)
         assert job.returncode == 0, err
-        assert "going on without nodeb" in err
+        assert f"going on without {lost}" in err
         assert run.read()["state"] == "finished"
         wait_until(cluster.is_quiet, 20)
     finally:
-        cluster.link("nodeb", "up")
+        cluster.link(lost, "up")
+
+
+def test_the_death_of_everything_on_the_host_of_rank_0_ends_the_job(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
+) -> None:
+    job = start_nodes(run, "wait")
+    wait_until(lambda: _started(run))
+    for pid in cluster.pids("nodea"):
+        os.kill(pid, signal.SIGKILL)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 3, err
+    assert "error: the connection to nodea has ended" in err
+    assert run.read()["exit_cause"]["what"] == "the connection to nodea has ended"
+    assert cluster.is_quiet()
 
 
 def test_a_host_that_does_not_answer_stops_the_job_before_it_starts(run: RunDir, start_nodes: Start) -> None:
@@ -245,9 +262,10 @@ def test_whichever_process_is_killed_none_is_left(
     wait_until(cluster.is_quiet, 10)
 
 
-@pytest.mark.parametrize("by", ["name", "IPv6 address"])
+@pytest.mark.parametrize("by", ["host file", "IPv6 address"])
 def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path, by: str) -> None:
-    hosts = "nodea,nodeb" if by == "name" else "[{nodea}],{nodeb}".format(**cluster.addresses)
+    (tmp_path / "hosts").write_text("nodea slots=1\nnodeb slots=3\n")
+    hosts = str(tmp_path / "hosts") if by == "host file" else "[{nodea}],{nodeb}".format(**cluster.addresses)
     words = ("comm", "test", "--nodes", hosts, "--collective", "all_reduce", "--dtype", "float32", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "ascendtune", *words],
@@ -258,7 +276,9 @@ def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path, by
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"].startswith("2 ranks over gloo: 1 of 1 collectives are right")
+    assert json.loads(done.stdout)["verdict"].startswith(
+        f"{4 if by == 'host file' else 2} ranks over gloo: 1 of 1 collectives are right"
+    )
     assert not list((tmp_path / ".ascendtune").iterdir())
     assert cluster.is_quiet()
 
