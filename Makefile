@@ -81,7 +81,8 @@ npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend n
 
 deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
 	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) \
-	  tests/integration/train/test_deepspeed.py tests/integration/train/npu/test_deepspeed.py \
+	  tests/integration/train/test_deepspeed.py tests/integration/train/test_deepspeed_disk.py \
+	  tests/integration/train/npu/test_deepspeed.py \
 	  tests/integration/test_recipes.py
 
 deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.

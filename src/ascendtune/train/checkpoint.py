@@ -34,6 +34,13 @@ State = dict[str, Any]
 _SLACK_BYTES = 16 * 1024 * 1024
 _DIGESTS = "digests.json"
 
+_READERS = {
+    "tensors": "parallel.strategy=ddp or fsdp",
+    "zero": "parallel.strategy=deepspeed, nothing on nvme",
+    "zero-disk": "parallel.strategy=deepspeed, and the same on nvme",
+}
+"""Who reads which form of checkpoint."""
+
 
 class Checkpointer:
     """Writes and reads the checkpoints of one run.
@@ -145,7 +152,7 @@ class Checkpointer:
             raise InputError(
                 f"the checkpoint is of the form '{form}', and parallel.strategy: {self._strategy.name} reads "
                 f"'{self._content.form}'",
-                remedy=f"resume with parallel.strategy={'deepspeed' if form == 'zero' else 'ddp or fsdp'}",
+                remedy=f"resume with {_READERS.get(str(form), 'the recipe that wrote it')}",
                 where=directory,
             )
         if not self._content.on_any_ranks and ranks != self._strategy.world_size:

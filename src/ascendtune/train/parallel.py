@@ -34,11 +34,11 @@ class DeepSpeedSection(Section):
     stage: int = Field(default=2, ge=0, le=3)
     """0 nothing, 1 optimiser state, 2 gradients too, 3 weights too."""
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """Where optimiser state lives (`nvme`: stage 3, needs the headers of libaio; not yet seen to train)."""
+    """Where optimiser state lives (`nvme`: stage 3, and the headers of libaio)."""
     offload_param: Literal["none", "cpu", "nvme"] = "none"
-    """Where weights live (stage 3; `nvme`: as above)."""
+    """Where weights live (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
     nvme_path: str | None = None
-    """Existing directory on a fast local disk, for `nvme`; DeepSpeed leaves its files in `zero_stage_3` there."""
+    """Directory on a fast local disk, for `nvme`; what a run keeps there goes with it."""
     config: str | None = None
     """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
 

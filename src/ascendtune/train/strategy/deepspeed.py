@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import MakeOptimizer
 from ascendtune.train.strategy.group import GroupStrategy
 from ascendtune.train.strategy.hush import hush_deepspeed
-from ascendtune.train.strategy.zero_config import require_deepspeed, stage_of, zero_config
+from ascendtune.train.strategy.swapped_state import SwappedState
+from ascendtune.train.strategy.zero_config import parts_on_disk, require_deepspeed, stage_of, zero_config
+from ascendtune.train.strategy.zero_disk import fit_buffers, require_disk, swap_directories
 
 # Its directory inside a checkpoint.
 _TAG = "zero"
@@ -52,6 +54,8 @@ class DeepSpeedStrategy(GroupStrategy):
         super().__init__(device, recipe)
         self._stage = 0
         self._engine: Any = None
+        self._swaps = False
+        self._held = ExitStack()
 
     def prepare(
         self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
@@ -66,6 +70,11 @@ class DeepSpeedStrategy(GroupStrategy):
                 f"ZeRO stage 0 divides nothing, and in {precision.compute} it would round its weights at every step",
                 remedy="use parallel.strategy: ddp, or parallel.deepspeed.stage: 1",
             )
+        self._swaps = bool(parts_on_disk(config))
+        if self._swaps:
+            require_disk(config, compute=precision.compute)
+            fit_buffers(config, objective, ranks=self.world_size)
+            self._held.enter_context(swap_directories(config))
         # Alone nobody has set it, and DeepSpeed will not start without.
         os.environ.setdefault("LOCAL_RANK", "0")
         self._engine, *_ = self._deepspeed.initialize(
@@ -115,7 +124,15 @@ class DeepSpeedStrategy(GroupStrategy):
                     module.register_parameter(name, whole[parameter])
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
-        return EngineState(self._engine, model, self.barrier)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # A divided weight is empty and remembers its size. Each is kept as it is, in fp32, and with two moments.
+        size = sum(getattr(each, "ds_numel", each.numel()) * (each.element_size() + 12) for each in trained)
+        kind = SwappedState if self._swaps else EngineState
+        return kind(self._engine, size, self.barrier)
+
+    def close(self) -> None:
+        self._held.close()
+        super().close()
 
     def whole(self, parameter: nn.Parameter) -> torch.Tensor:
         """The whole of it, in fp32 where it is trained."""
@@ -134,15 +151,13 @@ class EngineState(CheckpointContent):
     form = "zero"
     on_any_ranks = False
 
-    def __init__(self, engine: Any, model: nn.Module, barrier: Callable[[], None]) -> None:
+    def __init__(self, engine: Any, size_bytes: int, barrier: Callable[[], None]) -> None:
         self._engine = engine
-        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._size_bytes = size_bytes
         self._barrier = barrier
 
     def size_bytes(self) -> int:
-        # A divided weight is empty and remembers its size. Each is kept as it is, in fp32, and with two moments.
-        sizes = (getattr(each, "ds_numel", each.numel()) * (each.element_size() + 12) for each in self._trained)
-        return int(sum(sizes))
+        return self._size_bytes
 
     def write(self, directory: Path) -> Future[Any]:
         self._barrier()  # the directory is there
