@@ -14,6 +14,8 @@ TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 NPU := .venv-npu/.installed
 DEEPSPEED := .venv-deepspeed/.installed
+DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/train/test_deepspeed_disk.py \
+  tests/integration/train/npu/test_deepspeed.py tests/integration/test_recipes.py
 
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -62,6 +64,8 @@ golden: $(DEV) ## Record help texts, the recipe's schema and submitted files ane
 
 soak: $(DEV) ## The tests that take minutes to hours.
 	$(BIN)/pytest -m soak
+	@if [ -f $(DEEPSPEED) ]; then \
+	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -m soak $(DEEPSPEED_TESTS); fi
 
 mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants/run.py --write
@@ -80,10 +84,7 @@ compat: $(DEV) $(DEEPSPEED) ## Run LLaMA-Factory's own examples, or say why not;
 npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
 
 deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
-	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) \
-	  tests/integration/train/test_deepspeed.py tests/integration/train/test_deepspeed_disk.py \
-	  tests/integration/train/npu/test_deepspeed.py \
-	  tests/integration/test_recipes.py
+	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) $(DEEPSPEED_TESTS)
 
 deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.
 
