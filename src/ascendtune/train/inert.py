@@ -38,7 +38,7 @@ def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
 def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
     """How the keys begin, whether they are inert in this recipe, and why."""
     data, method, optim = recipe.data, recipe.method, recipe.optim
-    stage, strategy = method.stage, recipe.parallel.strategy
+    stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
     no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
     is_adamw = optim.optimizer not in ("sgd", "adafactor")
     return [
@@ -59,7 +59,13 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             "stage pretrain splits long texts",
         ),
         ("parallel.fsdp.", strategy not in ("fsdp", "auto"), f"strategy is {strategy}"),
-        ("parallel.deepspeed.", strategy not in ("deepspeed", "auto"), f"strategy is {strategy}"),
+        ("parallel.deepspeed.", strategy == "auto", "strategy: auto takes ddp or fsdp"),
+        ("parallel.deepspeed.", strategy in ("ddp", "fsdp"), f"strategy is {strategy}"),
+        (
+            "parallel.deepspeed.nvme_path",
+            strategy == "deepspeed" and "nvme" not in (deepspeed.offload_optimizer, deepspeed.offload_param),
+            "nothing is offloaded to nvme",
+        ),
         ("optim.warmup", no_warmup, "it is zero"),
         ("optim.min_learning_rate_ratio", optim.scheduler == "constant", "the scheduler is constant"),
         ("optim.beta", not is_adamw, f"the optimizer is {optim.optimizer}"),

@@ -74,3 +74,17 @@ def test_a_system_message_for_texts_without_turns_is_said(path):
     ]
     recipe, origins = Recipe.load_with_origins(path, [datasets])
     assert recipe.without_effect(origins) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "inert"),
+    [
+        (["parallel.deepspeed.stage=3"], ["parallel.deepspeed.stage"]),
+        (["parallel.deepspeed.stage=3", "parallel.strategy=fsdp"], ["parallel.deepspeed.stage"]),
+        (["parallel.deepspeed.stage=3", "parallel.strategy=deepspeed"], []),
+        (["parallel.deepspeed.nvme_path=/fast", "parallel.strategy=deepspeed"], ["parallel.deepspeed.nvme_path"]),
+    ],
+)
+def test_what_only_deepspeed_reads(path, words, inert):
+    recipe, origins = Recipe.load_with_origins(path, words)
+    assert [line.split()[0] for line in recipe.without_effect(origins)] == inert
