@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ascendtune.core import process
+from ascendtune.core import process, procfs
 from ascendtune.core.log import say
 from ascendtune.core.units import count_of
 from ascendtune.job.guard import TOKEN
@@ -63,6 +63,12 @@ class Launcher:
             process.send(workers, number)
         else:
             self._agent.signal(number)
+
+    def workers(self) -> dict[int, procfs.Stat]:
+        """Rank -> process of those that have begun."""
+        pids = [each.pid for each in process.children(self._agent.pid)] if self._has_agent else [self._agent.pid]
+        ranks = ((procfs.environment_of(pid).get("RANK") if self._has_agent else "0", pid) for pid in pids)
+        return {int(rank): stat for rank, pid in ranks if rank and (stat := procfs.stat_of(pid))}
 
     def pause(self) -> None:
         """Stop everything and then this process, until the user's shell lets it go on; then everything goes on.

@@ -78,17 +78,19 @@ def train(run: RunDir) -> None:
 
 def _train(run: RunDir, recipe: Recipe, stack: ExitStack) -> None:
     _be_deterministic(recipe, stack)
-    # Data first: while one rank tokenises, no collective may be waiting.
-    prepared = _open_data(run, recipe)
     attempt = len(run.read()["attempts"]) + 1
     phases = Phases(run.heartbeats / f"rank_{os.environ.get('RANK', '0')}.json", attempt)
     stack.callback(phases.close)
+    # Data first: while one rank tokenises, no collective may be waiting.
+    prepared = _open_data(run, recipe, phases)
+    phases.enter("rendezvous")
     strategy = _join(run, recipe)
     stack.callback(strategy.close)
     main_callbacks: list[Callback] = []
     where = _where(strategy)
     if strategy.is_main:
         run.begin_attempt(where)
+    phases.enter("loading")
     built = build(run, recipe, strategy, prepared, attempt=attempt, callbacks=main_callbacks, phases=phases)
     built.parts.stop.listen()
     stack.callback(built.parts.stop.ignore)
@@ -131,13 +133,13 @@ def _be_deterministic(recipe: Recipe, stack: ExitStack) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def _open_data(run: RunDir, recipe: Recipe) -> Prepared:
+def _open_data(run: RunDir, recipe: Recipe, phases: Phases) -> Prepared:
     record = run.read()
     try:
         return open_prepared(cache_directory() / "tokens" / record["data_hash"])
     except MachineError:
         # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
-        return prepare_data(recipe, Path(record["model_directory"]))
+        return prepare_data(recipe, Path(record["model_directory"]), lambda *_: phases.pulse())
 
 
 def _join(run: RunDir, recipe: Recipe) -> Strategy:

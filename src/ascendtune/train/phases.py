@@ -19,9 +19,10 @@ _BEAT_BYTES = 256
 class Phases:
     """Adds up seconds per phase and keeps `heartbeat/rank_N.json` current.
 
-    Phases are start (until the first step), data, forward, backward, collective, optimizer, checkpoint, evaluation and
-    export. The heartbeat is one short write into an open file, without fsync: it is read while the machine is up or not
-    at all. Seconds are the host's: on an accelerator work that was queued in one phase may run during the next.
+    Phases are preparation (of the data), rendezvous and loading, then in each step data, forward, backward, collective
+    and optimizer, in between checkpoint and evaluation, and export. The heartbeat is one short write into an open file,
+    without fsync: it is read while the machine is up or not at all. Seconds are the host's: on an accelerator work that
+    was queued in one phase may run during the next.
 
     Args:
         heartbeat: the file; None keeps none.
@@ -40,15 +41,18 @@ class Phases:
             "host": socket.gethostname(),
         }
         self._seconds: dict[str, float] = {}
-        self._phase = "start"
         self.step = 0
+        self.enter("preparation")
+
+    def enter(self, name: str) -> None:
+        """From here on the phase is `name`; of what comes before the first step the time is not kept."""
+        self._phase = name
         self.pulse()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Attribute the time inside to `name`."""
-        self._phase = name
-        self.pulse()
+        self.enter(name)
         start = time.perf_counter()
         try:
             yield

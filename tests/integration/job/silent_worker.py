@@ -32,7 +32,12 @@ write_stacks_when_asked(run)
 if how == "deaf":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+if how == "import" and rank == 1:
+    reads_from_a_dead_disk()
 phases = Phases(run.heartbeats / f"rank_{rank}.json")
+if how == "import":
+    phases.enter("rendezvous")
+    waits_for_rank_1()
 if rank == 0:
     run.begin_attempt({})
 for step in range(1, STEPS + 1):

@@ -27,10 +27,12 @@ from ascendtune.job.hang.judge import Limits
 from ascendtune.job.spec import JobSpec
 log.set_up()
 # Above what a verdict takes for a moment ago.
-limits = Limits(least_seconds=3, first_steps_seconds=40)
+steps, before = float(sys.argv[7]), float(sys.argv[8])
+phases = {**Limits().phases, "startup": before, "rendezvous": before}
+limits = Limits(least_seconds=3, first_steps_seconds=steps, phases=phases)
 local.Watcher = partial(local.Watcher, limits=limits, look_every_seconds=0.1)
 local.Ways = partial(local.Ways, patience_seconds=0.5)
-worker, run, how, nproc, on_hang, max_restarts = sys.argv[1:]
+worker, run, how, nproc, on_hang, max_restarts = sys.argv[1:7]
 spec = JobSpec(
     (sys.executable, worker, run, how),
     Path(run),
@@ -54,11 +56,20 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def _start(
-    run: RunDir, how: str, on_hang: str, *, worker: str = "silent_worker.py", nproc: int = 2, max_restarts: int = 0
+    run: RunDir,
+    how: str,
+    on_hang: str,
+    *,
+    worker: str = "silent_worker.py",
+    nproc: int = 2,
+    max_restarts: int = 0,
+    first_steps_seconds: int = 40,
+    before_seconds: int = 40,
 ) -> subprocess.Popen[str]:
     program = str(Path(__file__).with_name(worker))
+    words = (program, run, how, nproc, on_hang, max_restarts, first_steps_seconds, before_seconds)
     return subprocess.Popen(
-        [sys.executable, "-c", _START, program, str(run), how, str(nproc), on_hang, str(max_restarts)],
+        [sys.executable, "-c", _START, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -92,6 +103,17 @@ def test_a_hung_run_is_stopped_and_its_cause_names_the_odd_rank(run: RunDir) -> 
     stacks = _stacks(run)
     assert "in reads_from_a_dead_disk" in stacks["rank_1.txt"] and "in waits_for_rank_1" in stacks["rank_0.txt"]
     assert _all_gone(_pids(run))
+
+
+def test_a_rank_that_hangs_before_its_first_sign_of_life_is_told(run: RunDir) -> None:
+    job = _start(run, "import", "stop", before_seconds=6)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert "rank 0: rendezvous, before the first step for" in err
+    assert "rank 1: startup, before the first step for" in err
+    assert "in reads_from_a_dead_disk" in _stacks(run)["rank_1.txt"]
+    assert err.count("error: the run hung before its first step: rank 1 stood out") == 1
+    assert run.read()["state"] == "failed" and run.read()["exit_cause"]["odd_ranks"] == [1]
 
 
 def test_a_warning_comes_once_and_the_run_may_go_on(run: RunDir) -> None:
@@ -150,18 +172,12 @@ def test_a_training_of_two_ranks_that_hangs_goes_on_from_its_checkpoint(tmp_path
     )
     run = prepare_run(recipe, {}).run
     assert run is not None
-    # Its pace is not known after five steps: the limit of the first steps would count.
-    start = _START.replace("first_steps_seconds=40", "first_steps_seconds=6")
-    worker = str(Path(__file__).with_name("faulty_worker.py"))
-    job = subprocess.run(
-        [sys.executable, "-c", start, worker, str(run), "", "2", "restart", "1"],
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert job.returncode == 0, job.stderr
-    assert "rank 1: data of step 6" in job.stderr and "odd one out: rank 1\n" in job.stderr
-    assert "going on from step 4" in job.stderr
+    # Its pace is not known after five steps: the limit of the first steps counts.
+    job = _start(run, "", "restart", worker="faulty_worker.py", max_restarts=1, first_steps_seconds=6)
+    _, err = job.communicate(timeout=170)
+    assert job.returncode == 0, err
+    assert "rank 1: data of step 6" in err and "odd one out: rank 1\n" in err
+    assert "going on from step 4" in err
     stacks = _stacks(run)
     assert "in reads_from_a_dead_disk" in stacks["rank_1.txt"]
     assert "torch/autograd/graph.py" in stacks["rank_0.txt"]

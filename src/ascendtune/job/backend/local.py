@@ -74,7 +74,7 @@ def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], 
         # torchrun's descriptor 2 goes to its log, so rank 0 gets ours through descriptor 0.
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log)
     elsewhere = Elsewhere(spec.run_dir, before) if not place.is_alone else None
-    watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
+    watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
     exit_code = _until_the_end(launcher, asked, elsewhere, watcher)
     watcher.close()
     shutil.rmtree(spec.agent_directory(place), ignore_errors=True)

@@ -42,7 +42,7 @@ def _watch(worker: int, run_dir: Path) -> None:
     from ascendtune.job.hang.watcher import LOOK_EVERY_SECONDS, Watcher
 
     log.set_up()
-    watcher = Watcher(run_dir, "warn")
+    watcher = Watcher(run_dir, "warn", workers=lambda: {0: stat} if (stat := stat_of(worker)) else {})
     while _lives_on(worker, LOOK_EVERY_SECONDS):
         # Ctrl-Z pauses the worker, which has the terminal; that is no hang.
         if (stat := stat_of(worker)) and stat.state != "T":

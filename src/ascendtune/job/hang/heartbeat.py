@@ -1,10 +1,14 @@
-"""The signs of life that workers leave in a run directory, RUN/heartbeat/rank_N.json: who is where since when."""
+"""The signs of life that workers leave in a run directory, RUN/heartbeat/rank_N.json: who is where since when.
+
+A worker that has not yet come to its first one is known by its process alone; so is a program that is not ours.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +16,11 @@ from typing import Any
 
 from ascendtune.core.procfs import Stat, stat_of
 from ascendtune.core.rundir import RunDir
+
+STARTUP = "startup"
+"""Of a worker without a sign of life yet: its interpreter starts, torch is imported."""
+RUNNING = "running"
+"""Of a program that gives no signs of life."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,13 @@ class Beat:
     start_ticks: int
     """When the process started; a pid that was taken over by another process has another."""
     host: str
+
+    @property
+    def place(self) -> str:
+        """Where the rank is, in words."""
+        if self.phase == RUNNING:
+            return self.phase
+        return f"{self.phase} of step {self.step:,}" if self.step else f"{self.phase}, before the first step"
 
     def process(self) -> Stat | None:
         """The process, where it runs on this machine and still lives."""
@@ -46,6 +62,36 @@ def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat
     beats = [beat for path in paths if (beat := _read(path, path.stem[5:])) is not None]
     newest = max((beat.attempt for beat in beats), default=0)
     return sorted((beat for beat in beats if beat.attempt == newest), key=lambda beat: beat.rank)
+
+
+def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | None = None) -> list[Beat]:
+    """`newest_beats`, and for each process of this machine that has left none yet one from when it started.
+
+    Args:
+        workers: rank -> process.
+    """
+    beats = newest_beats(run_dir, among)
+    beating = {beat.pid for beat in beats if beat.process()}
+    silent = {rank: stat for rank, stat in workers.items() if stat.pid not in beating}
+    if silent and not beating:
+        # Those are of an earlier attempt.
+        beats = []
+    attempt = max((beat.attempt for beat in beats), default=0)
+    phase = STARTUP if RunDir(run_dir).heartbeats.is_dir() else RUNNING
+    began = [
+        Beat(
+            rank=rank,
+            phase=phase,
+            step=0,
+            monotonic=time.monotonic() - stat.age_seconds,
+            attempt=attempt,
+            pid=stat.pid,
+            start_ticks=stat.start_ticks,
+            host=socket.gethostname(),
+        )
+        for rank, stat in silent.items()
+    ]
+    return sorted([*(beat for beat in beats if beat.rank not in silent), *began], key=lambda beat: beat.rank)
 
 
 def _read(path: Path, rank: str) -> Beat | None:

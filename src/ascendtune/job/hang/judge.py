@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import STARTUP, Beat
 
 _STEPS_KEPT = 64
 _STEPS_TO_KNOW_THE_PACE = 5
@@ -29,14 +29,16 @@ class Limits:
     first_steps_seconds: float = 1200
     # What is silent for long without harm: large files are read and written.
     phases: Mapping[str, float] = field(
-        default_factory=lambda: MappingProxyType({"start": 3600, "checkpoint": 3600, "export": 3600})
+        default_factory=lambda: MappingProxyType(
+            {"preparation": 6 * 3600, "loading": 3600, "checkpoint": 3600, "export": 3600}
+        )
     )
 
     def of(self, phase: str, pace_seconds: float | None) -> float:
         """The limit of a phase, in seconds; `pace_seconds` is the median time of a step, None while it is not known."""
         if phase in self.phases:
             return self.phases[phase]
-        if phase == "evaluation" or pace_seconds is None:
+        if phase in (STARTUP, "rendezvous", "evaluation") or pace_seconds is None:
             return self.first_steps_seconds
         return min(max(self.steps * pace_seconds, self.least_seconds), self.first_steps_seconds)
 

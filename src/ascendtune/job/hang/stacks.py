@@ -155,7 +155,7 @@ def _heading(stack: Stack, stat: procfs.Stat) -> str:
     beat = stack.beat
     kernel = procfs.waits_in(beat.pid)
     return (
-        f"rank {beat.rank}, process {beat.pid} on {beat.host}: {beat.phase} of step {beat.step}, "
-        f"no sign of life for {stack.silent_seconds:.1f} s\n"
+        f"rank {beat.rank}, process {beat.pid} on {beat.host}: {beat.place} "
+        f"for {stack.silent_seconds:.1f} s\n"
         f"state {stat.state}{f', in the kernel: {kernel}' if kernel else ''}; {stack.source}"
     )

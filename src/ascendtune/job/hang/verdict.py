@@ -59,7 +59,7 @@ class Verdict:
             groups.setdefault(key, []).append(stack)
         lines = [_line(stacks) for stacks in groups.values()]
         here = {stack.beat.rank for stack in self.stacks}
-        lines += [f"rank {beat.rank} on {beat.host}: {_where(beat)}" for beat in self.beats if beat.rank not in here]
+        lines += [f"rank {beat.rank} on {beat.host}: {beat.place}" for beat in self.beats if beat.rank not in here]
         if self.moves_on:
             lines.append("the run goes on: what is seen is a moment")
         elif len(self.beats) > 1:
@@ -108,10 +108,6 @@ def _line(stacks: list[Stack]) -> str:
     frame = telling(first.frames)
     least = min(stack.silent_seconds for stack in stacks)
     return (
-        f"{ranks([stack.beat.rank for stack in stacks])}: {_where(first.beat)} for {format_duration(least)}"
+        f"{ranks([stack.beat.rank for stack in stacks])}: {first.beat.place} for {format_duration(least)}"
         f"{'; stopped by a signal' if first.is_stopped else ''}; {f'in {frame}' if frame else first.source}"
     )
-
-
-def _where(beat: Beat) -> str:
-    return f"{beat.phase} of step {beat.step:,}" if beat.step else f"{beat.phase}, before the first step"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, FoundWrong
 from ascendtune.core.files import file_lock
 from ascendtune.core.log import say, warn
+from ascendtune.core.procfs import Stat
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang import flight_recorder
-from ascendtune.job.hang.heartbeat import Beat, newest_beats
+from ascendtune.job.hang.heartbeat import STARTUP, Beat, beats_of
 from ascendtune.job.hang.judge import Hang, Judge, Limits
 from ascendtune.job.hang.stacks import collect
 from ascendtune.job.hang.verdict import Verdict
@@ -55,15 +56,24 @@ class Watcher:
         run_dir: Path,
         on_hang: OnHang,
         ways: Ways | None = None,
+        workers: Callable[[], Mapping[int, Stat]] = dict,
         *,
         limits: Limits = _DEFAULT,
         look_every_seconds: float = LOOK_EVERY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch `run_dir`; without `ways` a hang is only told."""
+        """Watch `run_dir`, where it is one in which workers leave signs of life.
+
+        Args:
+            ways: how a hang is ended; None: it is only told.
+            workers: rank -> process of those that run here by now; without, those are not seen that hang before they
+                come to their first sign of life.
+        """
         self._run = RunDir(run_dir)
         self._on_hang = on_hang
         self._ways = ways if on_hang != "warn" else None
+        self._find_workers = workers
+        self._workers: Mapping[int, Stat] = {}
         self._limits = limits
         self._judge = Judge(limits)
         self._look_every = look_every_seconds
@@ -125,11 +135,17 @@ class Watcher:
 
     def _beats_here(self, now: float) -> list[Beat]:
         """Of the processes on this machine. Those of others, maybe hundreds on a shared disk, are seldom looked at."""
-        beats = newest_beats(self._run.path, self._ranks_here if now < self._list_at else None)
+        if not self._run.heartbeats.is_dir():
+            return []
+        is_time = now >= self._list_at
+        if is_time:
+            self._workers = self._find_workers()
+        beats = beats_of(self._run.path, self._workers, None if is_time else self._ranks_here)
         here = [beat for beat in beats if beat.process()]
-        if now >= self._list_at or not here:
+        if is_time or not here:
             self._ranks_here = [beat.rank for beat in here]
-            self._list_at = now + (_LIST_EVERY_SECONDS if here else 0)
+            have_begun = here and all(beat.phase != STARTUP for beat in here)
+            self._list_at = now + (_LIST_EVERY_SECONDS if have_begun else 0)
         return here
 
     def _act(self, hang: Hang, now: float) -> None:
@@ -141,8 +157,9 @@ class Watcher:
         say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")
         self._odd = verdict.odd
         blamed = f"{verdict.who()} stood out" if verdict.odd else "no rank stood out"
+        when = f"in step {hang.step}" if hang.step else "before its first step"
         self._error = FoundWrong(
-            f"the run hung in step {hang.step}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
+            f"the run hung {when}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
             remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "
             "newest checkpoint",
             where=self._run.path,
@@ -155,7 +172,7 @@ class Watcher:
         ]
 
     def _look_closely(self) -> Verdict:
-        beats = tuple(newest_beats(self._run.path))
+        beats = tuple(beats_of(self._run.path, self._workers))
         try:
             directory, stacks = collect(self._run.path, beats)
         except (AscendtuneError, OSError) as error:

@@ -6,6 +6,7 @@
     {"job": …}          from where, for whom        {"hello": …} or {"refused": …}
     {"peers": [addr]}   how the others are reached  {"endpoint": {"address", "port"}}   asked of node 0 only
     {"start": …}        what, and the node's place  {"out": text}, {"err": text} of rank 0, {"rank": N, "line": text}
+                                                    {"asked": 2} by `jobs stop` on this host
                                                     {"left_out": lines of rank 0 that the connection was too slow for}
     {"signal": 15}, {"kill": true}                  {"ended": exit code, "hang": why it was ended, or null}
     {"alive": true}     every two seconds           {"alive": true}
@@ -36,10 +37,12 @@ from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.nodes.backlog import Backlog
+from ascendtune.job.nodes.joined import joined
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
 from ascendtune.job.nodes.voices import Voice, Voices, message_of
 from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
-from ascendtune.job.spec import JobSpec
+from ascendtune.job.outcome import as_of_a_shell
+from ascendtune.job.spec import JobSpec, Place
 from ascendtune.machine.visible import cpu_count
 
 _LAST_CHECKPOINT_SECONDS = 60.0
@@ -106,13 +109,19 @@ class Node:
         user, place = {**os.environ, **env}, place_of(start)
         env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
         note(spec, env, user, place)
+        with joined(spec, start["hosts"], start["started_from"]) as ended_with:
+            ended_with(as_of_a_shell(self._run_ranks(spec, place, user, env, start["ranks"])))
+
+    def _run_ranks(
+        self, spec: JobSpec, place: Place, user: dict[str, str], env: dict[str, str], ranks: list[int]
+    ) -> int:
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
-        voices = Voices(self._outbox, spec.logs, [rank for rank in start["ranks"] if rank or spec.is_foreign])
+        voices = Voices(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
             launcher = Launcher(argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file)
         voices.begin()
         watch = _Watch(self, launcher)
-        watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill))
+        watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
         while (exit_code := launcher.wait()) is None:
             watch.look()
             watcher.look()
@@ -122,6 +131,11 @@ class Node:
         shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
         voices.finish(lambda: watch.look() or self.is_left())
         self._say(ended=exit_code, hang=watcher.cause)
+        return exit_code
+
+    def pass_on_wish(self, number: int) -> None:
+        """Somebody on this host wants the job to stop: whoever started it asks everybody."""
+        self._say(asked=number)
 
     def pending(self) -> list[dict[str, Any]]:
         """What was heard meanwhile."""
@@ -189,12 +203,13 @@ class _Watch:
 def main() -> None:
     # The connection's end is noticed by its streams, whatever else it sends. Not SIG_IGN, which programs would inherit:
     # torchrun would miss a Ctrl-C that comes while it is still being imported.
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    node = Node(sys.stdin.buffer, sys.stdout.buffer)
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda number, _: node.pass_on_wish(number))
     # What we say beside the messages goes to stderr, which is shown with the host's name.
     log.set_up()
     try:
-        Node(sys.stdin.buffer, sys.stdout.buffer).run()
+        node.run()
     except BaseException:  # noqa: BLE001  # the last one who can tell
         traceback.print_exc()
     # A thread may still wait for a line, and holds what the interpreter would want for its own end.

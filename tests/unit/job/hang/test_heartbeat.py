@@ -5,13 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ascendtune.core.procfs import stat_of
-from ascendtune.job.hang.heartbeat import newest_beats
+from ascendtune.job.hang.heartbeat import STARTUP, beats_of, newest_beats
 from ascendtune.train.phases import Phases
 
 
@@ -34,7 +35,7 @@ def _write(run: Path, rank: int, **changes: Any) -> None:
 def test_what_a_worker_writes_is_read(run: Path) -> None:
     phases = Phases(run / "heartbeat" / "rank_3.json", attempt=2)
     (beat,) = newest_beats(run)
-    assert (beat.rank, beat.phase, beat.step, beat.attempt, beat.pid) == (3, "start", 0, 2, os.getpid())
+    assert (beat.rank, beat.phase, beat.step, beat.attempt, beat.pid) == (3, "preparation", 0, 2, os.getpid())
     phases.step = 1_000_000
     with phases.phase("evaluation"):
         (beat,) = newest_beats(run)
@@ -63,6 +64,23 @@ def test_ranks_of_an_earlier_larger_attempt_are_ignored(run: Path) -> None:
     _write(run, 1, attempt=1)
     _write(run, 10, attempt=2)
     assert [beat.rank for beat in newest_beats(run)] == [0, 10]
+
+
+def test_a_process_without_a_sign_of_life_has_been_starting_since_it_began(run: Path) -> None:
+    this = stat_of(os.getpid())
+    assert this is not None
+    began = time.monotonic() - this.age_seconds
+    # What an earlier attempt left, by ranks that are gone.
+    _write(run, 0, pid=1)
+    _write(run, 1, pid=1)
+    _write(run, 2, host="elsewhere")
+    (beat,) = beats_of(run, {0: this})
+    assert (beat.rank, beat.phase, beat.place) == (0, STARTUP, "startup, before the first step")
+    assert beat.process() is not None and abs(beat.monotonic - began) < 0.1
+    _write(run, 1, attempt=2)
+    assert [(each.rank, each.phase, each.attempt) for each in beats_of(run, {0: this, 1: this})] == [(1, "data", 2)]
+    (run / "heartbeat").rename(run / "elsewhere")
+    assert [each.place for each in beats_of(run, {0: this})] == ["running"], "a program that is not ours"
 
 
 def test_damaged_and_foreign_files_are_ignored(run: Path) -> None:

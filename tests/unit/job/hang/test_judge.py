@@ -73,7 +73,7 @@ def test_a_resumed_run_learns_its_pace_anew() -> None:
     assert looked(judge, now + 60 + 1300, resumed) is not None
 
 
-@pytest.mark.parametrize("phase", ["start", "checkpoint", "export"])
+@pytest.mark.parametrize("phase", ["loading", "checkpoint", "export"])
 def test_large_files_may_take_an_hour(phase: str) -> None:
     judge = Judge(LIMITS)
     now = trained(judge)
