@@ -105,8 +105,8 @@ def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None =
             hidden = path / "not-shared"
             hidden.mkdir(exist_ok=True)
             mount = f"mount -t tmpfs none {hidden} && " if host == "nodeb" else ""
-            given = " ".join(f"{name}={value}" for name, value in (variables or {}).get(host, {}).items())
-            option = f" -o SetEnv='{given}'" if given else ""
+            given = {"XDG_STATE_HOME": str(path / f"{host}-state"), **(variables or {}).get(host, {})}
+            option = f" -o SetEnv='{' '.join(f'{name}={value}' for name, value in given.items())}'"
             addresses = f"-o ListenAddress={net}.{number} -o ListenAddress=[{net6}:{number}]"
             command = f"hostname {host} && {mount}exec {_SSHD} -D -e -f {path}/sshd_config {addresses}{option}"
             cluster.sshds.append(

@@ -93,7 +93,7 @@ def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
     shown = {
         "command": " ".join(job.argv),
         "devices": devices_in_words(job),
-        "hosts": ", ".join(job.hosts),
+        "hosts": ", ".join(job.hosts) + (f"; started from {job.started_from}" if job.started_from else ""),
         "started": moment(job.started),
         "ended": moment(job.ended) if job.ended else None,
         "directory": str(job.run_dir),

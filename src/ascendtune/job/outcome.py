@@ -99,11 +99,11 @@ def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
     if ending.lost is not None:
         return ending.lost, ending.lost.exit_code
     if ending.launcher_log is None:
-        return _death("the worker", ending.exit_code, logs), _as_of_a_shell(ending.exit_code)
+        return _death("the worker", ending.exit_code, logs), as_of_a_shell(ending.exit_code)
     said = _said(ending.launcher_log, ending.said_before)
     roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
     if not roots and ending.exit_code < 0:
-        return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log), _as_of_a_shell(ending.exit_code)
+        return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log), as_of_a_shell(ending.exit_code)
     if not roots:
         error: AscendtuneError = _full_disk(logs) or FoundWrong(
             f"the processes{at} could not be started or lost each other",
@@ -113,7 +113,7 @@ def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
         return error, error.exit_code
     rank, code = int(roots[0][0]), int(roots[0][1])
     log = logs / f"rank_{rank}.log"
-    return _death(f"rank {rank}{at}", code, log if log.exists() else ending.launcher_log), _as_of_a_shell(code)
+    return _death(f"rank {rank}{at}", code, log if log.exists() else ending.launcher_log), as_of_a_shell(code)
 
 
 def _full_disk(logs: Path) -> MachineError | None:
@@ -125,7 +125,8 @@ def _full_disk(logs: Path) -> MachineError | None:
     return None
 
 
-def _as_of_a_shell(code: int) -> int:
+def as_of_a_shell(code: int) -> int:
+    """The exit code of a process, negative for a signal, as a shell tells it."""
     return 128 - code if code < 0 else code
 
 

@@ -63,6 +63,8 @@ class Job:
     """Seconds since the epoch, as `ended`."""
     ended: float | None = None
     exit_code: int | None = None
+    started_from: str | None = None
+    """The host whose command has started it here, too; None where it was started on `host`."""
 
     @property
     def name(self) -> str:
@@ -109,12 +111,20 @@ def require_place() -> None:
         raise MachineError(error.what, remedy=remedy, where=error.where) from error
 
 
-def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequence[str] = ()) -> Job:
-    """Note that this process is (or is about to become) the job.
+def register(
+    spec: JobSpec,
+    argv: Sequence[str],
+    *,
+    watched: bool,
+    hosts: Sequence[str] = (),
+    started_from: str | None = None,
+) -> Job:
+    """Note that this process is (or is about to become) the job, or what of it runs here.
 
     Args:
         watched: this process stays, and calls `close` at the end.
         hosts: where the processes run, when that is not this machine alone.
+        started_from: the host on which whoever started it sits, where that is another.
 
     Raises:
         MachineError: see `require_place`.
@@ -141,6 +151,7 @@ def register(spec: JobSpec, argv: Sequence[str], *, watched: bool, hosts: Sequen
         watched=watched,
         log_sizes={path.name: path.stat().st_size for path in spec.logs.glob("*.log")},
         started=time.time(),
+        started_from=started_from,
     )
     _write(job)
     return job

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -131,6 +132,27 @@ def test_the_first_signal_asks_the_workers_of_every_host(
     _, err = job.communicate(timeout=60)
     assert job.returncode == 130, err
     assert [(run.path / f"stopped_{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
+    assert cluster.is_quiet()
+
+
+def test_a_job_is_known_and_stopped_on_each_of_its_hosts(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
+) -> None:
+    def jobs(*words: str) -> str:
+        argv = ["ssh", "nodeb", sys.executable, "-m", "ascendtune", "jobs", *words]
+        return subprocess.run(argv, env=cluster.environment(), capture_output=True, text=True, check=True).stdout
+
+    job = start_nodes(run, "wait")
+    wait_until(lambda: _started(run))
+    (listed,) = json.loads(jobs("list", "--json"))
+    assert (listed["state"], listed["host"], listed["hosts"]) == ("running", "nodeb", ["nodea", "nodeb"])
+    assert listed["started_from"] == socket.gethostname()
+    assert "has ended: every process is gone" in jobs("stop", listed["id"], "--yes")
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 130, err
+    assert err.splitlines().count("stopped from nodeb") == 1
+    assert [(run.path / f"stopped_{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
+    assert json.loads(jobs("list", "--all", "--json"))[0]["state"] == "ended"
     assert cluster.is_quiet()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import queue
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
+from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
@@ -70,6 +72,8 @@ def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
             "on_hang": spec.on_hang,
             "is_foreign": spec.is_foreign,
             "ranks": list(range(first_rank, first_rank + nproc)),
+            "hosts": [node.host.name for node in gathered.nodes],
+            "started_from": socket.gethostname(),
             "nnodes": len(gathered.nproc),
             "node_rank": node_rank,
             "master_addr": gathered.master_addr,
@@ -133,6 +137,11 @@ class _Run:
             self._note_hang(message["hang"])
             if node.exit_code:
                 self._fail(Ending(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
+        elif "asked" in message:
+            # As if it had come here; but once, however many hosts say it: the second time would mean at once.
+            if self._asked.first is None:
+                say(f"stopped from {node.host.name}")
+                signal.raise_signal(signal.Signals(message["asked"]))
         elif "refused" in message:
             self._lose(node, error_of_json(message["refused"], node.host.name))
         else:
