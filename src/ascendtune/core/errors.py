@@ -103,6 +103,7 @@ _DISK_FAULTS = {
     errno.EACCES: ("permission is denied", "choose a directory that you may write, or change its owner"),
     errno.EPERM: ("the operation is not permitted", "choose a directory that you may write, or change its owner"),
     errno.ENOENT: ("the directory does not exist and cannot be made", "choose a directory that can be written"),
+    errno.EEXIST: ("a file of that name is in the way", "choose another path, or remove it"),
     errno.ENOTDIR: ("a part of the path is a file, not a directory", "choose another path"),
     errno.EIO: ("the disk reports an input/output error", "look at `dmesg`; choose another disk"),
 }

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.check.comm.notes import RankNotes, notes_path, read_notes
-from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.job.backend.local import start
 from ascendtune.job.backend.ssh import start as start_on_hosts
-from ascendtune.job.nodes.gather import Wanted
+from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.outcome import Outcome
 from ascendtune.job.spec import JobSpec, new_id
 from ascendtune.machine.visible import Kind
@@ -76,13 +76,11 @@ def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
         directory: for notes and logs; every rank must see it.
 
     Raises:
-        MachineError: the directory cannot be written, or a process cannot be started.
+        InputError: the directory holds something that is not of an earlier test of ranks.
+        MachineError: it cannot be written, or a process cannot be started.
     """
     with translated_disk_errors(directory, "making room for the notes of the ranks"):
-        directory.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(directory / "log", ignore_errors=True)
-        for rank in range(ranks.count):
-            notes_path(directory, rank).unlink(missing_ok=True)
+        _make_room(directory)
     worker = STEP_WORKER if "run" in work else WORKER
     argv = (*worker, ranks.kind, str(directory.resolve()), json.dumps(work))
     # torch's own account of a rank that waits in vain adds nothing to ours.
@@ -90,3 +88,18 @@ def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
     spec = JobSpec(argv, directory, ranks.count, ranks.kind, ranks.ids, quiet, id=new_id("comm"))
     outcome = start(spec) if ranks.hosts is None else start_on_hosts(spec, ranks.hosts)
     return Ran(ranks, directory, outcome, read_notes(directory, ranks.count))
+
+
+def _make_room(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    ours = notes_path(directory, 0)
+    if any(directory.iterdir()) and not ours.exists():
+        raise InputError(
+            "this directory holds something else, which notes and logs of ranks must not replace",
+            remedy="name a new or an empty directory",
+            where=directory,
+        )
+    shutil.rmtree(directory / "log", ignore_errors=True)
+    for notes in directory.glob("rank_*.jsonl"):
+        notes.unlink(missing_ok=True)
+    ours.touch()

@@ -155,6 +155,25 @@ def test_the_slow_link_is_named(run: Run) -> None:
     assert found["status"] == "warning" and found["measured"].startswith("slowest link: rank 0 to rank 1, ")
 
 
+def test_what_somebody_else_has_written_stays(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "log").mkdir(parents=True)
+    (tmp_path / "mine" / "log" / "rank_0.log").write_text("of another run")
+    asked = ("test", "--collective", "barrier", "--directory")
+    done = run(*asked, "mine")
+    assert done.returncode == 2 and "name a new or an empty directory" in done.stderr
+    assert (tmp_path / "mine" / "log" / "rank_0.log").read_text() == "of another run"
+
+
+@pytest.mark.soak
+def test_a_directory_may_be_given_twice(run: Run, tmp_path: Path) -> None:
+    for collective in ("barrier", "broadcast"):
+        asked = ("test", "--collective", collective, "--dtype", "int8", "--directory", "kept", "--json")
+        done = run(*asked)
+        assert done.returncode == 0, done.stderr
+        assert [finding["code"] for finding in json.loads(done.stdout)["findings"]] == [collective]
+    assert (tmp_path / "kept" / "log" / "rank_1.log").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -166,6 +185,7 @@ def test_the_slow_link_is_named(run: Run) -> None:
         (("bench", "--pairs", "--dtype", "int8"), 2, "have no meaning"),
         (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
         (("bench", "--png", "/dev/null/a.png"), 2, "there is no directory /dev/null"),
+        (("test", "--directory", "/dev/null"), 3, "a file of that name is in the way"),
     ],
 )
 def test_what_cannot_be_asked(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
