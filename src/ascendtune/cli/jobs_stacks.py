@@ -13,7 +13,7 @@ from ascendtune.cli.job_choice import complete
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ascendtune.core.rundir import RunDir
+    from ascendtune.core.procfs import Stat
 
 
 def stacks(
@@ -31,29 +31,37 @@ def stacks(
     ascendtune jobs stacks runs/alpaca-qwen
 
     Training goes on undisturbed. py-spy reads the stacks where it is installed and allowed; otherwise the workers write
-    them. Only ranks on this machine are asked; the stacks are written into the run's directory of logs.
+    them, which programs that `ascendtune launch` started cannot. Only ranks on this machine are asked; the stacks are
+    written into the job's directory of logs.
     """
     from ascendtune.core.errors import InputError
-    from ascendtune.job.hang.heartbeat import newest_beats
+    from ascendtune.job.hang.heartbeat import beats_of
     from ascendtune.job.hang.stacks import collect
     from ascendtune.job.hang.verdict import Verdict
 
-    run = _run_of(job)
-    beats = newest_beats(run.path)
+    directory, workers = _meant(job)
+    beats = beats_of(directory, workers)
     if not any(beat.process() for beat in beats):
         hosts = sorted({beat.host for beat in beats} - {socket.gethostname()})
         raise InputError(
             "no process of this run is alive on this machine",
             remedy=f"ask where it runs: {', '.join(hosts)}" if hosts else "give one that runs: `ascendtune jobs list`",
-            where=run.path,
+            where=directory,
         )
-    directory, taken = collect(run.path, beats)
-    verdict = Verdict(tuple(beats), tuple(taken), directory)
+    place, taken = collect(directory, beats)
+    verdict = Verdict(tuple(beats), tuple(taken), place)
     print(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False) if as_json else "\n".join(verdict.lines()))
 
 
-def _run_of(job: str) -> RunDir:
+def _meant(text: str) -> tuple[Path, dict[int, Stat]]:
+    """The run directory of a job, or the one named; and its processes by rank, as far as they are registered here."""
     from ascendtune.core.rundir import RunDir
-    from ascendtune.job.registry import find
+    from ascendtune.job.members import ranks_of
+    from ascendtune.job.registry import find, jobs
 
-    return RunDir.open(job) if Path(job).is_dir() else RunDir(find(job).run_dir)
+    if not Path(text).is_dir():
+        job = find(text)
+        return job.run_dir, ranks_of(job)
+    run = RunDir.open(text)
+    here = [job for job in jobs() if job.run_dir == run.path.resolve()]
+    return run.path, ranks_of(here[-1]) if here else {}

@@ -56,6 +56,19 @@ def members_of(job: Job) -> list[procfs.Stat]:
     return sorted(ours, key=lambda stat: stat.start_ticks)
 
 
+def ranks_of(job: Job) -> dict[int, procfs.Stat]:
+    """Rank -> its process on this machine, for those that have begun; what that has started carries its rank, too."""
+    members = members_of(job)
+    ranks = {stat.pid: procfs.environment_of(stat.pid).get("RANK") for stat in members}
+    if not any(ranks.values()) and not job.watched:
+        ranks[job.pid] = "0"
+    return {
+        int(rank): stat
+        for stat in members
+        if (rank := ranks[stat.pid]) and rank.isdigit() and ranks.get(stat.parent) != rank
+    }
+
+
 def handle(stat: procfs.Stat) -> psutil.Process | None:
     """What a signal can be sent through: it refuses when another process has the pid by now. None when it is gone."""
     try:

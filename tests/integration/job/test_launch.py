@@ -88,6 +88,8 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
     assert job.session == job.pid != os.getsid(0)
     _until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
     assert state_of(job) == "running"
+    looked = _run("jobs", "stacks", "tick")
+    assert looked.returncode == 0 and looked.stdout.startswith("ranks 0, 1: running for "), looked.stderr
     words = [*_ASCENDTUNE, "jobs", "logs", "tick", "-f"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as follower:
         stopped = _run("jobs", "stop", "tick", "--yes")

@@ -2,7 +2,7 @@
 
 py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself,
 which works while it hangs within a collective, a system call or a kernel: faulthandler needs neither the interpreter's
-lock nor a Python instruction.
+lock nor a Python instruction. A program that is not ours has only py-spy: to it the signal may mean anything.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.hang.frames import Frame, main_thread
-from ascendtune.job.hang.heartbeat import Beat
+from ascendtune.job.hang.heartbeat import RUNNING, Beat
 
 _ANSWER_SECONDS = 3.0
 _PY_SPY_SECONDS = 10.0
 _LOOK_EVERY_SECONDS = 0.05
+_SHOWN_CHARACTERS = 120
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,16 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
     for beat, stat in living:
         if procfs.owner_of(beat.pid) != os.getuid():
             texts[beat.rank] = "", "no stack: the process belongs to another user"
-        elif text := _by_py_spy(beat.pid):
+            continue
+        text, why_not = _by_py_spy(beat.pid, searches=beat.phase == RUNNING)
+        if text:
             texts[beat.rank] = text, "py-spy"
+        elif beat.phase == RUNNING:
+            texts[beat.rank] = "", f"no stack: {why_not}"
         elif stat.state in "Tt":
             texts[beat.rank] = "", f"no stack: kill -CONT {beat.pid} lets it go on"
         elif not procfs.catches(beat.pid, STACKS_SIGNAL):
-            texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}; install py-spy"
+            texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
         else:
             answer = RunDir(run_dir).stacks(beat.rank)
             asked[beat.rank] = answer, _size(answer)
@@ -111,16 +116,25 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
     return texts | _answers(asked)
 
 
-def _by_py_spy(pid: int) -> str:
-    """Empty where py-spy is not installed, not allowed, or does not know this Python."""
+def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
+    """What py-spy tells of a process; where that is nothing, why.
+
+    Args:
+        searches: the process may be a shell that has started the one meant.
+    """
     beside_python = Path(sys.executable).parent
     py_spy = shutil.which("py-spy", path=f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}")
     if py_spy is None:
-        return ""
-    # Nonblocking: it would otherwise stop the process, and one that is stopped already keeps it waiting.
-    argv = [py_spy, "dump", "--pid", str(pid), "--nonblocking", "--full-filenames"]
-    done = process.run(argv, timeout_seconds=_PY_SPY_SECONDS)
-    return done.output if done.exit_code == 0 and main_thread(done.output) else ""
+        return "", "py-spy is not installed (pip install py-spy)"
+    why_not = ""
+    for each in [pid, *(below.pid for below in process.below(pid))] if searches else [pid]:
+        # Nonblocking: it would otherwise stop the process, and one that is stopped already keeps it waiting.
+        argv = [py_spy, "dump", "--pid", str(each), "--nonblocking", "--full-filenames"]
+        done = process.run(argv, timeout_seconds=_PY_SPY_SECONDS)
+        if done.exit_code == 0 and main_thread(done.output):
+            return done.output, ""
+        why_not = why_not or f"py-spy says: {' '.join(done.error.split())[:_SHOWN_CHARACTERS] or 'nothing'}"
+    return "", why_not
 
 
 def _answers(asked: dict[int, tuple[Path, int]]) -> dict[int, tuple[str, str]]:

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.procfs import catches, stat_of
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder, stacks
-from ascendtune.job.hang.heartbeat import newest_beats
+from ascendtune.job.hang.heartbeat import beats_of, newest_beats
 
 _WORKER = """
 import sys, time
@@ -116,6 +117,28 @@ def test_py_spy_is_taken_where_it_works(
     py_spy.write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 1\n")
     _, stack = _collect(run)
     assert stack.source == "faulthandler"
+
+
+def test_a_program_that_is_not_ours_is_read_by_py_spy_alone_also_below_a_shell(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.heartbeats.rmdir()
+    with subprocess.Popen(["/bin/sh", "-c", "trap : USR1; /bin/sleep 60; true"], start_new_session=True) as shell:
+        while not (found := psutil.Process(shell.pid).children()):
+            time.sleep(0.01)
+        started = stat_of(shell.pid)
+        assert started is not None
+        beats = beats_of(run.path, {0: started})
+        _, (stack,) = stacks.collect(run.path, beats)
+        assert stack.frames == () and stack.source.startswith("no stack: py-spy is not installed")
+        py_spy = tmp_path / "py-spy"
+        py_spy.write_text(f'#!/bin/sh\n[ "$3" = {found[0].pid} ] || exit 1\n'
+                          'echo "Thread 1 (idle)"; echo "    waits (a.py:5)"\n')  # fmt: skip
+        py_spy.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        _, (stack,) = stacks.collect(run.path, beats)
+        assert stack.source == "py-spy" and str(stack.frames[0]) == "waits at a.py:5"
+        os.killpg(shell.pid, signal.SIGKILL)
 
 
 def test_a_place_that_cannot_be_written_is_told(run: RunDir, worker: int) -> None:
