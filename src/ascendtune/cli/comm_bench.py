@@ -28,8 +28,9 @@ def bench(
         ),
     ] = None,
     iterations: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Samples of each size, fewer where they take over 20 s.")
-    ] = 20,
+        int | None,
+        typer.Option(metavar="N", min=1, help="Samples of each size (default: 20, fewer where they take over 20 s)."),
+    ] = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Messages from each rank to each other: a heat map, and the slowest link.")
     ] = False,
@@ -79,7 +80,7 @@ def bench(
 
     log.set_up()
     if profile_step is not None:
-        if pairs or collective or dtype or min_bytes or max_bytes or expect or plot or png:
+        if pairs or collective or dtype or min_bytes or max_bytes or iterations or expect or plot or png:
             raise InputError(
                 "--profile-step measures training: the options of collectives and links have no meaning for it",
                 remedy="keep --devices, --device-ids, --timeout, --directory and --json only",
@@ -116,6 +117,6 @@ def bench(
             "max_bytes": last,
         }
         steps = (last // first).bit_length()
-    ran = run({**work, "iterations": iterations, "timeout_seconds": timeout}, ranks, directory, steps=steps)
+    ran = run({**work, "iterations": iterations or 20, "timeout_seconds": timeout}, ranks, directory, steps=steps)
     report = Report(ran, expect, png, as_json, timeout)
     return report.links() if pairs else report.rows(work, plot=plot)

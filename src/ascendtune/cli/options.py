@@ -32,7 +32,9 @@ RankCount = Annotated[
 RankTimeout = Annotated[float, typer.Option(metavar="SECONDS", min=1, help="How long a rank waits for another.")]
 RankDirectory = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where ranks write notes and logs (default: one that goes when all went well)."),
+    typer.Option(
+        metavar="DIR", help="A new place for notes and logs of ranks (default: one that goes when all went well)."
+    ),
 ]
 
 # How a model answers.
