@@ -295,6 +295,19 @@ def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
+def send_as_a_terminal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send `number` to each process that still lives, and to what it has started in the group that it leads."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            # It asks whether the pid was taken over, as `send` does.
+            if not process.is_running():
+                continue
+            if os.getpgid(process.pid) == process.pid:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+
+
 def wait_all(processes: Sequence[psutil.Process], timeout_seconds: float) -> list[psutil.Process]:
     """Wait for processes to end; returns those that have not."""
     return psutil.wait_procs(list(processes), timeout=timeout_seconds)[1]

@@ -51,18 +51,16 @@ class Launcher:
         return self._agent.wait(seconds)
 
     def ask(self, number: signal.Signals) -> None:
-        """Pass a signal on to the workers.
+        """Pass a signal on to the workers, and to what they have started: a shell would not heed it before that ends.
 
         Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint. Only where there are no
         workers yet it is the agent's; one that is lost while torch is imported is sent again until somebody hears.
         """
-        workers = process.children(self._agent.pid) if self._has_agent else []
+        agent = [each for each in process.children(os.getpid()) if each.pid == self._agent.pid]
+        workers = process.children(self._agent.pid) if self._has_agent else agent
         self._unheard = number if self._has_agent and not workers else None
         self._asked_at = time.monotonic()
-        if workers:
-            process.send(workers, number)
-        else:
-            self._agent.signal(number)
+        process.send_as_a_terminal(workers or agent, number)
 
     def workers(self) -> dict[int, procfs.Stat]:
         """Rank -> process of those that have begun."""

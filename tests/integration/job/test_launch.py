@@ -115,6 +115,19 @@ def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:
     assert not [each for each in left_behind(()) if each.job_id == job.id]
 
 
+def test_a_shell_script_is_stopped_together_with_what_it_waits_for(tmp_path: Path) -> None:
+    script = tmp_path / "slow.sh"
+    script.write_text("#!/bin/sh\necho begun\nsleep 60\n")
+    script.chmod(0o755)
+    assert _run("launch", "--detach", "--", str(script)).returncode == 0
+    job = registry.find("slow")
+    _until(lambda: "begun" in _logs(job.logs / "rank_0.log"))
+    began = time.monotonic()
+    stopped = _run("jobs", "stop", "slow", "--yes")
+    assert stopped.returncode == 0 and "killed" not in stopped.stdout and time.monotonic() - began < 15
+    assert members_of(job) == []
+
+
 def _logs(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
