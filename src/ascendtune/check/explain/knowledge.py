@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -44,6 +45,7 @@ from typing import Any, Literal, get_args
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GAP = " … "
+_NUMBER = "error code is "
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,11 @@ def _entry(content: dict[str, Any], family: str) -> Entry:
         id=content["id"],
         kind=content["kind"],
         what=content["what"],
-        anchors=tuple(tuple(part.lower() for part in anchor.split(GAP)) for anchor in content["anchors"]),
+        anchors=tuple(
+            tuple(part.lower() for part in spelling.split(GAP))
+            for anchor in content["anchors"]
+            for spelling in _spellings(anchor)
+        ),
         causes=tuple(content.get("causes", ())),
         remedies=tuple(content["remedies"]),
         source=content["source"],
@@ -109,13 +115,24 @@ def _entry(content: dict[str, Any], family: str) -> Entry:
     )
 
 
+def _spellings(anchor: str) -> Iterator[str]:
+    """torch_npu writes a number in several ways."""
+    yield anchor
+    if anchor.startswith(_NUMBER):
+        yield anchor.replace(_NUMBER, "error code:", 1)
+
+
 def _code(number: str, what: str, common: dict[str, Any]) -> Entry:
     """A row of a table of numbers; everything but the meaning is common to the table."""
     return Entry(
         id=number,
         kind=common["kind"],
         what=what,
-        anchors=tuple(tuple(part.format(number=number) for part in anchor.split(GAP)) for anchor in common["anchors"]),
+        anchors=tuple(
+            tuple(part.format(number=number).lower() for part in spelling.split(GAP))
+            for anchor in common["anchors"]
+            for spelling in _spellings(anchor)
+        ),
         causes=(),
         remedies=tuple(common["remedies"]),
         source=common["source"],

@@ -8,10 +8,20 @@ _ERROR = re.compile(
     r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} |"
     r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF]\d{3,4} \d\d:\d\d:\d\d"
 )
-_MAY_MATTER = re.compile(
-    r"Error|Exception|Traceback|Root Cause|exception|rror\]|rror: |ERROR|CRITICAL|FATAL|fatal|WARN|^E20|"
-    r"\b[EF]\d{3,4} \d\d:"
+_SIGNS = (
+    "rror: ",
+    "rror]",
+    "Error",
+    "ERROR",
+    "xception",
+    "Traceback",
+    "Root Cause",
+    "fatal",
+    "FATAL",
+    "CRITICAL",
+    "WARN",
 )
+_GLOG = re.compile(r"[EF]\d{3,4} \d\d:|^E20")
 _WARNING = re.compile(
     r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(",
@@ -27,7 +37,7 @@ _ASIDE = re.compile(
 
 def may_matter(text: str) -> bool:
     """Any other line matters only if something is known about it; saves most of the work on long logs."""
-    return _MAY_MATTER.search(text) is not None
+    return any(map(text.__contains__, _SIGNS)) or _GLOG.search(text) is not None
 
 
 def is_error(text: str, said: str) -> bool:

@@ -16,6 +16,7 @@ _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
+_ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
 _LONGEST_MESSAGE = 4
@@ -167,4 +168,4 @@ class Traces:
 
 
 def _is_exception(name: str) -> bool:
-    return name.endswith(("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure"))
+    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout")))
