@@ -37,6 +37,7 @@ class Chip:
     gateway: str | None = "10.20.0.1"
     network_health: str = "Success"
     tls: int = 0
+    udp_source: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class Node:
             "-ip": f"ipaddr:{address}\nnetmask:255.255.255.0\n" if address else "ip not configured\n",
             "-route": route + (f"default {chip.gateway} 0.0.0.0 UG 0 0 0 eth{index}\n" if chip.gateway else ""),
             "-net_health": f"net health status: {chip.network_health}\n",
+            "-udp": f"status:{chip.udp_source}\nudp_port:4791\n",
             "-tls": f"dev_id:{index}, tls switch[{chip.tls}](0:disable, 1:enable), tls alarm time threshold[60]days\n",
         }
         return told | ({"-link": f"link status: {chip.link}\n"} if chip.link else {})

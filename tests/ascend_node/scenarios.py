@@ -22,6 +22,8 @@ SCENARIOS: dict[str, Node] = {
     "card-alarmed": replace(HEALTHY, chips=(*_REST, Chip(health="Alarm", error_code="80E01801"))),
     "link-down": replace(HEALTHY, chips=(Chip(link="DOWN", network_health="Fault"), *_REST)),
     "tls-differs": replace(HEALTHY, chips=(Chip(tls=1), *_REST)),
+    "udp-source-fixed": replace(HEALTHY, chips=tuple(replace(chip, udp_source="custom") for chip in HEALTHY.chips)),
+    "udp-source-differs": replace(HEALTHY, chips=(Chip(udp_source="custom"), *_REST)),
     "address-twice": replace(HEALTHY, chips=(Chip(address="10.20.0.17"), *_REST)),
     "leftover-process": replace(HEALTHY, chips=(_LEFT_OVER, *_REST)),
     "used-by-nobody": replace(HEALTHY, chips=(Chip(memory_used_megabytes=26214), *_REST), container=True),

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
-from ascendtune.machine.npu.hccn import read_address, read_gateway, read_health, read_link, read_tls
+from ascendtune.machine.npu.hccn import (
+    UdpSource,
+    read_address,
+    read_gateway,
+    read_health,
+    read_link,
+    read_tls,
+    read_udp_source,
+)
 
 CODE = "npu_network"
 
@@ -28,6 +36,7 @@ class Port:
     gateway: str | None
     health: str | None
     tls: bool | None
+    udp: UdpSource
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -61,6 +70,7 @@ def _ask(outside: Outside, tool: str, device: int) -> Port:
         read_gateway(say("-route")),
         read_health(say("-net_health")),
         read_tls(say("-tls")).enabled,
+        read_udp_source(say("-udp")),
     )
 
 
@@ -70,10 +80,10 @@ def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
             CODE, "hccn_tool answers in a form that is not known", remedy="run `hccn_tool -i 0 -link -g` by hand"
         )
         return
-    found = [*_links(ports), *_addresses(ports), *_tls(ports)]
+    found = [*_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
     yield from found
     if not found:
-        yield ok(CODE, f"{len(ports)} ports: link up, address set, TLS the same")
+        yield ok(CODE, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
 
 
 def _links(ports: Sequence[Port]) -> Iterator[Finding]:
@@ -138,17 +148,41 @@ def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
         )
 
 
+def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
+    modes = sorted({port.udp.mode for port in ports if port.udp.mode})
+    if len(modes) > 1:
+        each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
+        yield Finding(
+            CODE,
+            "warning",
+            f"RoCE's UDP source port is set in {len(modes)} ways: {'; '.join(each)}",
+            expected="the same on every NPU, auto where several machines meet at a switch",
+            remedy="for i in all NPUs: sudo hccn_tool -i $i -udp -s auto",
+        )
+
+
+def _spread(ports: Sequence[Port]) -> str:
+    """How flows between machines find their paths: a fixed port is no fault on one machine, and slow on many."""
+    if not all(port.udp.mode for port in ports):
+        return "; UDP source ports not told"
+    if any(port.udp.mode != "custom" for port in ports):
+        return "; UDP source ports spread"
+    numbers = ", ".join(map(str, sorted({port.udp.port for port in ports if port.udp.port})))
+    return f"; UDP source ports fixed ({numbers}): between machines `-udp -s auto` gives flows paths of their own"
+
+
 def _ids(ports: Sequence[Port]) -> str:
     return ", ".join(str(port.device) for port in ports)
 
 
 CHECK = Check(
     CODE,
-    what="Asks hccn_tool for link, address, gateway, health and TLS of every NPU's port, all NPUs side by side.",
+    what="Asks hccn_tool for link, address, gateway, health, TLS and UDP source port of every NPU, all side by side.",
     why="Between machines each NPU talks through its own port. One that is down, or one whose TLS switch differs, "
     "keeps the whole job from connecting (EI0006, EI0014), and the message rarely names it.",
     fix="Link down: cable, transceiver, switch. No address: hccn_tool -ip -s. TLS: the same on all cards of all "
-    "nodes, `hccn_tool -i N -tls -s enable 0` switches it off. Within one machine the cards use HCCS, and a port "
-    "that is down does no harm.",
+    "nodes, `hccn_tool -i N -tls -s enable 0` switches it off. Several machines that are slow together: "
+    "`hccn_tool -i N -udp -s auto` lets their flows take different paths through the switches. Within one machine the "
+    "cards use HCCS, and a port that is down does no harm.",
     look=_look,
 )

@@ -27,6 +27,15 @@ class Tls:
 
 
 @dataclass(frozen=True)
+class UdpSource:
+    """From which UDP port RoCE sends. Switches choose a path by it: flows from one port may all take the same."""
+
+    mode: str | None
+    """auto: spread over 4097-65535; custom: fixed; code(…): chosen by HCCL."""
+    port: int | None
+
+
+@dataclass(frozen=True)
 class LinkHistory:
     """How often the link went up and down since the card started; `records` are (time, UP or DOWN), newest first."""
 
@@ -79,6 +88,16 @@ def read_tls(text: str) -> Tls:
     switch = re.search(r"tls switch\[([01])\]", text)
     days = re.search(r"alarm time threshold\[([0-9]+)\]", text)
     return Tls(switch[1] == "1" if switch else None, natural(days[1]) if days else None)
+
+
+def read_udp_source(text: str) -> UdpSource:
+    """`-udp`. No transcript of an answer is public: the names are those of the vendor's pages on setting it.
+
+    Source: https://www.hiascend.com/document/detail/zh/HDK/latest/A3/A3HCCN/hccntool_107.html and _108, _133.
+    """
+    mode = re.search(r"\bstatus\s*:\s*(auto|custom|code)\b(\(\w+\))?", text, re.IGNORECASE)
+    port = re.search(r"\budp[_ ]port\s*:\s*([0-9]{1,5})\b", text, re.IGNORECASE)
+    return UdpSource(mode[1].lower() + (mode[2] or "") if mode else None, natural(port[1]) if port else None)
 
 
 def read_link_history(text: str) -> LinkHistory:

@@ -50,6 +50,8 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("npu_network", "link-down", "warning", "the link of NPU 0 is DOWN"),
     ("npu_network", "tls-differs", "failure", "TLS is on for NPU 0"),
     ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
+    ("npu_network", "udp-source-differs", "warning", "UDP source port is set in 2 ways: auto for NPU 1, 2, 3, 4"),
+    ("npu_network", "udp-source-fixed", "ok", "UDP source ports fixed (4791)"),
     ("npu_network", "container-without-driver", "unknown", "hccn_tool is not here"),
     ("memory_limit", "memory-limited", "warning", "8.0 GiB of host memory"),
     ("cpu_governor", "saves-power", "warning", "4 of 4 cores save power"),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ascendtune.machine.npu import hccn
-from ascendtune.machine.npu.hccn import Address, LinkHistory, Ping, Tls
+from ascendtune.machine.npu.hccn import Address, LinkHistory, Ping, Tls, UdpSource
 
 Text = Callable[[str], str]
 
@@ -86,3 +86,10 @@ def test_whole_captures(shared: Path) -> None:
     assert [hccn.read_address(answer).address for answer in answers] == [f"10.10.0.{10 + npu}" for npu in range(8)]
     before = (ascend / "faultdiag_npu_info_before.txt").read_text()
     assert hccn.read_health(before) == "Socket failed" and hccn.read_fec(before) == "no FEC mode"
+
+
+def test_the_udp_port_that_roce_sends_from() -> None:
+    assert hccn.read_udp_source("status:auto\nudp_port:4791\n") == UdpSource("auto", 4791)
+    assert hccn.read_udp_source("status: custom, udp port: 5000") == UdpSource("custom", 5000)
+    assert hccn.read_udp_source("status:code(nslb_dp)") == UdpSource("code(nslb_dp)", None)
+    assert hccn.read_udp_source("hccn_tool is busy, please try again") == UdpSource(None, None)
