@@ -39,7 +39,8 @@ def launch(
     ascendtune launch --devices 2 --name smoke --detach -- ./smoke.sh
 
     Each process finds torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). What they print is
-    shown with the rank in front, and kept. The exit code is that of the first rank that failed.
+    shown with the rank in front, and kept. The exit code is that of the first rank that failed. Only `ascendtune train`
+    sees by itself that ranks hang; for other programs `ascendtune jobs stacks` shows, with py-spy, where each is.
     """
     from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.complain import complain, warn
