@@ -28,7 +28,9 @@ class Event:
     hit: Hit
     trace: Trace | None = None
     count: int = 1
-    """How often the same was said by the same speaker."""
+    """How often the same was said by the same speaker,"""
+    in_a_row: int = 1
+    """and how often of late, with hardly anything in between."""
     survived: bool = False
     """The log went on for long without any trouble."""
     weak: bool = False

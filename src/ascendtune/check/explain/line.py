@@ -7,7 +7,8 @@ from calendar import timegm
 from dataclasses import dataclass
 from pathlib import PurePath
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[\d{1,2}(?:;\d{1,2})*m")
+"""Also without the escape character, which is lost where logs are copied from a terminal."""
 _PREFIX = re.compile(
     r"\s*(?:"
     r"\[(?:rank|Rank|RANK)[ :]?(?P<a>\d+)\]:?"  # torch
@@ -51,7 +52,7 @@ class Line:
 
 def read(text: str) -> Line:
     """Take the prefixes off a line."""
-    text = _COLOURS.sub("", text) if "\x1b" in text else text
+    text = _COLOURS.sub("", text) if "\x1b" in text or "[0m" in text else text
     start, speaker, rank, host = 0, "", None, None
     for _ in range(_LONGEST_PREFIXES):
         match = _PREFIX.match(text, start)

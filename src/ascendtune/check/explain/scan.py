@@ -19,6 +19,8 @@ _EVENTS_KEPT = 2000
 _LONGEST_TEXT = 2000
 _SURVIVED_AFTER = 5000
 _HITS_KEPT = 3
+_IN_A_ROW = 5
+"""Lines between two that follow each other: other ranks may speak in between."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LOOK_BACK = 200
@@ -197,6 +199,7 @@ class Scan:
         first = self._first.get(key)
         if first is not None and number - first.last <= _SURVIVED_AFTER and first.weak <= weak:
             first.count += 1
+            first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
             first.last = number
             if _CODED.search(said) and number - first.number <= _BLOCK and not _CODED.search(first.text):
                 first.text, first.number = said.strip(), number
@@ -223,7 +226,8 @@ class Scan:
 
     def _mark_survived(self) -> None:
         """An error after which the log went on for thousands of lines did not end the job."""
-        points = sorted({point for event in self.events for point in (event.number, event.last)})
+        grave = [event for event in self.events if not event.weak]
+        points = sorted({point for event in grave for point in (event.number, event.last)})
         fatal_from = 0
         for point, following in pairwise([*points, self.lines]):
             if following - point > _SURVIVED_AFTER:

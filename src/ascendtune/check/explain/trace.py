@@ -122,9 +122,7 @@ class Traces:
         if not text.strip() or (text[0] in _INSIDE and not _INDENTED_EXCEPTION.match(text)):
             return True, None
         match = _EXCEPTION.match(text.strip())
-        if match is None or (
-            match["message"] is None and "." not in match["type"] and not _is_exception(match["type"])
-        ):
+        if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
             # Something else was printed in between.
             return False, None
         trace.type, trace.message, trace.last_line = match["type"], (match["message"] or "").strip(), number
@@ -165,6 +163,11 @@ class Traces:
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of what was still open when the log ended."""
         return list(self._open.items())
+
+
+def _may_be_one(match: re.Match[str], trace: Trace) -> bool:
+    """A whole traceback ends in its exception, whatever that is called; a log that begins with frames may not."""
+    return not trace.headless and (match["message"] is not None or "." in match["type"])
 
 
 def _is_exception(name: str) -> bool:

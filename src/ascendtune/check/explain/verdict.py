@@ -88,7 +88,7 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
     explains = event.hit.entry.kind in ("cause", "symptom")
-    return explains and event.count >= _IN_VAIN and event.last >= lengths[event.source]
+    return explains and event.in_a_row >= _IN_VAIN and event.last >= lengths[event.source]
 
 
 def _first_cause(fatal: list[Event]) -> Event:

@@ -102,6 +102,13 @@ def test_a_warning_is_believed_once_what_follows_from_it_has_followed(explained:
     assert "29500" in _first(explained(_TAKEN + _DEAF)).text
 
 
+def test_warnings_do_not_bring_an_error_back_that_the_job_outlived(explained: Explained) -> None:
+    caught = "Traceback (most recent call last):\n  File 'x.py', line 1, in f\nValueError: never mind\n"
+    going_on = "".join(f"step {step} loss 1.0\n" for step in range(1000)) + _TAKEN
+
+    assert explained(caught + going_on * 9).is_healthy
+
+
 def test_a_complaint_that_never_ends_is_what_the_job_hangs_on(explained: Explained) -> None:
     retry = "node-1:9:9 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
 

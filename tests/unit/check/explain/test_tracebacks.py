@@ -46,6 +46,8 @@ def test_an_error_line_that_nothing_is_known_about_is_said_in_its_own_words(expl
         "2025-11-20 10:11:{second:02},475 - moon - INFO - [rank7]: ",
         "2025-11-20T10:11:{second:02}.123456Z stderr F ",
         "stderr: ",
+        "[36m(WorkerDict pid=71)[0m ",
+        "\x1b[1;36m(EngineCore_0 pid=71)\x1b[0;0m ",
     ],
 )
 def test_prefixes_whose_time_goes_on(explained: Explained, prefix: str) -> None:
@@ -73,6 +75,10 @@ def test_the_head_is_lost(explained: Explained, name: str) -> None:
 
 def test_a_log_that_is_only_frames_says_nothing(explained: Explained) -> None:
     assert explained("\n".join(_TRACEBACK[1:3])).is_healthy
+
+
+def test_a_log_that_begins_with_frames_and_goes_on_says_nothing(explained: Explained) -> None:
+    assert explained("\n".join([*_TRACEBACK[1:3], "Epoch: 1", "Loss: 2.0"])).is_healthy
 
 
 def test_a_message_that_begins_in_the_next_line(explained: Explained) -> None:
