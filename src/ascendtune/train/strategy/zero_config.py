@@ -92,7 +92,7 @@ def stage_of(config: Config) -> int:
 def parts_on_disk(config: Config) -> list[str]:
     """Those of `offload_optimizer` and `offload_param` that go to a disk."""
     zero = config.get("zero_optimization", {})
-    return [part for part in ("offload_optimizer", "offload_param") if (zero.get(part) or {}).get("device") == "nvme"]
+    return [part for part in OFFLOADED if (zero.get(part) or {}).get("device") == "nvme"]
 
 
 def _zero_section(recipe: Recipe) -> Config:
