@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,14 +26,31 @@ class Cluster:
     path: Path
     addresses: dict[str, str] = field(default_factory=dict)
     """name -> IPv6 address, by which ssh reaches it, too."""
-    sshds: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    boots: dict[str, list[str]] = field(default_factory=dict)
+    """name -> the command that starts its sshd."""
+    sshds: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     segments: set[Path] = field(default_factory=lambda: set(Path("/dev/shm").iterdir()))
     """Of shared memory, that were there before."""
 
+    def boot(self, host: str) -> None:
+        log = self.path / f"{host}.log"
+        with log.open("wb") as stderr:
+            self.sshds[host] = subprocess.Popen(self.boots[host], stderr=stderr)
+        until(lambda: "Server listening" in log.read_text(), 10)
+
+    def halt(self, host: str) -> None:
+        """End everything on `host` at once, sshd too."""
+        for pid in self._all_pids(host):
+            os.kill(pid, signal.SIGKILL)
+        self.sshds[host].wait(10)
+
     def pids(self, host: str) -> list[int]:
         """What runs on `host`, sshd itself and its children of a session aside."""
+        return [pid for pid in self._all_pids(host) if "sshd" not in _name(pid)]
+
+    def _all_pids(self, host: str) -> list[int]:
         listed = subprocess.run(["ip", "netns", "pids", self.hosts[host]], capture_output=True, text=True, check=True)
-        return [pid for pid in map(int, listed.stdout.split()) if "sshd" not in _name(pid)]
+        return [int(pid) for pid in listed.stdout.split()]
 
     def everything(self) -> list[int]:
         return [pid for host in self.hosts for pid in self.pids(host)]
@@ -109,16 +127,11 @@ def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None =
             option = f" -o SetEnv='{' '.join(f'{name}={value}' for name, value in given.items())}'"
             addresses = f"-o ListenAddress={net}.{number} -o ListenAddress=[{net6}:{number}]"
             command = f"hostname {host} && {mount}exec {_SSHD} -D -e -f {path}/sshd_config {addresses}{option}"
-            cluster.sshds.append(
-                subprocess.Popen(
-                    ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", command],
-                    stderr=(path / f"{host}.log").open("wb"),
-                )
-            )
-        until(lambda: all("Server listening" in (path / f"{host}.log").read_text() for host in cluster.hosts), 10)
+            cluster.boots[host] = ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", command]
+            cluster.boot(host)
         yield cluster
     finally:
-        for sshd in cluster.sshds:
+        for sshd in cluster.sshds.values():
             sshd.terminate()
             sshd.wait(10)
         for namespace in cluster.hosts.values():

@@ -21,8 +21,8 @@ from pathlib import Path
 from ascendtune.cli.complain import complain
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.job.backend.ssh import start
-from ascendtune.job.nodes.gather import Wanted
+from ascendtune.job.backend import ssh
+from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.nodes.hosts import hosts_of
 from ascendtune.job.spec import JobSpec
 log.set_up()
@@ -35,9 +35,12 @@ spec = JobSpec(
     max_restarts=asked["max_restarts"],
     on_hang=asked["on_hang"],
 )
-wanted = Wanted(hosts_of(asked["hosts"]), asked["nproc"], asked["min_nodes"], silence_seconds=10)
+# Ten seconds in earnest; three are enough for programs without a process group.
+ssh._LEFT_ALONE_SECONDS = 3
+hosts = hosts_of(asked["hosts"])
+wanted = Wanted(hosts, asked["nproc"], asked["min_nodes"], silence_seconds=10, return_seconds=asked["return_seconds"])
 try:
-    result = start(spec, wanted)
+    result = ssh.start(spec, wanted)
 except AscendtuneError as error:
     complain(error)
     sys.exit(error.exit_code)
@@ -86,6 +89,7 @@ def start_nodes(cluster: Cluster) -> Start:
         worker: str = "pretend_worker.py",
         errors: str = "strict",
         variables: Mapping[str, str] = MappingProxyType({}),
+        err: Path | None = None,
         **asked: Any,
     ) -> subprocess.Popen[str]:
         job = {
@@ -96,12 +100,13 @@ def start_nodes(cluster: Cluster) -> Start:
             "max_restarts": 0,
             "min_nodes": None,
             "on_hang": "warn",
+            "return_seconds": 0,
             **asked,
         }
         return subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(job)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=err.open("w") if err else subprocess.PIPE,
             text=True,
             errors=errors,
             env={**cluster.environment(), **variables},

@@ -82,6 +82,23 @@ def test_a_job_goes_on_without_a_lost_host(
         cluster.link(lost, "up")
 
 
+def test_a_host_that_reboots_is_waited_for(
+    run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, tmp_path: Path
+) -> None:
+    job = start_nodes(run, "wait-once", max_restarts=1, return_seconds=60, err=tmp_path / "err")
+    wait_until(lambda: _started(run))
+    cluster.halt("nodea")
+    try:
+        wait_until(lambda: "waiting for nodea to come back, for at most 60 s" in (tmp_path / "err").read_text(), 60)
+    finally:
+        cluster.boot("nodea")
+    assert job.wait(60) == 0, (tmp_path / "err").read_text()
+    said = (tmp_path / "err").read_text()
+    assert "all hosts answer, after" in said and "[nodeb rank 1] out 1" in said
+    assert [each["state"] for each in run.read()["attempts"]] == ["failed", "finished"]
+    assert cluster.is_quiet()
+
+
 def test_the_death_of_everything_on_the_host_of_rank_0_ends_the_job(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
 ) -> None:
@@ -228,7 +245,7 @@ def test_a_signal_while_torchrun_is_read_is_not_lost(
 
 
 def test_a_host_that_hangs_does_not_keep_the_user(run: RunDir, cluster: Any, start_nodes: Start) -> None:
-    cluster.sshds[1].send_signal(signal.SIGSTOP)
+    cluster.sshds["nodeb"].send_signal(signal.SIGSTOP)
     try:
         job = start_nodes(run, "finish")
         time.sleep(3)
@@ -237,7 +254,7 @@ def test_a_host_that_hangs_does_not_keep_the_user(run: RunDir, cluster: Any, sta
         assert job.returncode == 130, err
         assert run.read()["attempts"] == []
     finally:
-        cluster.sshds[1].send_signal(signal.SIGCONT)
+        cluster.sshds["nodeb"].send_signal(signal.SIGCONT)
 
 
 def test_a_host_that_starts_a_job_joins_it_under_its_own_name(run: RunDir, cluster: Any, start_nodes: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import socket
@@ -14,11 +15,13 @@ from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.asked import Asked
+from ascendtune.job.nodes.comeback import wait_for_return
 from ascendtune.job.nodes.connected import connected
-from ascendtune.job.nodes.gather import Gathered, Wanted, gather
+from ascendtune.job.nodes.gather import Gathered, gather
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.nodes.screen import Screen, screen
+from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec, Place
@@ -39,23 +42,28 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
         MachineError: a host cannot be reached, or is not like the others.
     """
     job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
+    attempts = itertools.count()
     with screen(spec.logs, is_foreign=spec.is_foreign) as shown:
-        result = run_to_the_end(spec, job, lambda asked: _attempt(spec, wanted, asked, shown))
+        result = run_to_the_end(
+            spec, job, lambda asked: _attempt(spec, wanted, asked, shown, is_restart=next(attempts) > 0)
+        )
         shown.finish(was_asked_to_stop=result.exit_code >= 128)
     return result
 
 
-def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked, screen: Screen) -> Outcome:
+def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked, screen: Screen, *, is_restart: bool) -> Outcome:
     before = record_of(spec.run_dir)
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    with connected(wanted.hosts, heard) as nodes:
-        try:
+    try:
+        if is_restart:
+            wait_for_return(wanted, lambda: asked.first)
+        with connected(wanted.hosts, heard) as nodes:
             gathered = gather(spec, wanted, nodes, heard, lambda: asked.first)
-        except Stopped as stopped:
-            return Outcome(stopped.exit_code)
-        for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
-            node.say(start=message)
-        ending = _Run(spec, gathered, heard, asked, screen, wanted.silence_seconds).until_the_end()
+            for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
+                node.say(start=message)
+            ending = _Run(spec, gathered, heard, asked, screen, wanted.silence_seconds).until_the_end()
+    except Stopped as stopped:
+        return Outcome(stopped.exit_code)
     return outcome(spec.run_dir, before, ending, asked.first)
 
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import secrets
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, MachineError, Stopped, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
 from ascendtune.core.log import warn
 from ascendtune.job.nodes.alike import raise_all, require_alike, warn_of_clocks
 from ascendtune.job.nodes.connected import connected
-from ascendtune.job.nodes.hosts import Host
+from ascendtune.job.nodes.greet import ANSWER_SECONDS, Asked, greet, next_heard
 from ascendtune.job.nodes.message import error_of_json
-from ascendtune.job.nodes.remote import Heard, RemoteNode, portable
+from ascendtune.job.nodes.remote import Heard, RemoteNode
+from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import Kind
 
-_ANSWER_SECONDS = 60.0
 _APPEARS_WITHIN_SECONDS = 10.0
-_LOOK_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -37,26 +34,6 @@ class Gathered:
     kind: Kind
     master_addr: str
     master_port: int
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which hosts, and what of them.
-
-    Attributes:
-        nproc: processes on each; None: one per device, or what the host file says.
-        min_nodes: with how many a job may begin or go on where others do not answer.
-        silence_seconds: after which either side takes the other for lost.
-    """
-
-    hosts: tuple[Host, ...]
-    nproc: int | None = None
-    min_nodes: int | None = None
-    silence_seconds: float = 30.0
-
-    @property
-    def fewest(self) -> int:
-        return self.min_nodes if self.min_nodes is not None else len(self.hosts)
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,7 @@ def inquire(wanted: Wanted) -> Inquired:
     """
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
     with connected(wanted.hosts, heard) as nodes:
-        hellos, troubles = _greet(wanted, nodes, heard, None)
+        hellos, troubles = greet(nodes, heard, silence_seconds=wanted.silence_seconds)
         ready = _allowed(wanted, nodes, hellos, troubles)
         require_alike({node.host: hellos[node] for node in ready})
         nproc = tuple(_nproc(node, hellos[node], wanted) for node in ready)
@@ -88,7 +65,7 @@ def gather(
     wanted: Wanted,
     nodes: Sequence[RemoteNode],
     heard: queue.SimpleQueue[Heard],
-    asked: Callable[[], signal.Signals | None],
+    asked: Asked,
 ) -> Gathered:
     """Greet every node, leave out those that do not answer where that is allowed, and find where they meet.
 
@@ -100,7 +77,7 @@ def gather(
         MachineError: a host cannot be reached or differs from the others; all that are found are named at once.
     """
     with _token(spec.run_dir) as token:
-        hellos, troubles = _greet(wanted, nodes, heard, token, asked)
+        hellos, troubles = greet(nodes, heard, silence_seconds=wanted.silence_seconds, token=token, asked=asked)
         troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
     ready = _allowed(wanted, nodes, hellos, troubles)
     for node, error in troubles.items():
@@ -126,57 +103,6 @@ def _allowed(
     if len(ready) < wanted.fewest:
         raise_all(list(troubles.values()))
     return ready
-
-
-def _greet(
-    wanted: Wanted,
-    nodes: Sequence[RemoteNode],
-    heard: queue.SimpleQueue[Heard],
-    token: Path | None,
-    asked: Callable[[], signal.Signals | None] = lambda: None,
-) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
-    """Who answered, and what kept the others from it."""
-    for number, node in enumerate(nodes):
-        node.say(
-            job={
-                "directory": str(Path.cwd()),
-                "env": portable(os.environ),
-                "token": str(token) if token else None,
-                "node": number,
-                "silence_seconds": wanted.silence_seconds,
-            }
-        )
-    hellos: dict[RemoteNode, dict[str, Any]] = {}
-    troubles: dict[RemoteNode, AscendtuneError] = {}
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    while len(hellos) + len(troubles) < len(nodes):
-        said = _next(heard, deadline, asked)
-        if said is None:
-            break
-        if said.message is None:
-            troubles.setdefault(said.node, said.node.why_gone())
-        elif "hello" in said.message:
-            hellos[said.node] = {**said.message["hello"], "heard": time.time()}
-        elif "refused" in said.message:
-            troubles[said.node] = error_of_json(said.message["refused"], said.node.host.name)
-    for node in nodes:
-        if node not in hellos and node not in troubles:
-            troubles[node] = MachineError(
-                f"{node.host.name} does not answer within {_ANSWER_SECONDS:.0f} s",
-                remedy=f"look whether `ssh {node.host.name} {node.python} -V` answers",
-                where=node.host.name,
-            )
-    return hellos, troubles
-
-
-def _next(heard: queue.SimpleQueue[Heard], deadline: float, asked: Callable[[], signal.Signals | None]) -> Heard | None:
-    """What is said next; None when nothing is until `deadline`."""
-    while (now := time.monotonic()) < deadline:
-        if number := asked():
-            raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
-        with suppress(queue.Empty):
-            return heard.get(timeout=min(_LOOK_EVERY_SECONDS, deadline - now))
-    return None
 
 
 @contextmanager
@@ -223,15 +149,15 @@ def _endpoint(
     nodes: Sequence[RemoteNode],
     answers: Sequence[dict[str, Any]],
     heard: queue.SimpleQueue[Heard],
-    asked: Callable[[], signal.Signals | None],
+    asked: Asked,
 ) -> tuple[str, int]:
     """Where node 0 will wait for the others."""
     # This machine is not reached by ssh; the way to it is the one on which its ssh came.
     reached = [answer["address"] or answers[0]["client"] or nodes[0].host.name for answer in answers]
     nodes[0].say(peers=reached[1:] or reached)
-    deadline = time.monotonic() + _ANSWER_SECONDS
+    deadline = time.monotonic() + ANSWER_SECONDS
     while True:
-        said = _next(heard, deadline, asked)
+        said = next_heard(heard, deadline, asked)
         if said is None:
             raise MachineError(
                 f"{nodes[0].host.name} does not say where to meet",
