@@ -34,6 +34,13 @@ _ASIDE = re.compile(
     re.IGNORECASE,
 )
 
+_OF_TROUBLE = re.compile(r"\b(?:error|failed|failure|exception|abort(?:ed|ing)|killed|fatal|crashed)\b", re.IGNORECASE)
+_DENIED = re.compile(
+    r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
+    r"\bexception ignored\b|\b(?:error|fail\w*)s?\W{1,3}(?:none\b|false\b|[\d.]+)",
+    re.IGNORECASE,
+)
+
 
 def may_matter(text: str) -> bool:
     """Any other line matters only if something is known about it; saves most of the work on long logs."""
@@ -52,3 +59,8 @@ def is_warning_or_news(text: str) -> bool:
 def is_aside(said: str) -> bool:
     """Advice, frames of native code, and code: lines of a message that say nothing new about what failed."""
     return _ASIDE.match(said) is not None
+
+
+def are_last_words(text: str) -> bool:
+    """Whether a line, as the last of a log, says that the job failed; figures of merit have such names as well."""
+    return bool(_OF_TROUBLE.search(text)) and not _DENIED.search(text) and not is_warning_or_news(text)

@@ -23,6 +23,8 @@ _IN_A_ROW = 5
 """Lines between two that follow each other: other ranks may speak in between."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
+_LAST_WORDS = 10
+"""Lines at the end of a block among which the last that is not blank is looked for."""
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
 _CODED = re.compile(r"\bE(?:[A-Z]\d|\d\d)(?!9{3})\d{3}(?=:|\)|\[PID)")
@@ -50,6 +52,8 @@ class Scan:
         self._first: dict[tuple[str, str], Event] = {}
         self._inner: list[str] = []
         self._time: float | None = None
+        self._last = 0, b""
+        """The last line that is not blank, with its number."""
         self._passed = 0
         """Number of the last line that was read along with an earlier one."""
 
@@ -64,6 +68,7 @@ class Scan:
             self._read_block(block)
         for speaker, trace in self._traces.rest():
             self._note_trace(Line(speaker, "", trace.rank), "", trace)
+        self._note_last_words()
         self._mark_survived()
         return self
 
@@ -76,6 +81,9 @@ class Scan:
         chosen = [*range(head), *(index for index in chosen if index >= head)]
         for index in self._with_tracebacks(chosen, len(lines)):
             self._read_line(lines, index)
+        for index in range(max(0, len(lines) - _LAST_WORDS), len(lines)):
+            if lines[index].strip():
+                self._last = self.lines + index + 1, lines[index]
         self.lines += len(lines)
 
     def _with_tracebacks(self, chosen: list[int], count: int) -> Iterator[int]:
@@ -165,6 +173,16 @@ class Scan:
         said = found.text.strip()
         hits = self._matcher.hits(said) or self._matcher.hits(launcher.HEADER)
         self._note(line, said, said, self.lines + index + 1 + found.index, hits[0], None)
+
+    def _note_last_words(self) -> None:
+        """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
+        if any(not event.weak and event.hit.entry.kind != "notice" for event in self.events):
+            return
+        number, last = self._last
+        text = last[:_LONGEST_TEXT].decode(errors="replace")
+        if level.are_last_words(text):
+            line = lines_of.read(text)
+            self._note(line, text, line.said, number, generic.line(line.said), None)
 
     def _note_inner_prefix(self, prefix: str) -> None:
         """Loggers and schedulers put something of their own before each line; a traceback shows what it is."""
