@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import RawRow, Source
 from ascendtune.data.opened import head, read_lines, read_text
+from ascendtune.data.report import EXAMPLES_KEPT
 
 _BETWEEN_ROWS = re.compile(r"[\s,\[]*")
 
@@ -68,25 +70,56 @@ def _rows_of_array(path: Path) -> Iterator[RawRow]:
 
 def _rows_of_lines(path: Path) -> Iterator[RawRow]:
     source, parse = Source(path), json.loads
-    for number, line in read_lines(path):
+    lines = read_lines(path)
+    for number, line in lines:
         try:
             values = parse(line)
         except (ValueError, RecursionError) as error:
             if line.isspace():
                 continue
-            raise _one_object(path, number) or _not_json(path, error, number) from error
+            raise _one_object(path, number) or _malformed(path, chain([(number, line)], lines)) from error
         if type(values) is not dict:
             raise _not_an_object(values, source.place(number))
         yield RawRow(values, source, number)
 
 
-def _not_json(path: Path, error: Exception, line: int | None = None) -> DataError:
-    if isinstance(error, json.JSONDecodeError):
-        line = line or error.lineno
-        what = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} (line {line}, column {error.colno})"
-    else:
-        what = "not readable JSON: " + ("nested too deeply" if isinstance(error, RecursionError) else str(error))
-    return DataError(what, remedy="mend or remove this row", where=f"{path}:{line}" if line else path)
+def _not_json(path: Path, error: Exception) -> DataError:
+    """An array that does not parse as a whole."""
+    line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+    return DataError(_fault(error), remedy="mend or remove this row", where=f"{path}{line}")
+
+
+def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
+    """All lines that do not parse, of those that are left, so that they are mended in one go."""
+    faults = []
+    for number, line in lines:
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if not line.isspace():
+                faults.append((number, _fault(error, number, line)))
+    (first, what), *others = faults
+    if others:
+        shown = [f"  line {number}: {fault}" for number, fault in faults[:EXAMPLES_KEPT]]
+        more = [f"  and {len(faults) - EXAMPLES_KEPT:,} more"] if len(faults) > EXAMPLES_KEPT else []
+        what = "\n".join([f"{len(faults):,} lines are not JSON", *shown, *more])
+    return DataError(
+        what,
+        remedy=f"mend or remove {'these rows' if others else 'this row'}; "
+        "data.on_bad_row: skip is for rows that can be read",
+        where=f"{path}:{first}",
+    )
+
+
+def _fault(error: Exception, number: int | None = None, line: str = "") -> str:
+    """Args:
+    number: of the `line` that alone was parsed; without it the error counts lines itself.
+    """
+    if not isinstance(error, json.JSONDecodeError):
+        return "not readable JSON: " + ("nested too deeply" if isinstance(error, RecursionError) else str(error))
+    # The line's end is no place to look at: what is missing is missing behind the last character.
+    column = error.colno if number is None else min(error.pos, len(line.rstrip())) + 1
+    return f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} (line {number or error.lineno}, column {column})"
 
 
 def _one_object(path: Path, failed_line: int) -> DataError | None:

@@ -142,6 +142,22 @@ def test_a_malformed_line_is_named_wherever_it_stands(rows: list[dict[str, str]]
     assert "not valid JSON" in error.what and "column" in error.what
 
 
+def test_a_line_that_is_cut_off_is_named_by_the_column_behind_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"messages": [\n')
+    assert _refused(path).what.endswith("(line 2, column 15)")
+
+
+def test_malformed_lines_are_named_together(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n' + '{"a"\n\n{"a": 2}\n' * 7)
+    error = _refused(path)
+    assert error.where == f"{path}:2"
+    what = error.what.splitlines()
+    assert what[0] == "7 lines are not JSON" and what[2].startswith("  line 5: not valid JSON") and len(what) == 7
+    assert what[-1] == "  and 2 more"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(_texts, _texts), min_size=1, max_size=8), st.data())
 def test_csv_rows_know_their_first_line_and_ragged_ones_are_named(
