@@ -71,7 +71,7 @@ class DataSection(Section):
     packing: Literal["auto"] | bool = "auto"
     """Put several rows into one sequence, isolated from each other; `auto` is true wherever attention can isolate."""
     on_bad_row: Literal["fail", "skip"] = "fail"
-    """A row that cannot be trained on: stop and show the first five, or skip and count. What is not JSON always stops."""
+    """A row that cannot be trained on: stop and show the first five, or skip and count. Invalid JSON always stops."""
     on_long_row: Literal["truncate", "drop", "fail"] = "truncate"
     """A row longer than `max_length`: cut its end (no EOS), drop it, or stop. Stage pretrain splits and never cuts."""
     loss_on: Literal["assistant", "all"] = "assistant"
