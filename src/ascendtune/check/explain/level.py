@@ -6,7 +6,8 @@ import re
 
 _ERROR = re.compile(
     r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} |"
-    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF]\d{3,4} \d\d:\d\d:\d\d"
+    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF]\d{3,4} \d\d:\d\d:\d\d|"
+    r"\blevel\W{1,4}(?:error|fatal|critical)\b"
 )
 _SIGNS = (
     "rror: ",

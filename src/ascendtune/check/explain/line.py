@@ -15,9 +15,11 @@ _PREFIX = re.compile(
     r"|\[default(?P<b>\d+)\]:"  # torchrun --tee; the local rank
     r"|\[\d+,(?P<c>\d+)\]<std(?:err|out)>:"  # mpirun --tag-output
     r"|rank[ _]?(?P<d>\d+)(?:: | \| )"
-    r"|(?P<e>\d{1,4}): (?=\S)"  # srun --label
+    r"|(?P<e>\d{1,4}): (?=\s*\S)"  # srun --label
     r"|\((?P<actor>[^()\n]{0,80}\b(?:pid|rank|TP\d*)\s?[=:]?\s?\d+[^()\n]{0,80})\)"  # ray, vllm
-    r"|(?P<host>(?!E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d): (?=\S)"  # pdsh under deepspeed; not a code of CANN
+    r"|(?P<host>(?!E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d|\d+\.\d+\.\d+\.\d+): (?=\s*\S)"  # pdsh; not a code of CANN
+    r"|(?P<container>[a-z][\w.-]*[-_]\d+) *\| (?=\s*\S)"  # docker compose
+    r"|E {3,}(?=[\w.]+(?:Error|Exception)\b)"  # pytest
     r"|(?P<stage>\[[A-Za-z][\w-]{0,24}\]) (?=(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d )"  # vllm-omni
     r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s+(?:std(?:err|out) [FP] )?"  # kubectl logs --timestamps, cri
     r"|(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm

@@ -47,6 +47,8 @@ def test_an_error_line_that_nothing_is_known_about_is_said_in_its_own_words(expl
         "2025-11-20T10:11:{second:02}.123456Z stderr F ",
         "stderr: ",
         "[36m(WorkerDict pid=71)[0m ",
+        "192.0.2.7: ",
+        "trainer-1  | ",
         "\x1b[1;36m(EngineCore_0 pid=71)\x1b[0;0m ",
     ],
 )
@@ -118,6 +120,21 @@ def test_an_exception_of_a_notebook(explained: Explained) -> None:
         )
         == "OddError: the moon is full"
     )
+
+
+def test_what_a_helper_process_said_goes_before_that_it_failed(explained: Explained) -> None:
+    explanation = explained(
+        "\n".join(
+            [
+                *_TRACEBACK[:3],
+                "odd.OddError: Caught OddError in DataLoader worker process 0.",
+                "Original Traceback (most recent call last):",
+                *_TRACEBACK[1:],
+            ]
+        )
+    )
+
+    assert _line(explanation) == _TRACEBACK[-1]
 
 
 def test_an_exception_of_a_group(explained: Explained) -> None:
