@@ -48,13 +48,6 @@ sys.exit(result.exit_code)
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    run = RunDir(tmp_path / "run")
-    run.create("", {}, {})
-    return run
-
-
 def _start(
     run: RunDir,
     how: str,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +16,13 @@ import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
-
-_STEPS = 40
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """A directory with a recipe; `words` say where its two processes run."""
-
-    path: Path
-    words: tuple[str, ...]
-    search_path: str
-    """PATH: where ssh is found."""
-
-    def start(self, name: str) -> subprocess.Popen[str]:
-        own = {
-            "XDG_CACHE_HOME": str(self.path / "cache"),
-            "XDG_STATE_HOME": str(self.path / "state"),
-            "OMP_NUM_THREADS": "1",
-            "PATH": self.search_path,
-        }
-        argv = [sys.executable, "-m", "ascendtune", "train", "recipe.yaml", f"name={name}", *self.words]
-        err = (self.path / f"{name}.err").open("a")
-        return subprocess.Popen(argv, cwd=self.path, text=True, env={**os.environ, **own}, stdout=err, stderr=err)
-
-    def run(self, name: str) -> RunDir:
-        return RunDir(self.path / "runs" / name)
-
-    def exact(self, name: str) -> list[tuple[Any, ...]]:
-        keys = ("step", "loss", "grad_norm", "learning_rate", "batch_hash", "tokens_seen")
-        return [tuple(line[key] for key in keys) for line in self.run(name).read_metrics()]
+from workplace import Workplace, furnish
 
 
-def _furnish(path: Path, tiny_model: Path, words: tuple[str, ...], search_path: str) -> Workplace:
-    draw = random.Random(11)
-    rows = [
-        {"prompt": f"What is {number} plus one?", "completion": " ".join(draw.choices(["a", "b", "c"], k=6))}
-        for number in range(60)
-    ]
-    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "recipe.yaml").write_text(
-        f"model: {{path: {tiny_model}}}\ndata: {{train: rows.jsonl, max_length: 64}}\n"
-        f"optim: {{max_steps: {_STEPS}, learning_rate: 1e-3}}\nprecision: fp32\nbatch: {{per_device: 1}}\n"
-        "method: {tuner: lora, lora: {rank: 4, dropout: 0.2}}\n"
-        "checkpoint: {every_steps: 3}\ntrack: {tensorboard: false}\n"
-    )
-    workplace = Workplace(path, words, search_path)
-    assert workplace.start("unbroken").wait(180) == 0, (path / "unbroken.err").read_text()
+def _furnished(path: Path, tiny_model: Path, *words: str, **variables: str) -> Workplace:
+    furnished = furnish(path, tiny_model, rows=60, steps=40, per_device=1, every_steps=3)
+    workplace = replace(furnished, words=words, variables=variables)
+    assert workplace.start("unbroken").wait(180) == 0, workplace.said("unbroken")
     return workplace
 
 
@@ -90,7 +48,7 @@ def _kill_and_go_on(workplace: Workplace, seeds: range, others: Callable[[], lis
         _wait_for_a_step(job, run, began)
         time.sleep(draw.uniform(0, 0.5))
         family = _family(job)
-        alive = [each.pid for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        alive = [each.pid for each in family if _may_be_killed(each)]
         if job.poll() is not None or not alive:
             break
         doomed = draw.choice(alive + others())
@@ -107,8 +65,16 @@ def _kill_and_go_on(workplace: Workplace, seeds: range, others: Callable[[], lis
             break
     assert killed
     if run.read()["state"] != "finished":
-        assert workplace.start("broken").wait(180) == 0, (workplace.path / "broken.err").read_text()
+        assert workplace.start("broken").wait(180) == 0, workplace.said("broken")
     assert workplace.exact("broken") == workplace.exact("unbroken")
+
+
+def _may_be_killed(process: psutil.Process) -> bool:
+    """It lives, and the job does not go on without it, as without the guard."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "ascendtune.job.guard" not in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _wait_for_a_step(job: subprocess.Popen[str], run: RunDir, began: float) -> None:
@@ -124,13 +90,13 @@ def _wait_for_a_step(job: subprocess.Popen[str], run: RunDir, began: float) -> N
 
 
 def test_five_kills_on_this_machine(tmp_path: Path, tiny_model: Path) -> None:
-    _kill_and_go_on(_furnish(tmp_path, tiny_model, ("--devices", "2"), os.environ["PATH"]), range(5))
+    _kill_and_go_on(_furnished(tmp_path, tiny_model, "--devices", "2"), range(5))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(100, 140, 5))
 def test_forty_kills_on_this_machine(tmp_path: Path, tiny_model: Path, first: int) -> None:
-    workplace = _furnish(tmp_path, tiny_model, ("--devices", "2"), os.environ["PATH"])
+    workplace = _furnished(tmp_path, tiny_model, "--devices", "2")
     _kill_and_go_on(workplace, range(first, first + 5))
 
 
@@ -138,5 +104,5 @@ def test_forty_kills_on_this_machine(tmp_path: Path, tiny_model: Path, first: in
 @pytest.mark.parametrize("first", range(200, 210, 5))
 def test_ten_kills_on_two_hosts(tmp_path: Path, tiny_model: Path, cluster: Any, first: int) -> None:
     path = cluster.environment()["PATH"]
-    workplace = _furnish(tmp_path, tiny_model, ("--nodes", "nodea,nodeb"), path)
+    workplace = _furnished(tmp_path, tiny_model, "--nodes", "nodea,nodeb", PATH=path)
     _kill_and_go_on(workplace, range(first, first + 5), cluster.everything)

@@ -18,6 +18,7 @@ from ascendtune.job import registry
 from ascendtune.job.members import members_of
 from ascendtune.job.reap import left_behind
 from ascendtune.job.registry import state_of
+from cluster import until
 
 _ASCENDTUNE = (sys.executable, "-m", "ascendtune")
 _TELL = """
@@ -43,13 +44,6 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*_ASCENDTUNE, *words], capture_output=True, text=True, timeout=90, check=False)
-
-
-def _until(condition: Callable[[], object], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 def test_every_rank_is_heard_and_the_first_failure_is_the_exit_code() -> None:
@@ -86,7 +80,7 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
     job = registry.find("tick")
     assert f"ascendtune jobs logs -f {job.id}" in said.decode()
     assert job.session == job.pid != os.getsid(0)
-    _until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
+    until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
     assert state_of(job) == "running"
     looked = _run("jobs", "stacks", "tick")
     assert looked.returncode == 0 and looked.stdout.startswith("ranks 0, 1: running for "), looked.stderr
@@ -105,11 +99,11 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
 def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:
     assert _run("launch", "--detach", "--name", "tick", "--", sys.executable, "-c", _TICK).returncode == 0
     job = registry.find("tick")
-    _until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
+    until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))
     pids = {stat.pid for stat in members_of(job)}
     assert len(pids) == 4, "the driver, its guard, torchrun and the worker"
     os.kill(job.pid, signal.SIGKILL)
-    _until(lambda: not members_of(job), 10)
+    until(lambda: not members_of(job), 10)
     assert not any(procfs.stat_of(pid) for pid in pids)
     assert state_of(registry.find("tick")) == "lost"
     assert not [each for each in left_behind(()) if each.job_id == job.id]
@@ -121,7 +115,7 @@ def test_a_shell_script_is_stopped_together_with_what_it_waits_for(tmp_path: Pat
     script.chmod(0o755)
     assert _run("launch", "--detach", "--", str(script)).returncode == 0
     job = registry.find("slow")
-    _until(lambda: "begun" in _logs(job.logs / "rank_0.log"))
+    until(lambda: "begun" in _logs(job.logs / "rank_0.log"))
     began = time.monotonic()
     stopped = _run("jobs", "stop", "slow", "--yes")
     assert stopped.returncode == 0 and "killed" not in stopped.stdout and time.monotonic() - began < 15

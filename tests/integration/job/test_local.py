@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
+from cluster import until
 
 _START = """
 import sys
@@ -42,16 +42,9 @@ def _start(run: RunDir, how: str, *, nproc: int = 2, max_restarts: int = 0) -> s
     )
 
 
-def _until(condition: Callable[[], bool], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 def _pids(run: RunDir) -> list[int]:
     paths = [run.path / f"pid_{rank}" for rank in (0, 1)]
-    _until(lambda: all(path.exists() and path.read_text() for path in paths))
+    until(lambda: all(path.exists() and path.read_text() for path in paths))
     return [int(path.read_text()) for path in paths]
 
 
@@ -122,7 +115,7 @@ def test_no_orphan_is_left_when_the_command_is_killed(run: RunDir) -> None:
     agents = {psutil.Process(pid).ppid() for pid in pids}
     job.kill()
     job.wait(60)
-    _until(lambda: _gone([*pids, *agents]))
+    until(lambda: _gone([*pids, *agents]))
     assert (run.path / "stopped_0").read_text() == str(int(signal.SIGTERM))
 
 
@@ -133,7 +126,7 @@ def test_no_orphan_is_left_after_ten_seconds_when_workers_ignore_signals(run: Ru
     assert set(pids) < set(family)
     job.kill()
     job.wait(60)
-    _until(lambda: _gone(family), 10)
+    until(lambda: _gone(family), 10)
 
 
 def test_no_orphan_is_left_when_torchrun_is_killed(run: RunDir) -> None:
@@ -164,7 +157,7 @@ def test_the_same_failure_without_progress_is_not_tried_for_ever(run: RunDir) ->
 
 def test_a_stop_is_no_failure_to_be_tried_again(run: RunDir) -> None:
     job = _start(run, "wait", nproc=1, max_restarts=9)
-    _until(lambda: (run.path / "pid_0").exists())
+    until(lambda: (run.path / "pid_0").exists())
     job.send_signal(signal.SIGINT)
     job.communicate(timeout=60)
     assert job.returncode == 130

@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from cluster import until
 
 _TICK = "import time; [print('tick', n) or time.sleep(.05) for n in range(120)]"
 
@@ -53,27 +55,20 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     started.close()
 
 
-def _until(condition: Callable[[], object], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 def test_a_job_of_two_ranks_is_paused_whole_and_goes_on_to_its_end(shell: Shell, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "ascendtune", "launch", "--devices", "2", "--", sys.executable, "-c", _TICK]
     shell.type(f"{shlex.join(words)}\n")
     for said in ("tick 3", "tick 30"):
-        _until(lambda said=said: shell.text.count(f"{said}\r\n") == 2)
+        until(lambda said=said: shell.text.count(f"{said}\r\n") == 2)
         shell.type("\x1a")
-        _until(lambda: "Stopped" in shell.text)
+        until(lambda: "Stopped" in shell.text)
         logs = sorted((tmp_path / "state").glob("ascendtune/jobs/*/log/rank_*.log"))
         before = [log.stat().st_size for log in logs]
         time.sleep(0.5)
         assert [log.stat().st_size for log in logs] == before and len(before) == 2
         shell.text = shell.text.replace("Stopped", "paused by the shell")
         shell.type("fg\n")
-    _until(lambda: shell.text.count("tick 119\r\n") == 2)
+    until(lambda: shell.text.count("tick 119\r\n") == 2)
     shell.type("echo code=$((40 + $?))\n")
-    _until(lambda: "code=40" in shell.text)
+    until(lambda: "code=40" in shell.text)
     assert shell.text.count("paused, and all workers with it") == 2 and "error" not in shell.text

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from ascendtune.core.errors import FoundWrong, InputError, MachineError
 from ascendtune.job import registry, stop
 from ascendtune.job.members import members_of
 from ascendtune.job.registry import Job, state_of
+from cluster import until
 
 # With a restart allowed the driver stays beside its one worker.
 _DRIVER = """
@@ -74,7 +74,7 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], Started]]:
         directory = tmp_path / "run"
         directory.mkdir()
         driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(directory), worker])
-        _until((directory / "noted").exists)
+        until((directory / "noted").exists)
         made.append(Started(registry.find("run"), driver, directory))
         return made[-1]
 
@@ -83,13 +83,6 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], Started]]:
         for stat in members_of(each.job):
             os.kill(stat.pid, signal.SIGKILL)
         each.driver.wait()
-
-
-def _until(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def _nothing(*anything: object) -> None: ...
@@ -121,7 +114,7 @@ def test_a_worker_whose_driver_was_killed_is_found_by_its_mark(started: Callable
     job = started(_DEAF)
     job.driver.kill()
     job.driver.wait()
-    _until(lambda: job.noted == [signal.SIGTERM])
+    until(lambda: job.noted == [signal.SIGTERM])
     assert state_of(job.job) == "lost" and len(members_of(job.job)) == 2, "the worker and the guard"
     assert _stop(job.job) == (stop.Stopped((), (), was_killed=True), "SIGTERM SIGKILL")
     ended = registry.find(job.job.id)
@@ -139,7 +132,7 @@ def test_only_one_stops_a_job_and_the_other_says_who(started: Callable[[str], St
     job = started(_SLOW)
     first = threading.Thread(target=_stop, args=(job.job,))
     first.start()
-    _until(lambda: job.noted)
+    until(lambda: job.noted)
     with pytest.raises(FoundWrong, match=f"being stopped already, by pid {os.getpid()} since "):
         _stop(job.job)
     first.join()
