@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 import psutil
 
@@ -79,17 +79,7 @@ def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
     Raises:
         MachineError: it cannot be started.
     """
-    try:
-        subprocess.Popen(
-            list(argv),
-            env=dict(env),
-            cwd="/",
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-    except OSError as error:
-        raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists") from error
+    _in_a_session(argv, env=dict(env), cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 class Guard:
@@ -104,20 +94,10 @@ class Guard:
         Raises:
             MachineError: it cannot be started.
         """
-        try:
-            self._process = subprocess.Popen(
-                list(argv),
-                env=dict(env),
-                cwd="/",
-                start_new_session=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        except OSError as error:
-            raise MachineError(
-                f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists"
-            ) from error
+        nothing = subprocess.DEVNULL
+        self._process = _in_a_session(
+            argv, env=dict(env), cwd="/", stdin=subprocess.PIPE, stdout=nothing, stderr=nothing
+        )
 
     def dismiss(self) -> None:
         """End it: nothing is left to be cleared up."""
@@ -150,19 +130,14 @@ class Child:
         self.argv = tuple(argv)
         sink = stderr.open("ab") if stderr else None
         try:
-            self._process = subprocess.Popen(
-                list(argv),
+            self._process = _in_a_session(
+                argv,
                 env=dict(env),
-                start_new_session=True,
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=stdout,
                 stderr=sink,
                 preexec_fn=_terminate_with_parent,
             )
-        except OSError as error:
-            raise MachineError(
-                f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists"
-            ) from error
         finally:
             if sink:
                 sink.close()
@@ -194,18 +169,16 @@ class Dialogue:
             MachineError: the program does not exist or may not be executed.
         """
         self.argv = tuple(argv)
-        try:
-            self._process = subprocess.Popen(
-                list(argv),
-                env=env,
-                start_new_session=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                preexec_fn=_terminate_with_parent,
-            )
-        except OSError as error:
-            raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="install it") from error
+        pipe = subprocess.PIPE
+        self._process = _in_a_session(
+            argv,
+            remedy="install it",
+            env=env,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            preexec_fn=_terminate_with_parent,
+        )
 
     @property
     def pid(self) -> int:
@@ -260,6 +233,14 @@ _KILL_SECONDS = 1.0
 """How long a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def _in_a_session(argv: Sequence[str], *, remedy: str = "check that it exists", **how: Any) -> subprocess.Popen[bytes]:
+    """Start `argv` where no terminal's signal reaches it; `how` goes to Popen."""
+    try:
+        return subprocess.Popen(list(argv), start_new_session=True, **how)
+    except OSError as error:
+        raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy=remedy) from error
 
 
 def _terminate_with_parent() -> None:

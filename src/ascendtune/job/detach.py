@@ -38,7 +38,7 @@ def detach(spec: JobSpec) -> Job | None:
     except KeyboardInterrupt:
         other.end()
         raise
-    if job := _registered(spec.id):
+    if job := registry.named(spec.id):
         return job
     if exit_code is None:
         other.end()
@@ -53,11 +53,7 @@ def _wait(other: Other, job_id: str) -> int | None:
     while time.monotonic() < deadline:
         if (exit_code := other.exit_code()) is not None:
             return exit_code
-        if _registered(job_id):
+        if registry.named(job_id):
             break
         time.sleep(_LOOK_EVERY_SECONDS)
     return None
-
-
-def _registered(job_id: str) -> Job | None:
-    return next((job for job in registry.jobs() if job.id == job_id), None)

@@ -192,9 +192,14 @@ def jobs() -> Iterator[Job]:
     yield from sorted((job for job in read if job is not None), key=lambda job: job.started)
 
 
+def named(job_id: str) -> Job | None:
+    """The job with this id, as its record says now; None where there is none."""
+    return _read(_path(job_id))
+
+
 def reread(job: Job) -> Job:
     """The job as its record says by now."""
-    return _read(_path(job.id)) or job
+    return named(job.id) or job
 
 
 def find(text: str) -> Job:
