@@ -136,3 +136,25 @@ def choose_nodes(
             f"--min-nodes {min_nodes} is more than the {len(hosts)} that --nodes names", remedy="lower it, or name more"
         )
     return Nodes(hosts=Wanted(hosts, devices, min_nodes))
+
+
+def require_one_starter(env: Mapping[str, str]) -> None:
+    """Refuse to be one of many: torchrun and the like start workers, and each of these would start workers of its own.
+
+    Raises:
+        InputError: RANK and WORLD_SIZE say that somebody has started several of this command.
+    """
+    world_size = env.get("WORLD_SIZE", "")
+    if "RANK" not in env or not world_size.isdecimal() or int(world_size) < 2:
+        return
+    # NNODES is how whole nodes are started one by one; where there is a local rank, it is not the node that was.
+    if env.get("NNODES", "1") != "1" and "LOCAL_RANK" not in env:
+        return
+    raise InputError(
+        f"this is process {env['RANK']} of {world_size} that a launcher has started (RANK, WORLD_SIZE); this command "
+        "starts the processes itself",
+        remedy="give it once, without torchrun, with --devices N; on several nodes with --nodes, or NNODES, NODE_RANK, "
+        "MASTER_ADDR and MASTER_PORT. Under torchrun only the worker goes on in a run that has begun: "
+        "torchrun … -m ascendtune.train.worker RUN",
+        where="environment variable WORLD_SIZE",
+    )

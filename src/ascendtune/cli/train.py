@@ -49,9 +49,10 @@ def train(
     """
     from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.dry_run import show
-    from ascendtune.cli.node_choice import choose_nodes
+    from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.core.rundir import RunDir
     from ascendtune.data.report import lines
     from ascendtune.job.registry import require_place
     from ascendtune.job.spec import JobSpec
@@ -59,6 +60,7 @@ def train(
     from ascendtune.train.recipe import Recipe
 
     log.set_up()
+    require_one_starter(os.environ)
     loaded, origins = Recipe.load_with_origins(recipe, overrides or [])
     where = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
@@ -76,7 +78,10 @@ def train(
         )
 
     if dry_run:
-        show(job(loaded.run_directory()), where)
+        run = RunDir(loaded.run_directory())
+        if not run.run_json.is_file():
+            print(f"# {run} is not there yet: `ascendtune train` makes it and the data before it starts this")
+        show(job(run.path), where)
         return
     if not prepare:
         require_place()

@@ -120,3 +120,15 @@ def test_a_bad_recipe_is_refused_within_a_second(
     assert time.monotonic() - began < 5
     assert result.returncode == 2 and said in result.stderr
     assert "\n   do: " in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_dry_run_says_which_part_is_not_there_yet(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+    assert ascendtune("init", "--model", tiny_model, "--data", data).returncode == 0
+    shown = ascendtune("train", "recipe.yaml", "--dry-run", "name=new").stdout
+    assert shown.startswith("# runs/new is not there yet: `ascendtune train` makes it")
+    assert "ascendtune.train.worker runs/new" in shown
+
+
+def test_train_under_torchrun_is_refused(ascendtune: Any) -> None:
+    refused = ascendtune("train", "recipe.yaml", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
+    assert refused.returncode == 2 and "this is process 1 of 2 that a launcher has started" in refused.stderr
