@@ -104,12 +104,18 @@ class Judge:
         return statistics.median(self._step_seconds) if known else None
 
 
-def odd_ranks(beats: Sequence[Beat], stopped: Collection[int] = (), apart: Collection[int] = ()) -> tuple[int, ...]:
+def odd_ranks(
+    beats: Sequence[Beat],
+    stopped: Collection[int] = (),
+    apart: Collection[int] = (),
+    waiting: Collection[int] = (),
+) -> tuple[int, ...]:
     """The ranks that the others wait for; empty where nothing tells them apart.
 
     Args:
         stopped: ranks whose processes are stopped (SIGSTOP).
         apart: ranks whose stacks show that they wait for nobody while others do.
+        waiting: ranks whose stacks show that they wait. Of other hosts no stacks are known, and clocks differ.
     """
     if stopped:
         return tuple(sorted(stopped))
@@ -120,7 +126,9 @@ def odd_ranks(beats: Sequence[Beat], stopped: Collection[int] = (), apart: Colle
         # Reading data needs nobody else; otherwise whoever is not where most are, of two equals the one silent first.
         alone = [group for (_, phase), group in places.items() if phase == "data"]
         fewest = min(len(group) for group in places.values())
-        candidates = alone or [group for group in places.values() if len(group) == fewest]
+        few = [group for group in places.values() if len(group) == fewest]
+        to_blame = [group for group in few if not all(beat.rank in waiting for beat in group)]
+        candidates = alone or to_blame or few
         odd = min(candidates, key=lambda group: max(beat.monotonic for beat in group))
         return tuple(beat.rank for beat in odd)
     return tuple(sorted(apart)) if 0 < len(apart) < len(beats) else ()

@@ -39,7 +39,7 @@ class Verdict:
         waiting = [stack for stack in known if waits_for_others(stack.frames)]
         apart = [stack.beat.rank for stack in known if stack not in waiting] if waiting else []
         stopped = [stack.beat.rank for stack in self.stacks if stack.is_stopped]
-        return odd_ranks(self.beats, stopped, apart)
+        return odd_ranks(self.beats, stopped, apart, [stack.beat.rank for stack in waiting])
 
     def who(self) -> str:
         """The odd ranks, with their hosts where there are several: "rank 1 on node2"."""

@@ -143,6 +143,13 @@ def test_of_two_ranks_the_one_that_was_silent_first_is_odd() -> None:
     assert odd_ranks([beat(0, "backward", at=1000.1), beat(1, "optimizer", at=1000.4)]) == (0,)
 
 
+def test_who_is_seen_waiting_is_not_who_is_waited_for() -> None:
+    two = [beat(0, "backward", at=1000.1), beat(1, "forward", at=1000.4)]
+    assert odd_ranks(two) == (0,)
+    assert odd_ranks(two, waiting=[0]) == (1,)
+    assert odd_ranks(two, waiting=[0, 1]) == (0,)
+
+
 def test_a_stopped_process_is_odd_wherever_it_is() -> None:
     assert odd_ranks([beat(0, "data"), beat(1, "backward")], stopped=[1]) == (1,)
 
