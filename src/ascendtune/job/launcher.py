@@ -41,6 +41,7 @@ class Launcher:
         self._others = set(process.below(os.getpid()))
         self._agent = process.Child(argv, {**env, TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
+        self._has_begun = False
         self._unheard: signal.Signals | None = None
         self._asked_at = 0.0
 
@@ -63,10 +64,12 @@ class Launcher:
         process.send_as_a_terminal(workers or agent, number)
 
     def workers(self) -> dict[int, procfs.Stat]:
-        """Rank -> process of those that have begun."""
-        pids = [each.pid for each in process.children(self._agent.pid)] if self._has_agent else [self._agent.pid]
-        ranks = ((procfs.environment_of(pid).get("RANK") if self._has_agent else "0", pid) for pid in pids)
-        return {int(rank): stat for rank, pid in ranks if rank and (stat := procfs.stat_of(pid))}
+        """Rank -> process of those that have begun; before, torchrun's agent in the place of the first."""
+        ranks = {each.pid: procfs.environment_of(each.pid).get("RANK") for each in process.children(self._agent.pid)}
+        self._has_begun |= any(ranks.values())
+        if not self._has_agent or not self._has_begun:
+            ranks = {self._agent.pid: "0"}
+        return {int(rank): stat for pid, rank in ranks.items() if rank and (stat := procfs.stat_of(pid))}
 
     def pause(self) -> None:
         """Stop everything and then this process, until the user's shell lets it go on; then everything goes on.

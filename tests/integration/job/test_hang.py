@@ -109,6 +109,19 @@ def test_a_rank_that_hangs_before_its_first_sign_of_life_is_told(run: RunDir) ->
     assert run.read()["state"] == "failed" and run.read()["exit_cause"]["odd_ranks"] == [1]
 
 
+def test_a_torchrun_that_comes_to_no_worker_is_told(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = "import sys, time\nif 'torch.distributed.run' in sys.orig_argv: time.sleep(60)\n"
+    (tmp_path / "sitecustomize.py").write_text(hangs)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = _start(run, "", "stop", before_seconds=4)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 1, err
+    assert "rank 0: startup, before the first step for 4" in err and "no stack: " in err
+    assert err.count("error: the run hung before its first step: startup\n") == 1
+
+
 def test_a_warning_comes_once_and_the_run_may_go_on(run: RunDir) -> None:
     job = _start(run, "wait", "warn")
     deadline = time.monotonic() + 40
