@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults import FAULTS, Fault
+from job_faults import JOB_FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -45,7 +46,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="faults that are tried side by side")
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
     arguments = parser.parse_args()
-    chosen = [fault for fault in FAULTS if fault.quick or not arguments.quick]
+    chosen = [fault for fault in (*FAULTS, *JOB_FAULTS) if fault.quick or not arguments.quick]
     if arguments.words:
         chosen = [fault for fault in chosen if any(word in f"{fault.file} {fault.spoils}" for word in arguments.words)]
     for name in HEAVY:

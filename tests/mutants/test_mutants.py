@@ -1,4 +1,4 @@
-"""The faults of `faults.py` still fit the source, and a sample of them is noticed; `make mutants` tries all."""
+"""The faults still fit the source, and a sample of them is noticed; `make mutants` tries all."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "ascendtune"
 
 
-def test_every_fault_has_its_place_in_the_source() -> None:
+def test_every_fault_has_its_place_in_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
     faults = runpy.run_path(str(HERE / "faults.py"))["FAULTS"]
-    for fault in faults:
+    of_jobs = runpy.run_path(str(HERE / "job_faults.py"))["JOB_FAULTS"]
+    for fault in (*faults, *of_jobs):
         places = (SOURCE / fault.file).read_text().count(fault.old)
         assert places == 1, f"{fault.file}: stands there {places} times: {fault.old}"
         assert fault.new != fault.old

@@ -35,6 +35,7 @@ def _sums(ranks: int, wrong: set[int], groups: dict[tuple[int, ...], int] | None
         (_carried(4, {(2, rank) for rank in range(4)}), "what rank 2 sends arrives wrong everywhere"),
         (_carried(4, {(source, 1) for source in range(4)}), "rank 1 gets everything wrong"),
         (_carried(4, {(3, 0)}), "wrong on the way from rank 3 to rank 0"),
+        (_carried(4, {*((2, rank) for rank in range(4)), (3, 0)}), "wrong on the way from rank 2 to rank 0"),
         (_carried(2, {(1, 0)}), "wrong on the way from rank 1 to rank 0"),
         (_carried(2, {(1, 0), (1, 1)}), "what rank 1 sends arrives wrong everywhere"),
         (_carried(3, {(a, b) for a in range(3) for b in range(3)}), "every value is wrong"),

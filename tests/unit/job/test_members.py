@@ -1,0 +1,66 @@
+"""Which processes are a job's: its mark alone is not believed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.job import registry
+from ascendtune.job.environment import MARK
+from ascendtune.job.members import members_of
+from ascendtune.job.spec import JobSpec
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return JobSpec(("program",), tmp_path / "run", nproc=1, kind="cpu")
+
+
+@pytest.fixture
+def carry_mark(spec: JobSpec) -> Iterator[Any]:
+    """Start a process that has the job's mark, and nothing else to do with it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**how: Any) -> int:
+        started.append(subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: spec.id}, **how))
+        return started[-1].pid
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def _lost(spec: JobSpec) -> registry.Job:
+    """Registered by a process that has ended since."""
+    ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    return replace(registry.register(spec, [], watched=True), pid=2**22 - 1, start_ticks=ticks)
+
+
+def test_what_the_job_has_left_behind_is_found_by_its_mark(spec: JobSpec, carry_mark: Any) -> None:
+    job = _lost(spec)
+    time.sleep(0.05)
+    pid = carry_mark()
+    assert [stat.pid for stat in members_of(job)] == [pid]
+
+
+def test_who_is_older_than_the_job_is_not_its(spec: JobSpec, carry_mark: Any) -> None:
+    carry_mark()
+    time.sleep(0.05)
+    assert members_of(_lost(spec)) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to start a process of another user")
+def test_another_users_process_is_not_its(spec: JobSpec, carry_mark: Any) -> None:
+    job = _lost(spec)
+    time.sleep(0.05)
+    carry_mark(user=65534)
+    assert members_of(job) == []
