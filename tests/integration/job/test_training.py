@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -95,7 +96,7 @@ def test_a_rank_that_hangs_on_another_host_is_named_with_it(
     if on_hang == "warn":
         os.kill(worker, signal.SIGCONT)
     code, said = job.wait(120), place.said(name)
-    assert "rank 1: backward of step" in said or "rank 1: collective of step" in said, said
+    assert re.search(r"rank 1: \w+ of step", said), said
     assert "odd one out: rank 1 on nodeb" in said
     if on_hang == "stop":
         assert code == 1 and run.read()["exit_cause"]["odd_ranks"] == [1]
