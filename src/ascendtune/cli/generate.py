@@ -91,4 +91,6 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
 
 def _json_line(asked: Prompt, answer: str) -> str:
     given = {} if asked.expected is None else {"expected": asked.expected}
-    return json.dumps({"messages": asked.messages, "answer": answer, **given}, ensure_ascii=False)
+    # What a stream in another encoding shows in place of `×` is not what the model has said.
+    is_unicode = sys.stdout.encoding.lower().startswith("utf")
+    return json.dumps({"messages": asked.messages, "answer": answer, **given}, ensure_ascii=not is_unicode)

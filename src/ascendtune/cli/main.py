@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
 from ascendtune.core.errors import AscendtuneError, MachineError, disk_fault
+from ascendtune.core.streams import make_safe
 from ascendtune.core.table import load
 
 DEBUG = "ASCENDTUNE_DEBUG"
@@ -29,14 +29,12 @@ _OF_EXTRA_TRAIN = frozenset(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    make_safe()
     words = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
     sys.exit(_run(words))
 
 
 def _run(words: list[str]) -> int:
-    if sys.stdout is None:
-        # Started with a closed output: what is printed goes nowhere, and is no reason to fail.
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # open until the process ends
     try:
         code = _root().main(words, prog_name="ascendtune", standalone_mode=False)
         sys.stdout.flush()

@@ -14,11 +14,13 @@ from contextlib import suppress
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
+from ascendtune.core.streams import make_safe
 
 
 def main(arguments: list[str]) -> int:
     """Train, and report how it ended; returns the exit code."""
     debug = "ASCENDTUNE_DEBUG" in os.environ
+    make_safe()
     log.set_up()
     if len(arguments) != 1:
         log.warn("usage: python -m ascendtune.train.worker RUNDIR")
