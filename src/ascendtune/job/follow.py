@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascendtune.core.rundir import RunDir
 from ascendtune.core.tail import Tail, begin_of_last
 from ascendtune.job.registry import Job
 
@@ -35,9 +34,9 @@ def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
 
 
 def has_the_terminal(job: Job) -> bool:
-    """Whether rank 0 speaks where the job was started, and in no log: that of a training in front."""
+    """Whether rank 0 speaks where the job was started, and in no log: that of a program of ours in front."""
     in_background = job.session == job.pid and JOB_LOG in job.log_sizes
-    return RunDir(job.run_dir).run_json.is_file() and not in_background
+    return not (job.is_foreign or in_background)
 
 
 def missing_logs(job: Job, rank: int | None = None) -> list[int]:

@@ -61,6 +61,8 @@ class Job:
     """How long the logs were before: what stands there is of earlier attempts."""
     started: float
     """Seconds since the epoch, as `ended`."""
+    is_foreign: bool = False
+    """Rank 0 has a log, too."""
     ended: float | None = None
     exit_code: int | None = None
     started_from: str | None = None
@@ -151,6 +153,7 @@ def register(
         watched=watched,
         log_sizes={path.name: path.stat().st_size for path in spec.logs.glob("*.log")},
         started=time.time(),
+        is_foreign=spec.is_foreign,
         started_from=started_from,
     )
     _write(job)

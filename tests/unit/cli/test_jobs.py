@@ -146,11 +146,10 @@ def test_logs_that_are_not_there_are_told_as_that(called: Called, tmp_path: Path
     gone = f"warning: no log of rank 1 is in {job.logs}: it was removed, or never begun\n"
     assert called("logs", job.id, "--rank", "1") == (1, "", gone)
     assert called("logs", job.id) == (1, "", f"rank 0 speaks in the terminal where {job.id} was started\n{gone}")
-    # As for another program, whose rank 0 speaks in no terminal.
-    RunDir(job.run_dir).run_json.unlink()
-    assert called("logs", job.id) == (1, "", gone.replace("rank 1", "ranks 0, 1"))
-    registry.close(job, 0)
-    assert called("logs", job.id, "-f", "--rank", "0") == (1, "", gone.replace("rank 1", "rank 0"))
+    other = _job(tmp_path, "a", is_foreign=True)
+    assert called("logs", other.id) == (1, "", gone.replace("rank 1", "ranks 0, 1"))
+    registry.close(other, 0)
+    assert called("logs", other.id, "-f", "--rank", "0") == (1, "", gone.replace("rank 1", "rank 0"))
 
 
 def test_stop_asks_first_and_ends_nothing_without_an_answer(called: Called, tmp_path: Path) -> None:
