@@ -38,6 +38,10 @@ _GLOG_TIME = re.compile(r"\b[EWIF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}
 _LONGEST_PREFIXES = 4
 _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")
 """torchrun --log-dir: attempt_0/RANK/stderr.log"""
+_ANY_DIGIT = re.compile(r"\d")
+_INNER_PREFIXES = 8
+_EXCEPTION_NAME = re.compile(r"\w+ +$|\W+$")
+"""IPython and rich put the exception's name, or a frame, before the first line only."""
 
 
 @dataclass(frozen=True)
@@ -112,3 +116,23 @@ def time_of(text: str) -> float | None:
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:
     whole = timegm((1970, int(month), int(day), int(hour), int(minute), int(second)))
     return whole + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+
+
+class InnerPrefixes:
+    """Loggers and schedulers put something of their own before each line; a traceback shows what it is."""
+
+    def __init__(self) -> None:
+        self._shapes: list[str] = []
+
+    def learn(self, prefix: str) -> None:
+        """What stands before the head of a traceback."""
+        shape = _ANY_DIGIT.sub("0", prefix)
+        known = shape in self._shapes or len(self._shapes) == _INNER_PREFIXES
+        if prefix and not known and not _EXCEPTION_NAME.match(prefix):
+            self._shapes.append(shape)
+
+    def without(self, said: str) -> str:
+        for shape in self._shapes:
+            if _ANY_DIGIT.sub("0", said[: len(shape)]) == shape:
+                return said[len(shape) :]
+        return said

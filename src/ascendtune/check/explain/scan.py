@@ -2,60 +2,51 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from itertools import pairwise
 
 from ascendtune.check.explain import generic, launcher, level
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.line import Line
+from ascendtune.check.explain.ledger import Ledger, kind_of
+from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
-_EVENTS_KEPT = 2000
 _LONGEST_TEXT = 2000
-_SURVIVED_AFTER = 5000
 _HITS_KEPT = 3
-_IN_A_ROW = 5
-"""Lines between two that follow each other: other ranks may speak in between."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
-_CODED = re.compile(r"\bE(?:[A-Z]\d|\d\d)(?!9{3})\d{3}(?=:|\)|\[PID)")
-_BLOCK = 12
-"""Lines of a block of CANN; of two that say the same, the one with an error code of its own is the one to show."""
-_ANY_DIGIT = re.compile(r"\d")
-_INNER_PREFIXES = 8
-_EXCEPTION_NAME = re.compile(r"\w+ +$|\W+$")
-"""IPython and rich put the exception's name, or a frame, before the first line only."""
 
 
 class Scan:
-    """One log. `events` are in the order of the log: the first of its kind for each speaker."""
+    """One log. `events` are in the order of the log."""
 
     def __init__(self, name: str, matcher: Matcher) -> None:
         self.name = name
         self.lines = 0
         self.bytes = 0
-        self.events: list[Event] = []
         self.launcher: launcher.RootCause | None = None
         self._matcher = matcher
         self._sieve = Sieve(matcher)
         self._rank = lines_of.rank_of_file(name)
         self._traces = Traces()
-        self._first: dict[tuple[str, str], Event] = {}
-        self._inner: list[str] = []
+        self._ledger = Ledger()
+        self._inner = InnerPrefixes()
         self._time: float | None = None
         self._last = 0, b""
         """The last line that is not blank, with its number."""
         self._passed = 0
         """Number of the last line that was read along with an earlier one."""
+
+    @property
+    def events(self) -> list[Event]:
+        return self._ledger.events
 
     def run(self) -> Scan:
         """Read to the end.
@@ -69,7 +60,7 @@ class Scan:
         for speaker, trace in self._traces.rest():
             self._note_trace(Line(speaker, "", trace.rank), "", trace)
         self._note_last_words()
-        self._mark_survived()
+        self._ledger.mark_survived(self.lines)
         return self
 
     def _read_block(self, block: bytes) -> None:
@@ -108,7 +99,7 @@ class Scan:
             self._look_for_frame(text, number)
             return
         line = lines_of.read(text)
-        said = self._without_inner_prefix(line.said)
+        said = self._inner.without(line.said)
         if HEADER in said:
             self._begin_trace(line, said, number, lines[index - 1] if index else b"")
             return
@@ -136,7 +127,7 @@ class Scan:
                 self._traces.begin_headless(line.speaker, number)
 
     def _begin_trace(self, line: Line, said: str, number: int, before: bytes) -> None:
-        self._note_inner_prefix(said[: said.index(HEADER)])
+        self._inner.learn(said[: said.index(HEADER)])
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         self._traces.begin(line.speaker, number, ignored=b"Exception ignored" in before, rank=line.rank)
@@ -184,23 +175,6 @@ class Scan:
             line = lines_of.read(text)
             self._note(line, text, line.said, number, generic.line(line.said), None)
 
-    def _note_inner_prefix(self, prefix: str) -> None:
-        """Loggers and schedulers put something of their own before each line; a traceback shows what it is."""
-        shape = _ANY_DIGIT.sub("0", prefix)
-        if (
-            prefix
-            and not _EXCEPTION_NAME.match(prefix)
-            and shape not in self._inner
-            and len(self._inner) < _INNER_PREFIXES
-        ):
-            self._inner.append(shape)
-
-    def _without_inner_prefix(self, said: str) -> str:
-        for shape in self._inner:
-            if _ANY_DIGIT.sub("0", said[: len(shape)]) == shape:
-                return said[len(shape) :]
-        return said
-
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
         for line in reversed(lines[max(0, index - _LOOK_BACK) : index + 1]):
             if b":" in line and (time := lines_of.time_of(line[:200].decode(errors="replace"))) is not None:
@@ -210,45 +184,24 @@ class Scan:
     def _note(
         self, line: Line, text: str, said: str, number: int, hit: Hit, trace: Trace | None, *, weak: bool = False
     ) -> None:
-        known = hit.entry.id
-        if hit.entry.kind == "unknown":
-            known = trace.text[:80] if trace else "?" + re.sub(r"\d+", "", said)[:60]
-        key = (line.speaker, known)
-        first = self._first.get(key)
-        if first is not None and number - first.last <= _SURVIVED_AFTER and first.weak <= weak:
-            first.count += 1
-            first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
-            first.last = number
-            if _CODED.search(said) and number - first.number <= _BLOCK and not _CODED.search(first.text):
-                first.text, first.number = said.strip(), number
-            return
-        if len(self.events) >= _EVENTS_KEPT:
+        kind = kind_of(hit, said, trace)
+        if self._ledger.came_again(line.speaker, kind, said, number, weak=weak):
             return
         ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self._rank)
-        event = Event(
-            text=said.strip(),
-            source=self.name,
-            number=number,
-            last=number,
-            speaker=line.speaker,
-            rank=next((rank for rank in ranks if rank is not None), None),
-            device=lines_of.device_in(said),
-            host=line.host,
-            time=self._time,
-            hit=hit,
-            trace=trace,
-            weak=weak,
+        self._ledger.add(
+            kind,
+            Event(
+                text=said.strip(),
+                source=self.name,
+                number=number,
+                last=number,
+                speaker=line.speaker,
+                rank=next((rank for rank in ranks if rank is not None), None),
+                device=lines_of.device_in(said),
+                host=line.host,
+                time=self._time,
+                hit=hit,
+                trace=trace,
+                weak=weak,
+            ),
         )
-        self._first[key] = event
-        self.events.append(event)
-
-    def _mark_survived(self) -> None:
-        """An error after which the log went on for thousands of lines did not end the job."""
-        grave = [event for event in self.events if not event.weak]
-        points = sorted({point for event in grave for point in (event.number, event.last)})
-        fatal_from = 0
-        for point, following in pairwise([*points, self.lines]):
-            if following - point > _SURVIVED_AFTER:
-                fatal_from = point + 1
-        for event in self.events:
-            event.survived = event.last < fatal_from

@@ -1,0 +1,62 @@
+"""What was found in one log: the first of its kind for each speaker, and how often it came again."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.trace import Trace
+
+_EVENTS_KEPT = 2000
+_SURVIVED_AFTER = 5000
+_IN_A_ROW = 5
+"""Lines between two that follow each other: other ranks may speak in between."""
+_CODED = re.compile(r"\bE(?:[A-Z]\d|\d\d)(?!9{3})\d{3}(?=:|\)|\[PID)")
+_BLOCK = 12
+"""Lines of a block of CANN; of two that say the same, the one with an error code of its own is the one to show."""
+_DIGITS = re.compile(r"\d+")
+
+
+class Ledger:
+    """`events` are in the order of the log."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._first: dict[tuple[str, str], Event] = {}
+
+    def came_again(self, speaker: str, kind: str, said: str, number: int, *, weak: bool) -> bool:
+        """True if this speaker's first of the kind is there already and this line is counted with it."""
+        first = self._first.get((speaker, kind))
+        if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak:
+            return False
+        first.count += 1
+        first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
+        first.last = number
+        if _CODED.search(said) and number - first.number <= _BLOCK and not _CODED.search(first.text):
+            first.text, first.number = said.strip(), number
+        return True
+
+    def add(self, kind: str, event: Event) -> None:
+        if len(self.events) < _EVENTS_KEPT:
+            self._first[event.speaker, kind] = event
+            self.events.append(event)
+
+    def mark_survived(self, lines: int) -> None:
+        """An error after which the log went on for thousands of lines did not end the job."""
+        grave = [event for event in self.events if not event.weak]
+        points = sorted({point for event in grave for point in (event.number, event.last)})
+        fatal_from = 0
+        for point, following in pairwise([*points, lines]):
+            if following - point > _SURVIVED_AFTER:
+                fatal_from = point + 1
+        for event in self.events:
+            event.survived = event.last < fatal_from
+
+
+def kind_of(hit: Hit, said: str, trace: Trace | None) -> str:
+    """What is not known is one of a kind by its words."""
+    if hit.entry.kind != "unknown":
+        return hit.entry.id
+    return trace.text[:80] if trace else "?" + _DIGITS.sub("", said)[:60]
