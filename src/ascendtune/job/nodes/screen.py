@@ -118,9 +118,14 @@ class _Stderr(io.TextIOBase):
 
 @contextmanager
 def screen(logs: Path, *, is_foreign: bool) -> Iterator[Screen]:
-    """A screen to which our own messages go, too."""
+    """A screen to which our own messages go, too. Whoever leaves it without an error has called `finish`."""
     sys.stdout.flush()
     sys.stderr.flush()
     shown = Screen(logs, is_foreign=is_foreign)
     with redirect_stderr(_Stderr(shown, sys.stderr.fileno())):
-        yield shown
+        try:
+            yield shown
+        except BaseException:
+            # What was said before is read before the error.
+            shown.finish(was_asked_to_stop=True)
+            raise
