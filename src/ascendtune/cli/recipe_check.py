@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.complain import warn
 
 if TYPE_CHECKING:
+    from ascendtune.data.spec import DatasetSpec, Task
     from ascendtune.train.method import MethodSection
     from ascendtune.train.recipe import Recipe
     from ascendtune.train.sections import OptimSection
@@ -32,6 +33,7 @@ def check(
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
     facts = _facts(checked)
+    _require_files(checked)
     given = sum(origin != "default" for origin in origins.values())
     print(f"{recipe}: fine, {given} keys set, {len(origins) - given} at their defaults")
     longest = max(map(len, facts))
@@ -46,8 +48,8 @@ def _facts(recipe: Recipe) -> dict[str, str]:
     length = f"up to {recipe.data.max_length:,} tokens"
     return {
         "model": _model(recipe),
-        "data": _data(recipe.data.train),
-        **({"evaluation": _data(recipe.data.eval)} if recipe.data.eval else {}),
+        "data": _data(recipe.data.train, recipe.method.task),
+        **({"evaluation": _data(recipe.data.eval, recipe.method.task)} if recipe.data.eval else {}),
         "stage": recipe.method.stage + _loss(recipe.method),
         "tuner": recipe.method.tuner + (f", rank {recipe.method.lora.rank}" if recipe.method.tuner == "lora" else ""),
         "learning rate": f"{recipe.learning_rate:g}, {optim.scheduler}",
@@ -72,21 +74,39 @@ def _model(recipe: Recipe) -> str:
     from ascendtune.data.template import ChatTemplate
     from ascendtune.data.tokenizer import Tokenizer
     from ascendtune.hub.download import find_local
-    from ascendtune.hub.verify import check_model_directory
+    from ascendtune.hub.verify import check_model_directory, require_unquantised
 
     path = find_local(recipe.model.path, "model")
     if path is None:
         return f"{recipe.model.path} (hub id, not looked at)"
     check_model_directory(path, weights_needed=recipe.model.init == "pretrained")
+    require_unquantised(path)
     tokenizer = Tokenizer.load(path)
     if recipe.method.stage != "pretrain":
         ChatTemplate.load(recipe.data.template, tokenizer, loss_on=recipe.data.loss_on)
     return str(path)
 
 
-def _data(specs: list[Any]) -> str:
+def _require_files(recipe: Recipe) -> None:
+    """Look at what else a start would read before it begins to train."""
+    from ascendtune.hub.download import find_local
+    from ascendtune.train.run_choice import require_checkpoint
+    from ascendtune.train.strategy.zero_config import zero_config
+
+    if recipe.method.preference.reference:
+        find_local(recipe.method.preference.reference, "model")
+    for adapter in recipe.method.lora.start_from:
+        find_local(adapter, "model")
+    if recipe.checkpoint.resume not in ("auto", "never"):
+        require_checkpoint(Path(recipe.checkpoint.resume))
+    if recipe.parallel.strategy == "deepspeed":
+        zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+
+
+def _data(specs: list[DatasetSpec], task: Task) -> str:
     from ascendtune.core.units import count_of, format_bytes
     from ascendtune.data.files import data_files
+    from ascendtune.data.load import format_of
     from ascendtune.hub.download import find_local
 
     shown = []
@@ -97,7 +117,6 @@ def _data(specs: list[Any]) -> str:
             continue
         files = data_files(spec, path)
         size = format_bytes(sum(file.stat().st_size for file in files))
-        shown.append(
-            f"{spec.path} ({size})" if len(files) == 1 else f"{spec.path} ({count_of(len(files), 'file')}, {size})"
-        )
+        about = [format_of(spec, path, task), *([count_of(len(files), "file")] if len(files) > 1 else []), size]
+        shown.append(f"{spec.path} ({', '.join(about)})")
     return ", ".join(shown)

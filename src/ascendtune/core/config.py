@@ -7,7 +7,7 @@ import re
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -22,6 +22,9 @@ class Section(BaseModel):
     """A part of a recipe: unknown keys are errors, values never change, docstrings describe the fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    asked_in_vain: ClassVar[Mapping[str, str]] = {}
+    """Of the outermost section: keys that people look for at any level, and what to do instead."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -43,9 +46,14 @@ def validate(model: type[Model], document: Document) -> Model:
         return model.model_validate(document.values)
     except ValidationError as error:
         complaints = [_complaint(model, document, item) for item in error.errors(include_url=False)]
-    raise together(
-        [RecipeError(item.what, remedy=item.remedy, where=item.where) for item in dict.fromkeys(complaints)]
-    ) from None
+    complaints = sorted(_one_for_each_value(complaints), key=lambda item: line_of(item.where))
+    raise together([RecipeError(item.what, remedy=item.remedy, where=item.where) for item in complaints]) from None
+
+
+def line_of(where: str) -> float:
+    """The line of `file:line`, for an order in which people read; what stands nowhere comes last."""
+    line = where.rpartition(":")[2]
+    return int(line) if line.isdecimal() else float("inf")
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,22 @@ class _Complaint:
     remedy: str
 
 
+def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
+    """A value that may be of several kinds is refused once by each: one complaint, with all that it could be."""
+    remedies: dict[tuple[str, str], list[str]] = {}
+    for item in dict.fromkeys(complaints):
+        remedies.setdefault((item.where, item.what), []).append(item.remedy)
+    return [_Complaint(where, what, "; or ".join(each)) for (where, what), each in remedies.items()]
+
+
 def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, Any]) -> _Complaint:
     # Pydantic puts union members and validators' names into the location; only what stands in the file is a path.
     path = _existing_path(document.values, item["loc"])
     where, dotted = document.place(path), ".".join(map(str, path))
     kind = item["type"]
     if kind == "extra_forbidden":
+        if issubclass(model, Section) and (remedy := model.asked_in_vain.get(str(path[-1]).lower())):
+            return _Complaint(where, f"unknown key '{dotted}'", remedy)
         valid = keys_of(model, path[:-1])
         return _Complaint(where, f"unknown key '{dotted}'", _nearest(str(path[-1]), valid, path[:-1], model))
     if kind == "missing":
@@ -155,6 +173,9 @@ def _expectation(item: Mapping[str, Any]) -> str:
         close = difflib.get_close_matches(str(item.get("input")), expected, n=1, cutoff=0.6)
         suggestion = f"did you mean '{close[0]}'? " if close else ""
         return f"{suggestion}choose one of: {', '.join(expected)}"
+    if item["type"] == "list_type":
+        given = item.get("input")
+        return "write a list" + (f": [{given}]" if isinstance(given, str | int | float) else "")
     if item["type"] == "model_type":
         return "it is a section: write its keys below it, or leave it out"
     return f"it {message}" if message.startswith("should") else message

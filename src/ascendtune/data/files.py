@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -36,16 +37,22 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
     path = path or Path(spec.path).expanduser()
     if not path.exists():
         nearest = nearest_path(path)
-        remedy = (
-            f"did you mean '{nearest}'?"
-            if nearest
-            else "check data.train and data.eval; paths start at the working directory"
-        )
+        remedy = f"did you mean '{nearest}'?" if nearest else "check the path; it starts at the working directory"
         raise DataError("no such data file or directory", remedy=remedy, where=path)
-    return _files_in(path, spec) if path.is_dir() else [path]
+    if path.is_dir():
+        return _files_in(path, spec)
+    if not path.is_file():
+        raise DataError(
+            "neither a file nor a directory: a data file is read several times, which a pipe or a device cannot be",
+            remedy="write the rows into a file",
+            where=path,
+        )
+    return [path]
 
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
+    # Asked first: a pattern finds nothing, and says nothing, where a directory may not be read.
+    os.listdir(folder)
     files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.is_file()]
     if not files:
         raise DataError(

@@ -86,6 +86,18 @@ def load_rows(
     return loaded
 
 
+def format_of(spec: DatasetSpec, path: Path, task: Task) -> str:
+    """The name of a data set's format, as its first rows tell it.
+
+    Args:
+        path: where the data set lies.
+
+    Raises:
+        DataError: unreadable, or nothing for `task`.
+    """
+    return choose_format(spec, list(islice(read_rows(spec, path), _ROWS_THAT_TELL_THE_FORMAT)), task)[0]
+
+
 def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, first_bad: list[str]) -> None:
     rows = read_rows(spec, path)
     first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))

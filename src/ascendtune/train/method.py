@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ascendtune.core.config import Contradiction, Section, other_names
+from ascendtune.data.spec import Task
 
 # What people will ask for under a neighbour's name, or that is not in this version: an alternative for each.
 _LOSSES = {"dpo": "sigmoid", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "ipo": "ipo"}
@@ -18,6 +19,15 @@ _OTHER_NAMES = {
     "grpo": "GRPO is not in this version; method.stage: preference is the nearest",
     "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
     "oft": "OFT is not in this version; use method.tuner: lora",
+}
+
+
+_OTHER_LOSSES = {
+    "dpo": "use sigmoid, which is DPO's own loss",
+    "cdpo": "use sigmoid with method.preference.label_smoothing",
+    "slic": "use hinge",
+    "sppo": "SPPO is not in this version; sigmoid is the nearest",
+    "kto_pair": "use kto with answers marked good or bad, or sigmoid with pairs",
 }
 
 
@@ -94,7 +104,7 @@ class RewardSection(Section):
 class PreferenceSection(Section):
     """Learning from chosen and rejected answers."""
 
-    loss: Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"] = "sigmoid"
+    loss: Annotated[Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"], other_names(_OTHER_LOSSES)] = "sigmoid"
     """`sigmoid` is DPO's own. `kto` takes single answers marked good or bad; `orpo` and `simpo` need no reference."""
     beta: float = Field(default=0.1, gt=0)
     """How strongly the policy is held to the reference; the weight of the odds ratio for orpo."""
@@ -140,6 +150,19 @@ class MethodSection(Section):
                 path=("method", "preference", "reference"),
             )
         return self
+
+    @property
+    def task(self) -> Task:
+        """What the rows are learnt for."""
+        match self.stage:
+            case "pretrain":
+                return "text"
+            case "sft":
+                return "conversations"
+            case "reward":
+                return "pairs"
+            case "preference":
+                return "singles" if self.preference.loss == "kto" else "pairs"
 
     @property
     def needs_reference(self) -> bool:

@@ -15,12 +15,11 @@ from ascendtune.core.files import require_writable, write_json
 from ascendtune.core.places import cache_directory, require_writable_place
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, prepare
-from ascendtune.data.spec import DatasetSpec, Task
+from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model
 from ascendtune.hub.verify import require_unquantised
 from ascendtune.train.adapters import Adapter, find_adapters
 from ascendtune.train.changes import require_known, require_same_adapters, require_same_data
-from ascendtune.train.method import MethodSection
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.run_choice import choose_run, require_free
 from ascendtune.train.strategy.zero_config import require_deepspeed, zero_config
@@ -109,24 +108,12 @@ def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | Non
     return prepare(
         recipe.data,
         model_directory,
-        task=_task_of(recipe.method),
+        task=recipe.method.task,
         new_tokens=recipe.model.new_tokens,
         seed=recipe.seed,
         resolve=resolve,
         progress=progress,
     )
-
-
-def _task_of(method: MethodSection) -> Task:
-    match method.stage:
-        case "pretrain":
-            return "text"
-        case "sft":
-            return "conversations"
-        case "reward":
-            return "pairs"
-        case "preference":
-            return "singles" if method.preference.loss == "kto" else "pairs"
 
 
 def data_reports(prepared: Prepared) -> dict[str, Any]:

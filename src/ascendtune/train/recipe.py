@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
@@ -18,6 +18,7 @@ from ascendtune.train.inert import inert_keys
 from ascendtune.train.llamafactory.recognise import is_theirs, require_ours
 from ascendtune.train.llamafactory.translate import translate
 from ascendtune.train.method import MethodSection
+from ascendtune.train.not_here import NOT_HERE
 from ascendtune.train.parallel import ParallelSection
 from ascendtune.train.sections import (
     AlignSection,
@@ -40,12 +41,22 @@ def _a_plain_name(value: str) -> str:
     return value
 
 
+def _with_known_placeholders(value: str) -> str:
+    if unknown := [found for found in re.findall(r"\{[^}]*\}?", value) if found != "{name}"]:
+        raise Contradiction(
+            f"run_dir: '{unknown[0]}' is not a placeholder", remedy="the only one is {name}", path=("run_dir",)
+        )
+    return value
+
+
 class Recipe(Section):
     """What to train and how. Unknown keys and impossible values are errors before anything starts."""
 
+    asked_in_vain: ClassVar[Mapping[str, str]] = NOT_HERE
+
     name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
     """Name of the run and of its directory."""
-    run_dir: str = "runs/{name}"
+    run_dir: Annotated[str, AfterValidator(_with_known_placeholders)] = "runs/{name}"
     """Where the run directory is made; `{name}` is filled in, a taken name gets a number."""
     model: ModelSection
     data: DataSection

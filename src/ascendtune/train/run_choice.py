@@ -13,6 +13,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.train.changes import require_same_recipe
 from ascendtune.train.recipe import Recipe
 
+_RESUME = "checkpoint.resume"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -68,23 +70,27 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
     return Choice(free, None, None, [f"starting {free}: {reason}"])
 
 
-def _from_path(
-    recipe: Recipe, checkpoint: Path, wanted: Path, allow_change: Sequence[str], trust_checkpoint: bool
-) -> Choice:
-    key = "checkpoint.resume"
+def require_checkpoint(checkpoint: Path) -> None:
+    """Raise RecipeError when there is no whole checkpoint."""
     if not checkpoint.is_dir():
         raise RecipeError(
-            f"{key}: no such checkpoint",
+            f"{_RESUME}: no such checkpoint",
             remedy="give a directory like runs/NAME/checkpoints/step_100",
             where=checkpoint,
         )
     parts = (checkpoint / "state.json", checkpoint / "digests.json")
     if not all(part.is_file() for part in parts):
         raise RecipeError(
-            f"{key}: not a complete checkpoint",
+            f"{_RESUME}: not a complete checkpoint",
             remedy="give a directory that holds state.json and digests.json",
             where=checkpoint,
         )
+
+
+def _from_path(
+    recipe: Recipe, checkpoint: Path, wanted: Path, allow_change: Sequence[str], trust_checkpoint: bool
+) -> Choice:
+    require_checkpoint(checkpoint)
     owner = RunDir(checkpoint.resolve().parent.parent)
     own = next((path for path in _series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
@@ -93,7 +99,7 @@ def _from_path(
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"])
     if not trust_checkpoint:
         raise RecipeError(
-            f"{key}: this checkpoint belongs to another run, and its metadata is a pickle, which can run code",
+            f"{_RESUME}: this checkpoint belongs to another run, and its metadata is a pickle, which can run code",
             remedy="add --trust-checkpoint when you know who wrote it",
             where=checkpoint,
         )

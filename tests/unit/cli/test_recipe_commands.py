@@ -108,6 +108,8 @@ def test_a_key_without_effect_is_said(ascendtune: Any, tiny_model: Path, data: P
         ("data.train=./nowhere.json", "no such data"),
         ("data.template=qwem", "data.template"),
         ("data.eval=other.json", "contradict"),
+        ("checkpoint.resume=nope", "checkpoint.resume: no such checkpoint"),
+        ("data.train=/dev/zero", "neither a file nor a directory"),
     ],
 )
 def test_a_bad_recipe_is_refused_within_a_second(
@@ -132,3 +134,18 @@ def test_a_dry_run_says_which_part_is_not_there_yet(ascendtune: Any, tiny_model:
 def test_train_under_torchrun_is_refused(ascendtune: Any) -> None:
     refused = ascendtune("train", "recipe.yaml", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
     assert refused.returncode == 2 and "this is process 1 of 2 that a launcher has started" in refused.stderr
+
+
+def test_a_missing_deepspeed_file_is_found_before_a_start(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+    ascendtune("init", "--model", tiny_model, "--data", data)
+    words = ("parallel.strategy=deepspeed", "parallel.deepspeed.config=nowhere.json")
+    checked = ascendtune("recipe", "check", "recipe.yaml", *words)
+    assert checked.returncode == 2 and "no such DeepSpeed JSON" in checked.stderr
+
+
+def test_data_for_another_stage_are_found_before_a_start(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"instruction": "2+3?", "output": "5"}\n' * 9)
+    ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl")
+    assert "rows.jsonl (alpaca, " in ascendtune("recipe", "check", "recipe.yaml").stdout
+    refused = ascendtune("recipe", "check", "recipe.yaml", "method.stage=preference")
+    assert refused.returncode == 2 and "needs pairs of answers; this file has conversations" in refused.stderr

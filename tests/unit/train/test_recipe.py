@@ -88,3 +88,37 @@ def test_a_system_message_for_texts_without_turns_is_said(path):
 def test_what_only_deepspeed_reads(path, words, inert):
     recipe, origins = Recipe.load_with_origins(path, words)
     assert [line.split()[0] for line in recipe.without_effect(origins)] == inert
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("parallel.tensor_parallel_size=2", "tensor parallelism is not in this version"),
+        ("parallel.tp=2", "tensor parallelism is not in this version"),
+        ("tensor_parallel=2", "tensor parallelism is not in this version"),
+        ("parallel.pipeline=2", "pipeline parallelism is not in this version"),
+        ("model.load_in_4bit=true", "quantised training is not in this version"),
+        ("quantization=4", "quantised training is not in this version"),
+        ("method.preference.loss=dpo", "use sigmoid, which is DPO's own loss"),
+        ("run_dir=x/{nme}", "'{nme}' is not a placeholder"),
+    ],
+)
+def test_neighbours_words_are_answered_with_what_to_do(path, word, said):
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path, [word])
+    assert said in str(raised.value) and not raised.value.further
+
+
+def test_a_value_of_several_kinds_is_complained_of_once(path):
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path, ["method.lora.target=q_proj"])
+    assert raised.value.remedy == "choose one of: all-linear; or write a list: [q_proj]"
+    assert not raised.value.further
+
+
+def test_complaints_follow_the_lines(path):
+    path.write_text("seeed: 1\nbatch: {per_device: 0}\n" + TEXT + "kernle: off\nprecision: fp8\n")
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path)
+    lines = [int(error.where.rpartition(":")[2]) for error in (raised.value, *raised.value.further)]
+    assert lines == [1, 2, 6, 7]

@@ -8,7 +8,6 @@ import pytest
 
 from ascendtune.data.spec import Task
 from ascendtune.train.method import MethodSection
-from ascendtune.train.prepare import _task_of
 
 
 @pytest.mark.parametrize(
@@ -25,4 +24,4 @@ from ascendtune.train.prepare import _task_of
     ],
 )
 def test_every_stage_has_its_kind_of_rows(method: dict[str, Any], task: Task) -> None:
-    assert _task_of(MethodSection.model_validate(method)) == task
+    assert MethodSection.model_validate(method).task == task
