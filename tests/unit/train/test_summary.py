@@ -48,6 +48,11 @@ def test_how_it_went(tmp_path: Path) -> None:
     assert "skipped" not in summary
 
 
+def test_one_record_is_no_comparison(tmp_path: Path) -> None:
+    summary = dict(summary_lines(made(tmp_path, 1, accuracy=0.5)))
+    assert summary["loss"] == "4, recorded once, at step 1" and summary["accuracy"] == "0.5"
+
+
 def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
     run = made(tmp_path / "a run", 3, skipped_steps=1)
     assert "ascendtune chat" not in str(summary_lines(run))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+WHY_NO_TRACKER = "TensorBoard (report_to: tensorboard) is the tracker here; every number is in metrics.jsonl too"
+
 _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "an unfinished run of this name is resumed, a finished one is kept and the new one gets a number; "
@@ -146,9 +148,9 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
          "ppo_whiten_rewards": False, "reward_model_type": "lora"},
     ),
     (
-        "it belongs to use_swanlab, which is not set",
-        {"swanlab_project": "llamafactory", "swanlab_workspace": None, "swanlab_run_name": None,
-         "swanlab_mode": "cloud", "swanlab_logdir": None, "swanlab_lark_webhook_url": None,
+        WHY_NO_TRACKER,
+        {"use_swanlab": False, "swanlab_project": "llamafactory", "swanlab_workspace": None,
+         "swanlab_run_name": None, "swanlab_mode": "cloud", "swanlab_logdir": None, "swanlab_lark_webhook_url": None,
          "swanlab_lark_secret": None},
     ),
     (

@@ -26,6 +26,9 @@ class Key:
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd")
 _PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo")
 
+NOT_OFFERED = frozenset(("oft", "ppo", "kto_pair"))
+"""Values of theirs that are known, and refused with a sentence of their own."""
+
 TRANSLATED: dict[str, Key] = {
     # What is trained.
     "model_name_or_path": Key("text", None, "model.path"),

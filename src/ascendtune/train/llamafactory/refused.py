@@ -73,7 +73,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             "image_max_pixels": 589_824, "image_min_pixels": 1024, "image_do_pan_and_scan": False,
             "crop_to_patches": False, "video_max_pixels": 65_536, "video_min_pixels": 256, "video_fps": 2.0,
             "video_maxlen": 128, "use_audio_in_video": False, "audio_sampling_rate": 16_000, "media_dir": None,
-            "freeze_language_model": False,
+            "freeze_language_model": False, "visual_inputs": False,
         },
     ),
     (
@@ -158,11 +158,6 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "uploading is not a part of training here",
         "remove it; `hf upload REPOSITORY RUN/model` does it afterwards",
         {"push_to_hub": False, "export_hub_model_id": None},
-    ),
-    (
-        "this tracker is not in this version",
-        "remove it: report_to: tensorboard; every number is in metrics.jsonl too",
-        {"use_swanlab": False},
     ),
     (
         "several nodes are not in this version",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from ascendtune.core.config import line_of
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError, together
 from ascendtune.train.llamafactory.inert import INERT
-from ascendtune.train.llamafactory.keys import ALIASES, TRANSLATED, Kind
+from ascendtune.train.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Kind
 from ascendtune.train.llamafactory.refused import REFUSED
 
 KEYS = (*TRANSLATED, *INERT, *REFUSED, *ALIASES)
@@ -48,7 +49,7 @@ class Theirs:
             elif key in REFUSED:
                 self._refuse_unless_default(key, value)
             elif key not in INERT:
-                close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
+                close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.75)
                 remedy = f"did you mean '{close[0]}'?" if close else "docs/compat.md lists the keys that are known"
                 self.complain(key, f"LLaMA-Factory has no key '{key}'", remedy)
 
@@ -83,7 +84,7 @@ class Theirs:
 
     def raise_complaints(self) -> None:
         if self.complaints:
-            raise together(self.complaints)
+            raise together(sorted(self.complaints, key=lambda error: line_of(error.where or "")))
 
     def _take(self, key: str, written: str, value: Any) -> None:
         kind = TRANSLATED[key].kind
@@ -92,9 +93,10 @@ class Theirs:
             self._values[key] = taken
             return
         if isinstance(kind, tuple):
-            close = difflib.get_close_matches(str(value), kind, n=1, cutoff=0.6)
+            offered = [name for name in kind if name not in NOT_OFFERED]
+            close = difflib.get_close_matches(str(value), offered, n=1, cutoff=0.6)
             suggestion = f"did you mean '{close[0]}'? " if close else ""
-            remedy = f"{suggestion}choose one of: {', '.join(kind)}"
+            remedy = f"{suggestion}choose one of: {', '.join(offered)}"
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
         self.complain(key, f"'{written}: {value}' is not possible", remedy)

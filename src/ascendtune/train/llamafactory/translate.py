@@ -9,6 +9,7 @@ from pathlib import Path
 from ascendtune.core.document import Document
 from ascendtune.train.llamafactory.data import put_data
 from ascendtune.train.llamafactory.environment import wants_modelscope
+from ascendtune.train.llamafactory.inert import WHY_NO_TRACKER
 from ascendtune.train.llamafactory.keys import TRANSLATED
 from ascendtune.train.llamafactory.method import put_method
 from ascendtune.train.llamafactory.native import Native
@@ -150,12 +151,8 @@ def _put_output(theirs: Theirs, native: Native) -> None:
     native.note("output_dir: final weights are in `model` below it, checkpoints in our own form beside them")
     _put_checkpoints(theirs, native)
     trackers = theirs["report_to"] if theirs.given("report_to") else []
-    for tracker in trackers:
-        if tracker not in ("none", "all", "tensorboard"):
-            theirs.complain(
-                "report_to", f"report_to: {tracker} is not in this version",
-                "use tensorboard, or none; every number is in metrics.jsonl too",
-            )  # fmt: skip
+    if others := [tracker for tracker in trackers if tracker not in ("none", "all", "tensorboard")]:
+        native.note(f"report_to: {', '.join(others)}: no effect: {WHY_NO_TRACKER}")
     native.put("track.tensorboard", bool({"all", "tensorboard"} & {*trackers}), theirs.place("report_to"))
     _require_whole_steps(theirs, "logging_steps")
 

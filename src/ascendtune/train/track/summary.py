@@ -28,13 +28,17 @@ def _training(
     first, last = records[0], records[-1]
     attempts = facts.get("attempts") or []
     times = f" in {len(attempts)} attempts" if len(attempts) > 1 else ""
-    yield "steps", f"{last['step']:,} ({last['epoch']:.3g} epochs){times}"
+    epochs = f"{last['epoch']:.3g}"
+    yield "steps", f"{last['step']:,} ({epochs} epoch{'' if epochs == '1' else 's'}){times}"
     if (reason := facts.get("ended_because")) and reason != "all steps done":
         yield "ended", reason
-    yield "loss", f"{_loss(first)} -> {_loss(last)}"
+    if len(records) == 1:
+        yield "loss", f"{_loss(last)}, recorded once, at step {last['step']:,}"
+    else:
+        yield "loss", f"{_loss(first)} -> {_loss(last)}"
     for name in SHOWN_EXTRAS:
         if first.get(name) is not None and last.get(name) is not None:
-            yield name, f"{first[name]:.4g} -> {last[name]:.4g}"
+            yield name, f"{last[name]:.4g}" if len(records) == 1 else f"{first[name]:.4g} -> {last[name]:.4g}"
     # A loss is null where it was not a number.
     evaluations = [each for each in evaluations if each["loss"] is not None]
     if evaluations:

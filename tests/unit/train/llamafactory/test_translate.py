@@ -183,7 +183,9 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"eval_strategy": "steps"}, "needs evaluation data", "data.eval"),
         ({"save_steps": 0.1}, "save_steps", "number of steps"),
         ({"output_dir": "."}, "no directory of its own", "below it"),
-        ({"report_to": "wandb"}, "wandb is not in this version", "tensorboard"),
+        ({"finetuning_type": "galore"}, "'finetuning_type: galore'", "choose one of: lora, freeze, full"),
+        ({"visual_inputs": True}, "images, video and sound are not in this version", "text"),
+        ({"audio_inputs": True}, "no key 'audio_inputs'", "docs/compat.md"),
         ({"optim": "paged_adamw_8bit"}, "paged_adamw_8bit", "adamw_torch"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}, "steps_per_print": 5}}, "deepspeed", "JSON file"),
         ({"fsdp": "hybrid_shard"}, "hybrid_shard", "full_shard"),
@@ -219,6 +221,15 @@ def test_what_is_not_here_is_refused_by_its_name_and_only_when_it_is_asked_for(k
 def test_all_is_said_at_once(write: Write) -> None:
     refusals = _refusals(write({"use_galore": True, "lora_rank": "eight", "quantization_bit": 4, "nonsense": 1}))
     assert len(refusals) == 4
+    lines = [int(str(each.where).rpartition(":")[2]) for each in refusals]
+    assert lines == sorted(lines)
+
+
+@pytest.mark.parametrize("theirs", [{"report_to": "wandb"}, {"use_swanlab": True}])
+def test_a_tracker_that_is_not_here_stops_nobody(theirs: dict[str, Any], write: Write) -> None:
+    recipe = Recipe.load(write(theirs))
+    assert not recipe.track.tensorboard
+    assert any(next(iter(theirs)) in note and "no effect: TensorBoard" in note for note in recipe.notes)
 
 
 def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
