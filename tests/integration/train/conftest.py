@@ -188,7 +188,7 @@ def on_ranks() -> Callable[..., None]:
         for each in ranks:
             each.start()
         for each in ranks:
-            each.join(timeout=100)
+            each.join(timeout=300)
         exit_codes = [each.exitcode for each in ranks]
         for each in ranks:
             if each.is_alive():
