@@ -60,6 +60,7 @@ def doctor(
     from ascendtune.cli.doctor_fix import carry_out, fix
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core.errors import InputError
+    from ascendtune.core.files import require_place_for
 
     if yes and not mend:
         raise InputError("--yes without --fix", remedy="add --fix, or leave --yes out")
@@ -73,6 +74,8 @@ def doctor(
         if mend or bundle is not None:
             raise InputError("--fix and --bundle are for one machine", remedy="run them there, without --nodes")
         return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
+    if bundle is not None:
+        require_place_for(bundle)
     outside = Outside()
     if deep:
         chosen = [*(chosen or CHECKS), *DEEP_CHECKS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,7 +15,7 @@ from typer.main import get_command
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
-from ascendtune.core.errors import AscendtuneError, MachineError, disk_fault
+from ascendtune.core.errors import AscendtuneError, MachineError, fault_nobody_foresaw
 from ascendtune.core.streams import make_safe
 from ascendtune.core.table import load
 
@@ -52,7 +52,7 @@ def _run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        fault = disk_fault(error, error.filename or "standard output", "writing")
+        fault = fault_nobody_foresaw(error)
         complain(fault) if fault else complain_about_bug(error)
         return _after(error, fault.exit_code if fault else 1)
     except ModuleNotFoundError as error:
@@ -155,8 +155,19 @@ def _subgroup(name: str) -> _LazyGroup:
 def _real(path: str, name: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
     settings = {"allow_interspersed_args": False} if COMMANDS[path].starts_another else {}
-    app.command(name, context_settings=settings)(load({path: COMMANDS[path].target}, path))
+    function = load({path: COMMANDS[path].target}, path)
+    _leave_reading_to(function)
+    app.command(name, context_settings=settings)(function)
     return get_command(app)
+
+
+def _leave_reading_to(function: Any) -> None:
+    """What may not be read is told by whoever reads it: a matter of permission (3), which Typer takes for usage (2)."""
+    hints = get_type_hints(function, include_extras=True)
+    for hint in hints.values():
+        for parameter in getattr(hint, "__metadata__", ()):
+            parameter.readable = False
+    function.__annotations__ = hints
 
 
 def _root() -> Any:

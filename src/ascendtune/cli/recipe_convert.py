@@ -47,9 +47,10 @@ def convert(
     if output is None:
         print(text, end="")
         return
-    try:
-        with translated_disk_errors(output, "writing the recipe"), output.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError("the file exists", remedy="give another name after -o", where=output) from None
+    with translated_disk_errors(output, "writing the recipe"):
+        try:
+            with output.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise InputError("the file exists", remedy="give another name after -o", where=output) from None
     print(f"wrote {output}")

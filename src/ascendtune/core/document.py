@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, read_fault
 
 Path_ = tuple[str | int, ...]
 
@@ -58,7 +58,8 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
         what: how messages call it.
 
     Raises:
-        RecipeError: missing, unreadable, not YAML, not a mapping, or a key that stands twice.
+        RecipeError: missing, not YAML, not a mapping, or a key that stands twice.
+        MachineError: it may not be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -74,9 +75,8 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
             f"not UTF-8 text (byte {error.start})", remedy=f"save the {what} as UTF-8", where=path
         ) from error
     except OSError as error:
-        raise RecipeError(
-            f"cannot be read: {error.strerror}", remedy="check the path and its permissions", where=path
-        ) from error
+        fault = RecipeError(f"cannot be read: {error.strerror}", remedy="check the path", where=path)
+        raise read_fault(error, path) or fault from error
     # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
     return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path), what)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import copyreg
 import errno
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,16 +98,32 @@ def together(errors: Sequence[Error]) -> Error:
     return first
 
 
-_DISK_FAULTS = {
-    errno.ENOSPC: ("the disk is full", "free space there, or put the directory on another disk"),
-    errno.EDQUOT: ("the disk quota is used up", "free space there, or put the directory on another disk"),
+_FULL = "free space there, or put the directory on another disk"
+_NOT_OURS = "choose a directory that you may write, or change its owner"
+_WRITE_FAULTS = {
+    errno.ENOSPC: ("the disk is full", _FULL),
+    errno.EDQUOT: ("the disk quota is used up", _FULL),
     errno.EROFS: ("the file system is read-only", "choose a directory that can be written"),
-    errno.EACCES: ("permission is denied", "choose a directory that you may write, or change its owner"),
-    errno.EPERM: ("the operation is not permitted", "choose a directory that you may write, or change its owner"),
-    errno.ENOENT: ("the directory does not exist and cannot be made", "choose a directory that can be written"),
+    errno.EACCES: ("permission is denied", _NOT_OURS),
+    errno.EPERM: ("the operation is not permitted", _NOT_OURS),
+    errno.ENOENT: ("nothing can be made in this place", "choose a directory that can be written"),
     errno.EEXIST: ("a file of that name is in the way", "choose another path, or remove it"),
+    errno.EISDIR: ("a directory of that name is in the way", "choose another path"),
     errno.ENOTDIR: ("a part of the path is a file, not a directory", "choose another path"),
     errno.EIO: ("the disk reports an input/output error", "look at `dmesg`; choose another disk"),
+}
+_READ_FAULTS = {
+    errno.EACCES: ("permission is denied", "check its permissions, and those of the directories above it"),
+    errno.EPERM: ("the operation is not permitted", "check its permissions and attributes"),
+    errno.EIO: ("the disk reports an input/output error", "look at `dmesg`"),
+    errno.ESTALE: ("the file server does not know it any more", "mount the file system again"),
+}
+_WRONG_PATHS = {
+    errno.ENOENT: ("it does not exist", "check the path"),
+    errno.EISDIR: ("it is a directory", "give a file"),
+    errno.ENOTDIR: ("a part of the path is a file, not a directory", "check the path"),
+    errno.ENAMETOOLONG: ("its name is too long", "check the path"),
+    errno.ELOOP: ("a symbolic link leads to itself", "check the path"),
 }
 
 
@@ -127,10 +145,51 @@ def translated_disk_errors(path: str | Path, doing: str) -> Iterator[None]:
 
 
 def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineError | None:
-    """The MachineError for `error`, or None when it is not a fault of disk or permission."""
-    number = getattr(error, "errno", None)
-    known = _DISK_FAULTS.get(number) if isinstance(number, int) else None
-    if known is None:
+    """The MachineError for `error`, or None when it is not a fault of disk or permission.
+
+    What is written is often made of what is read: a file that cannot be read is named instead of `path`.
+    """
+    if not isinstance(error, OSError) or error.errno is None:
         return None
-    what, remedy = known
+    named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+    if named is not None and error.errno == errno.EACCES and _is_unreadable(named):
+        return read_fault(error, named)
+    if named is not None and error.errno == errno.ENOENT and not named.parent.exists():
+        remedy = f"make it: mkdir -p {shlex.quote(str(named.parent))}"
+        return MachineError("there is no such directory", remedy=remedy, where=named.parent)
+    if error.errno not in _WRITE_FAULTS:
+        return None
+    what, remedy = _WRITE_FAULTS[error.errno]
     return MachineError(f"{what} while {doing}", remedy=remedy, where=path)
+
+
+def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
+    """The MachineError for what could not be read, or None when it is not a fault of disk or permission."""
+    number = getattr(error, "errno", None)
+    if number not in _READ_FAULTS:
+        return None
+    what, remedy = _READ_FAULTS[number]
+    return MachineError(f"cannot be read: {what}", remedy=remedy, where=path)
+
+
+def fault_nobody_foresaw(error: OSError) -> AscendtuneError | None:
+    """For what was caught last of all. Whatever writes a file has said so itself: this was read, or printed."""
+    if error.filename is None:
+        return disk_fault(error, "standard output", "writing")
+    path = os.fsdecode(error.filename)
+    if error.errno in _WRONG_PATHS:
+        what, remedy = _WRONG_PATHS[error.errno]
+        return InputError(f"cannot be read: {what}", remedy=remedy, where=path)
+    # It looks whether something is there to be read.
+    return disk_fault(error, path, "writing")
+
+
+def _is_unreadable(path: Path) -> bool:
+    """Whether something is there, or behind a directory that may not be entered, that may not be read."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)

@@ -59,6 +59,20 @@ def require_writable(path: Path) -> None:
             raise OSError(errno.EROFS if read_only else errno.EACCES, "")
 
 
+def require_place_for(file: Path) -> None:
+    """Raise unless a file can be written as `file`, in a directory that is there. Writes nothing.
+
+    Raises:
+        MachineError: no such directory, read-only, not permitted, or a directory of that name.
+    """
+    with translated_disk_errors(file, "looking for a place to write"):
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+        if not file.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    require_writable(file.parent)
+
+
 def ask_disk(directory: Path) -> None:
     """Write a little and remove it: for after a library has failed to write and does not tell what the disk said.
 

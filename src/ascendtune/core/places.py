@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import require_writable
 
 
@@ -20,13 +20,15 @@ def state_directory() -> Path:
 
 
 def require_writable_place(directory: Path, variable: str) -> None:
-    """Raise unless what lies below `directory` can be written.
+    """Raise unless `directory` is there, or can be made, and can be written.
 
     Raises:
         MachineError: the remedy names the variable that puts it elsewhere.
     """
     try:
         require_writable(directory)
+        with translated_disk_errors(directory, "making a directory"):
+            directory.mkdir(parents=True, exist_ok=True)
     except MachineError as error:
         remedy = f"export {variable}=<a directory that can be written>"
         raise MachineError(error.what, remedy=remedy, where=error.where or directory) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
     # Asked first: a pattern finds nothing, and says nothing, where a directory may not be read.
-    os.listdir(folder)
+    next(folder.iterdir(), None)
     files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.is_file()]
     if not files:
         raise DataError(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from ascendtune.core.errors import DataError
+from ascendtune.core.errors import DataError, read_fault
 
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -21,7 +21,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of `path`, uncompressed.
 
     Raises:
-        DataError: it cannot be opened, or the gzip stream is damaged.
+        DataError: it is none, or the gzip stream is damaged.
+        MachineError: it may not be read, or the disk fails.
     """
     try:
         with path.open("rb") as file:
@@ -36,9 +37,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             where=path,
         ) from error
     except OSError as error:
-        raise DataError(
-            f"cannot be read: {error.strerror or error}", remedy="check the file and its permissions", where=path
-        ) from error
+        fault = DataError(f"cannot be read: {error.strerror or error}", remedy="check the file", where=path)
+        raise read_fault(error, path) or fault from error
 
 
 def head(path: Path, size: int = 4096) -> bytes:

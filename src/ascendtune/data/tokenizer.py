@@ -14,7 +14,7 @@ from typing import Any
 
 import tokenizers
 
-from ascendtune.core.errors import RecipeError, translated_disk_errors
+from ascendtune.core.errors import RecipeError, read_fault, translated_disk_errors
 from ascendtune.core.files import write_atomically, write_json
 
 _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json")
@@ -64,8 +64,9 @@ class Tokenizer:
                 ),
                 where=directory,
             )
+        content = path.read_bytes()
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
+            backend = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # The library raises bare Exception.
             raise RecipeError(
                 f"tokenizer.json cannot be read: {error}",
@@ -243,6 +244,5 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(
-            f"cannot be read: {error}", remedy="check the file and its permissions", where=path
-        ) from error
+        fault = RecipeError(f"cannot be read: {error}", remedy="check the file", where=path)
+        raise read_fault(error, path) or fault from error

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, read_fault
 
 _TOKENIZERS = (
     "tokenizer.json",
@@ -122,9 +122,8 @@ def _check_safetensors(file: Path) -> None:
             length = int.from_bytes(begin[:8], "little")
             header = opened.read(length) if length <= min(size, _LONGEST_HEADER) else b""
     except OSError as error:
-        raise RecipeError(
-            f"cannot be read: {error.strerror}", remedy="check the file's permissions", where=file
-        ) from error
+        fault = RecipeError(f"cannot be read: {error.strerror}", remedy="check the file", where=file)
+        raise read_fault(error, file) or fault from error
     ends = _ends_of_tensors(header)
     if ends is not None and size == 8 + length + max(ends, default=0):
         return
@@ -149,4 +148,5 @@ def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise RecipeError(f"not readable as JSON: {error}", remedy="copy or download it again", where=file) from error
+        fault = RecipeError(f"not readable as JSON: {error}", remedy="copy or download it again", where=file)
+        raise read_fault(error, file) or fault from error

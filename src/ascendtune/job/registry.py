@@ -191,7 +191,10 @@ def closing(job: Job) -> Iterator[Callable[[int], None]]:
 
 def jobs() -> Iterator[Job]:
     """All jobs, oldest first; damaged files are skipped."""
-    read = (_read(path) for path in _directory().glob("*.json"))
+    directory = _directory()
+    # Not by a pattern: that finds nothing, and says nothing, where the directory may not be read.
+    files = directory.iterdir() if directory.exists() else ()
+    read = (_read(path) for path in files if path.suffix == ".json")
     yield from sorted((job for job in read if job is not None), key=lambda job: job.started)
 
 

@@ -14,19 +14,34 @@ _LONGEST_LINE = 1 << 16
 _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 """Progress bars end their lines with \\r."""
 
+_SAMPLE = 1 << 12
+_CONTROL = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
+_LEAST_TEXT = 0.98
+"""Share of characters that are no control characters; in weights and compressed data they are nine in ten."""
+_SUFFIXES = (".log", ".out", ".err", ".txt")
+
 STDIN = "-"
 
 
-def blocks(name: str) -> Iterator[bytes]:
+def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     """The file, or standard input for "-", in blocks that end with a line's end.
 
+    Args:
+        start: the byte at which to begin, where a line does.
+
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or is no text.
     """
     try:
         with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
+            if start:
+                file.seek(start)
+            is_first = True
             rest = b""
             while new := file.read(BLOCK_BYTES):
+                if is_first:
+                    _require_text(new, name)
+                    is_first = False
                 data = rest + new.translate(_TO_NEWLINES)
                 end = data.rfind(b"\n") + 1
                 if not end and len(data) < _LONGEST_LINE:
@@ -37,7 +52,49 @@ def blocks(name: str) -> Iterator[bytes]:
                 rest = data[end:]
             if rest:
                 yield rest
+    except PermissionError:
+        raise
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}", remedy="give a log file, a run directory, or - for stdin", where=name
         ) from error
+
+
+def lines_before(name: str, end: int) -> int:
+    """How many lines stand before the byte `end`."""
+    if not end:
+        return 0
+    with Path(name).open("rb") as file:
+        sizes = [BLOCK_BYTES] * (end // BLOCK_BYTES) + [end % BLOCK_BYTES]
+        return sum(file.read(size).translate(_TO_NEWLINES).count(b"\n") for size in sizes)
+
+
+def logs_in(directory: Path) -> list[str]:
+    """The logs in a directory and below it, such as one of CANN's or of a scheduler's.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = sorted(path for path in directory.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+    if not found:
+        raise InputError(
+            f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
+            remedy="name the files: ascendtune explain DIRECTORY/*",
+            where=directory,
+        )
+    return [str(path) for path in found]
+
+
+def _require_text(block: bytes, name: str) -> None:
+    # Its end: weights begin with a long header that is text. NULs are what a log is full of that was cut while written.
+    sample = block[-_SAMPLE:].replace(b"\0", b"")
+    if len(sample.translate(None, _CONTROL)) >= len(sample) * _LEAST_TEXT:
+        return
+    is_gzip = block.startswith(b"\x1f\x8b")
+    raise InputError(
+        "not a log: the file is compressed" if is_gzip else "not a log: the file is not text",
+        remedy=f"zcat '{name}' | ascendtune explain -"
+        if is_gzip
+        else "give a log file, a run directory, or - for stdin",
+        where=name,
+    )
