@@ -11,7 +11,8 @@ from ascendtune.cli.options import AsJson
 
 def explain(
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG", help="Log files of any ranks, - for stdin, or a run directory.")
+        list[str],
+        typer.Argument(metavar="LOG", help="Log files of any ranks, - for stdin, or a directory of them or a run."),
     ],
     as_json: AsJson = False,
 ) -> int:
@@ -22,7 +23,8 @@ def explain(
     ascendtune explain rank_*.log
     kubectl logs my-pod | ascendtune explain -
 
-    Exit code 0: no failure in the logs, or a run that was asked to stop; 1: a cause or an unexplained failure.
+    Of a run the newest attempt is read. Exit code 0: no failure in the logs, or a run that was asked to stop; 1: a
+    cause or an unexplained failure; 4: the logs are empty.
     """
     import sys
 
@@ -30,10 +32,13 @@ def explain(
     from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.check.explain.report import as_text
     from ascendtune.cli.terminal import colour, width
+    from ascendtune.core.errors import NoVerdict
 
     explanation = explain_logs(logs)
     if as_json:
         print(explanation_as_json(explanation))
     else:
         print(as_text(explanation, columns=width(sys.stdout), paint=lambda text, name: colour(text, name, sys.stdout)))
+    if explanation.is_empty:
+        return NoVerdict.exit_code
     return 0 if explanation.is_healthy else 1

@@ -13,8 +13,9 @@ from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher, filled
 from ascendtune.check.explain.memory import Sums, sums_in
+from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
-from ascendtune.check.explain.source import STDIN
+from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.explain.verdict import Verdict, verdict
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
@@ -36,10 +37,18 @@ class Explanation:
     """`exit_cause` of run.json, where a run was asked about."""
     stop: dict[str, Any] | None = None
     """The same, of a run that ended because it was asked to."""
+    is_running: bool = False
+    """A run that was asked about is under way."""
 
     @property
     def is_healthy(self) -> bool:
         return self.verdict.certainty == "healthy" and self.run_cause is None
+
+    @property
+    def is_empty(self) -> bool:
+        """There was nothing to read, and nothing else is known."""
+        knows = self.run_cause or self.stop or self.is_running
+        return bool(self.scans) and not knows and all(scan.is_empty for scan in self.scans)
 
     @property
     def sums(self) -> Sums | None:
@@ -50,8 +59,12 @@ class Explanation:
         first = self.verdict.first
         if first is None and self.run_cause is not None:
             return str(self.run_cause["what"]) + self._culprit()
+        if first is None and self.stop:
+            return f"nothing went wrong: {self.stop['what']}"
+        if first is None and self.is_running:
+            return "the run is under way, and no failure was found in what it has written since it was started"
         if first is None:
-            return f"nothing went wrong: {self.stop['what']}" if self.stop else "no failure was found"
+            return "there is nothing to explain: the log is empty" if self.is_empty else "no failure was found"
         return first.meaning + self._culprit()
 
     def _culprit(self) -> str:
@@ -93,6 +106,7 @@ class Explanation:
             "memory": self.sums.as_json() if self.sums else None,
             "run_cause": self.run_cause,
             "stop": self.stop,
+            "is_running": self.is_running,
             "echoes": [_event_json(event) for event in found.echoes],
             "notices": [_event_json(event) for event in found.notices],
             "sources": [{"name": scan.name, "lines": scan.lines, "bytes": scan.bytes} for scan in self.scans],
@@ -100,39 +114,28 @@ class Explanation:
 
 
 def explain(names: Sequence[str]) -> Explanation:
-    """Explain log files, "-" for standard input, or one run directory.
+    """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
 
     Raises:
-        InputError: a file cannot be read; a directory is no run.
+        InputError: a file cannot be read, or is no text; a directory holds neither a run nor logs.
     """
-    cause: dict[str, Any] | None = None
-    stop: dict[str, Any] | None = None
-    files: list[str] = []
+    files: list[tuple[str, int]] = []
+    runs: list[Newest] = []
     for name in names:
-        if name != STDIN and Path(name).is_dir():
-            run = RunDir.open(name)
-            record = run.read()
-            if record["state"] in ("finished", "stopped"):
-                # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
-                stop = stop or (_as_asked(record.get("exit_cause")) if record["state"] == "stopped" else None)
-                continue
-            cause = cause or record.get("exit_cause")
-            files += sorted(str(path) for path in run.logs.glob("*.log"))
+        if name == STDIN or not Path(name).is_dir():
+            files.append((name, 0))
+        elif RunDir(name).run_json.is_file():
+            runs.append(newest_attempt(RunDir(name)))
+            files += runs[-1].logs
         else:
-            files.append(name)
-    scans = tuple(Scan(name, _matcher()).run() for name in files)
+            files += [(log, 0) for log in logs_in(Path(name))]
+    cause = next((run.cause for run in runs if run.cause), None)
+    stop = next((run.stop for run in runs if run.stop), None)
+    scans = tuple(Scan(name, _matcher(), start).run() for name, start in files)
     found = _weighed(verdict(scans), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
-    return Explanation(found, scans, cause, stop)
-
-
-def _as_asked(cause: dict[str, Any] | None) -> dict[str, Any]:
-    """Why a run stopped; a job that was ended before its workers could write has noted nothing."""
-    return cause or {
-        "what": "the run was asked to stop",
-        "remedy": "the same command goes on from its newest checkpoint",
-    }
+    return Explanation(found, scans, cause, stop, any(run.is_running for run in runs))
 
 
 @cache

@@ -46,6 +46,8 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
         return
     if first is not None and first.hit.entry.kind == "consequence":
         yield "", f"These logs hold echoes only; the cause stands in another rank's log, or on Ascend in {PLOG}."
+    if explanation.is_running:
+        yield "", "The run is under way; this is what it has written since it was started."
     if found.certainty == "symptom":
         yield "", "This is what broke; why it broke is not in these logs, so the causes below are what it usually is."
     if first is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ascendtune.check.explain import generic, launcher, level
@@ -11,7 +12,7 @@ from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
 from ascendtune.check.explain.sieve import Sieve
-from ascendtune.check.explain.source import blocks
+from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
 _LONGEST_TEXT = 2000
@@ -20,18 +21,25 @@ _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
+_SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$")
+_MESSAGE_WITHIN = 3
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
 
 
 class Scan:
-    """One log. `events` are in the order of the log."""
+    """One log. `events` are in the order of the log.
 
-    def __init__(self, name: str, matcher: Matcher) -> None:
+    Args:
+        start: the byte at which to begin; lines are counted from the file's beginning all the same.
+    """
+
+    def __init__(self, name: str, matcher: Matcher, start: int = 0) -> None:
         self.name = name
-        self.lines = 0
+        self.lines = lines_before(name, start)
         self.bytes = 0
         self.launcher: launcher.RootCause | None = None
+        self._start = start
         self._matcher = matcher
         self._sieve = Sieve(matcher)
         self._rank = lines_of.rank_of_file(name)
@@ -48,13 +56,18 @@ class Scan:
     def events(self) -> list[Event]:
         return self._ledger.events
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but white space was read."""
+        return not self._last[0]
+
     def run(self) -> Scan:
         """Read to the end.
 
         Raises:
             InputError: the file cannot be read.
         """
-        for block in blocks(self.name):
+        for block in blocks(self.name, self._start):
             self.bytes += len(block)
             self._read_block(block)
         for speaker, trace in self._traces.rest():
@@ -117,7 +130,7 @@ class Scan:
         if trace is not None:
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):
-            self._note_line(line, text, said, number)
+            self._note_line(line, text, _with_message(said, lines, index), number)
 
     def _look_for_frame(self, text: str, number: int) -> None:
         """The log may begin in the middle of a traceback."""
@@ -127,7 +140,13 @@ class Scan:
                 self._traces.begin_headless(line.speaker, number)
 
     def _begin_trace(self, line: Line, said: str, number: int, before: bytes) -> None:
-        self._inner.learn(said[: said.index(HEADER)])
+        heading = said[: said.index(HEADER)]
+        if (named := Traces.bare(heading, number)) is not None and named.message:
+            # Printed to another stream than the traceback, without a line's end.
+            self._note_trace(line, heading, named)
+        else:
+            self._inner.learn(heading)
+        self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         self._traces.begin(line.speaker, number, ignored=b"Exception ignored" in before, rank=line.rank)
@@ -205,3 +224,12 @@ class Scan:
                 weak=weak,
             ),
         )
+
+
+def _with_message(said: str, lines: list[bytes], index: int) -> str:
+    """An error line that says only where it happened, and the next one, which says what."""
+    if not _SAYS_WHERE.search(said):
+        return said
+    below = (line.strip() for line in lines[index + 1 : index + 1 + _MESSAGE_WITHIN])
+    message = next(filter(None, below), b"")[:_LONGEST_TEXT].decode(errors="replace")
+    return f"{said.rstrip()} {message}"

@@ -42,6 +42,8 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                 if is_first:
                     _require_text(new, name)
                     is_first = False
+                # Many stand where a log was cut while it was written.
+                new = new.replace(b"\0", b"")
                 data = rest + new.translate(_TO_NEWLINES)
                 end = data.rfind(b"\n") + 1
                 if not end and len(data) < _LONGEST_LINE:
@@ -86,7 +88,7 @@ def logs_in(directory: Path) -> list[str]:
 
 
 def _require_text(block: bytes, name: str) -> None:
-    # Its end: weights begin with a long header that is text. NULs are what a log is full of that was cut while written.
+    # Its end: weights begin with a long header that is text.
     sample = block[-_SAMPLE:].replace(b"\0", b"")
     if len(sample.translate(None, _CONTROL)) >= len(sample) * _LEAST_TEXT:
         return

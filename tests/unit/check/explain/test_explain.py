@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,8 @@ from ascendtune.check.explain.explain import Explanation, as_json, explain
 from ascendtune.check.explain.report import as_text
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
+from ascendtune.job.registry import Job, close, register
+from ascendtune.job.spec import JobSpec
 
 Explained = Callable[..., Explanation]
 
@@ -136,13 +140,6 @@ def test_what_torchrun_says_of_the_first_rank(explained: Explained) -> None:
     assert (explanation.verdict.rank, explanation.verdict.host) == (11, "node7")
 
 
-def test_a_binary_file_and_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "noise").write_bytes(bytes(range(256)) * 3000)
-    (tmp_path / "empty").write_bytes(b"")
-
-    assert explain([str(tmp_path / "noise"), str(tmp_path / "empty")]).is_healthy
-
-
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         explain([str(tmp_path / "none.log")])
@@ -203,6 +200,74 @@ def test_a_stop_is_nothing_wrong(run: RunDir, cause: dict[str, Any] | None, said
     text = as_text(explanation, columns=None, paint=lambda text, name: text)
     assert text.splitlines()[1].startswith("do")
     assert json.loads(as_json(explanation))["exit_code"] == 0
+
+
+_DIED = "W1120 10:11:12.0 140 torch/distributed/elastic/api.py:897] Sending process 7 closing signal SIGTERM\n"
+
+
+def _started(run: RunDir, *, first: str) -> Job:
+    """A second start of a run whose first one has written `first`."""
+    (run.logs / "launcher.log").write_text(first)
+    return register(JobSpec(("program",), run.path, nproc=2, kind="cpu"), ["train"], watched=True)
+
+
+def test_of_a_run_that_is_under_way_the_newest_attempt_is_read(run: RunDir) -> None:
+    job = _started(run, first=_DIED)
+    explanation = explain([str(run)])
+    assert explanation.is_healthy and explanation.headline().startswith("the run is under way, and no failure")
+    with (run.logs / "launcher.log").open("a") as log:
+        log.write("ModuleNotFoundError: No module named 'deepspeed'\n")
+    explanation = explain([str(run)])
+    assert explanation.headline() == "a Python package is not installed here: deepspeed"
+    assert explanation.verdict.first is not None and explanation.verdict.first.number == 2
+    assert "The run is under way" in as_text(explanation, columns=None, paint=lambda text, name: text)
+    close(job, 1)
+
+
+def test_a_starter_that_vanished_is_the_cause(run: RunDir, tmp_path: Path) -> None:
+    job = _started(run, first="")
+    record = next(Path(os.environ["XDG_STATE_HOME"]).rglob(f"{job.id}.json"))
+    record.write_text(json.dumps({**job.as_json(), "start_ticks": job.start_ticks - 1}))
+    (run.logs / "launcher.log").write_text(_DIED)
+
+    explanation = explain([str(run)])
+
+    assert explanation.headline().startswith("the process that started the run is gone, and did not say why")
+    assert not explanation.is_healthy and "the same command goes on" in explanation.remedies()[0]
+
+
+def test_an_empty_log_explains_nothing(explained: Explained) -> None:
+    explanation = explained("\n \n")
+    assert explanation.is_empty and explanation.headline() == "there is nothing to explain: the log is empty"
+    assert not explained("step 1\n").is_empty
+
+
+def test_what_is_no_text_is_no_log(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b'{"a": "header"}' * 99 + random.Random(0).randbytes(20_000))
+    with pytest.raises(InputError, match="not text"):
+        explain([str(weights)])
+    (tmp_path / "noise").write_bytes(bytes(range(256)) * 3000)
+    with pytest.raises(InputError, match="not text"):
+        explain([str(tmp_path / "noise")])
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(gzip.compress(random.Random(0).randbytes(20_000)))
+    with pytest.raises(InputError, match="compressed"):
+        explain([str(packed)])
+
+
+def test_a_log_that_was_cut_while_it_was_written_is_text(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"\0" * 300_000 + b"ModuleNotFoundError: No module named 'deepspeed'\n")
+    assert "deepspeed" in explain([str(log)]).headline()
+
+
+def test_a_directory_of_logs_is_read(tmp_path: Path) -> None:
+    (tmp_path / "plog").mkdir()
+    with pytest.raises(InputError, match="neither a run directory nor one with logs"):
+        explain([str(tmp_path)])
+    (tmp_path / "plog" / "plog-7_1.log").write_text("ModuleNotFoundError: No module named 'deepspeed'\n")
+    assert "deepspeed" in explain([str(tmp_path)]).headline()
 
 
 @pytest.mark.parametrize("unlike_first", [True, False])

@@ -1,0 +1,75 @@
+"""What a run directory says about its newest attempt: whether it runs, where its logs begin, why it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.job.registry import Job, jobs, state_of
+
+Cause = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest attempt of a run."""
+
+    logs: tuple[tuple[str, int], ...] = ()
+    """Files, each with the byte at which the attempt begins: what stands before is of earlier ones."""
+    cause: Cause | None = None
+    """Why it failed: {what, remedy, exit_code, rank}."""
+    stop: Cause | None = None
+    """The same, where it was asked to stop."""
+    is_running: bool = False
+
+
+def newest_attempt(run: RunDir) -> Newest:
+    """Raises:
+    MachineError: run.json is damaged.
+    """
+    record, job = run.read(), _newest_job(run)
+    state = state_of(job) if job is not None else "unknown"
+    if state == "running":
+        return Newest(tuple(_logs(run, job)), is_running=True)
+    if record["state"] == "finished":
+        # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
+        return Newest()
+    if record["state"] == "stopped":
+        return Newest(stop=record.get("exit_cause") or _STOPPED)
+    cause = record.get("exit_cause")
+    if cause is None and state == "lost" and job is not None:
+        cause = _vanished(job)
+    return Newest(tuple(_logs(run, job)), cause)
+
+
+def _newest_job(run: RunDir) -> Job | None:
+    place = run.path.resolve()
+    return next((job for job in reversed([*jobs()]) if job.run_dir == place), None)
+
+
+def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
+    for path in sorted(run.logs.glob("*.log")):
+        before = job.log_sizes.get(path.name, 0) if job is not None else 0
+        # A file that has become shorter is another file.
+        yield str(path), before if before <= path.stat().st_size else 0
+
+
+def _vanished(job: Job) -> Cause:
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started))
+    return {
+        "what": f"the process that started the run is gone, and did not say why (begun {began}, pid {job.pid})",
+        "remedy": "it was killed (kill -9, the host out of memory, a container that went away), or the host restarted: "
+        "`dmesg | grep -i oom` and `last reboot` tell; the same command goes on from the newest checkpoint",
+        "exit_code": 1,
+        "rank": None,
+    }
+
+
+_STOPPED = {
+    # A job that was ended before its workers could write has noted nothing.
+    "what": "the run was asked to stop",
+    "remedy": "the same command goes on from its newest checkpoint",
+}
