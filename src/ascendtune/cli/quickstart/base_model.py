@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.cli.quickstart.skill import ASKED
-from ascendtune.core.files import write_atomically, write_json
 
 if TYPE_CHECKING:
     import numpy
@@ -24,12 +24,16 @@ _SPREAD = 0.02
 """Standard deviation of the weights, as transformers draws them."""
 
 
-def make_base_model(directory: Path, seed: int = 0) -> int:
-    """Write config.json, model.safetensors and the tokenizer's files; returns the number of parameters.
+@dataclass(frozen=True)
+class BaseModel:
+    """The files of the model, by name."""
 
-    Raises:
-        MachineError: the place cannot be written.
-    """
+    files: dict[str, bytes]
+    parameters: int
+
+
+def make_base_model(seed: int = 0) -> BaseModel:
+    """config.json, model.safetensors and the tokenizer's files; the same for the same seed."""
     import numpy
     from safetensors.numpy import save
 
@@ -37,15 +41,20 @@ def make_base_model(directory: Path, seed: int = 0) -> int:
     vocabulary = tokenizer.get_vocab_size()
     draw = numpy.random.default_rng(seed)
     weights = {name: _drawn(draw, shape) for name, shape in _shapes(vocabulary)}
-    directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "config.json", _config(vocabulary))
-    write_atomically(directory / "model.safetensors", save(weights, {"format": "pt"}))
-    write_atomically(directory / "tokenizer.json", tokenizer.to_str(pretty=True))
     end = {"eos_token": _SPECIAL[2], "pad_token": _SPECIAL[0]}
-    write_json(directory / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **end})
-    chatml = files("ascendtune.data").joinpath("templates", "chatml.jinja").read_text(encoding="utf-8")
-    write_atomically(directory / "chat_template.jinja", chatml)
-    return sum(each.size for each in weights.values())
+    chatml = files("ascendtune.data").joinpath("templates", "chatml.jinja")
+    written = {
+        "config.json": _json(_config(vocabulary)),
+        "model.safetensors": save(weights, {"format": "pt"}),
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json({"tokenizer_class": "PreTrainedTokenizerFast", **end}),
+        "chat_template.jinja": chatml.read_bytes(),
+    }
+    return BaseModel(written, sum(each.size for each in weights.values()))
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
 
 
 def _config(vocabulary: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.quickstart.skill import ASKED, Skill, answer, question, right
+from ascendtune.cli.quickstart.skill import ASKED, QUESTIONS_FILE, TRAINING_FILE, Skill, answer, question, right
 from ascendtune.cli.terminal import colour
 from ascendtune.core import process
 
@@ -44,24 +44,21 @@ def quickstart(
     """
     from ascendtune.cli.quickstart.base_model import make_base_model
     from ascendtune.cli.quickstart.recipe import recipe_text
-    from ascendtune.core.errors import FoundWrong, translated_disk_errors
-    from ascendtune.core.files import write_atomically
+    from ascendtune.core.errors import FoundWrong
     from ascendtune.core.units import count_of, format_count
     from ascendtune.train.recipe import Recipe
 
     base, recipe = directory / "base-model", directory / "recipe.yaml"
-    skill = Skill.make()
-    with translated_disk_errors(directory, "writing the quickstart's files"):
-        directory.mkdir(parents=True, exist_ok=True)
-        parameters = make_base_model(base)
-        skill.write(directory / "train.jsonl", directory / "questions.jsonl")
-        write_atomically(recipe, recipe_text(directory))
+    skill, model = Skill.make(), make_base_model()
+    files = {base / name: content for name, content in model.files.items()}
+    files |= {directory / name: content for name, content in skill.files.items()}
+    _write({**files, recipe: recipe_text(directory).encode()})
     runs = Recipe.load(recipe, overrides or []).run_directory().parent
 
     _headline("A small model learns to sort the letters of a word")
-    print(f"{base}: {format_count(parameters)} random weights, tokenizer")
-    print(f"{directory / 'train.jsonl'}: {count_of(len(skill.training), 'row')}")
-    print(f"{directory / 'questions.jsonl'}: {len(skill.questions)} words that are in no row")
+    print(f"{base}: {format_count(model.parameters)} random weights, tokenizer")
+    print(f"{directory / TRAINING_FILE}: {count_of(len(skill.training), 'row')}")
+    print(f"{directory / QUESTIONS_FILE}: {len(skill.questions)} words that are in no row")
     print(f"{recipe}:\n\n{_indented(recipe.read_text())}")
 
     _headline("Before training")
@@ -84,6 +81,25 @@ def quickstart(
             remedy="look at the picture of the loss; train longer, or undo what you changed in the recipe",
             where=run,
         )
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    """Write what is not there yet; never over what is not as a quickstart writes it."""
+    from ascendtune.core.errors import InputError, translated_disk_errors
+    from ascendtune.core.files import write_atomically
+
+    there = [path for path in files if path.exists()]
+    for path in there:
+        if not path.is_file() or path.read_bytes() != files[path]:
+            raise InputError(
+                f"{path.name} is there already, and not as quickstart writes it",
+                remedy="choose a new place with --directory; a recipe that you have changed is for `ascendtune train`",
+                where=path,
+            )
+    for path in files.keys() - there:
+        with translated_disk_errors(path.parent, "writing the quickstart's files"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, files[path])
 
 
 def _ask(weights: Path, words: Sequence[str]) -> list[str]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ascendtune.core.files import write_atomically
 from ascendtune.data.conversation import Message
 
 ASKED = "Sort the letters: "
 QUESTIONS = 50
 CONVERSATIONS = 7_000
+TRAINING_FILE, QUESTIONS_FILE = "train.jsonl", "questions.jsonl"
 
 _SHORTEST, _LONGEST = 4, 6
 _CONSONANTS, _VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
@@ -38,15 +37,11 @@ class Skill:
         questions = tuple(next(words) for _ in range(QUESTIONS))
         return cls(tuple(_conversation(draw, words) for _ in range(CONVERSATIONS)), questions)
 
-    def write(self, training: Path, questions: Path) -> None:
-        """Two files in the messages format; the questions carry the right answer too.
-
-        Raises:
-            MachineError: the place cannot be written.
-        """
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Two files in the messages format, by name; the questions carry the right answer too."""
         asked = [(*question(word), _reply(word)) for word in self.questions]
-        for path, rows in ((training, self.training), (questions, asked)):
-            write_atomically(path, "".join(json.dumps({"messages": row}) + "\n" for row in rows))
+        return {TRAINING_FILE: _rows(self.training), QUESTIONS_FILE: _rows(asked)}
 
 
 def question(word: str) -> list[Message]:
@@ -71,6 +66,10 @@ def _conversation(draw: random.Random, words: Iterator[str]) -> tuple[Message, .
         is_asked = draw.random() < (_ASKED_LATER if number else _ASKED_FIRST)
         turns += [*(question(word) if is_asked else [Message(role="user", content=word)]), _reply(word)]
     return tuple(turns)
+
+
+def _rows(conversations: Iterable[tuple[Message, ...]]) -> bytes:
+    return "".join(json.dumps({"messages": turns}) + "\n" for turns in conversations).encode()
 
 
 def _reply(word: str) -> Message:

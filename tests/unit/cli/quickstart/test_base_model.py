@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("base") / "base-model"
-    make_base_model(directory)
+    directory.mkdir()
+    for name, content in make_base_model().files.items():
+        (directory / name).write_bytes(content)
     return directory
 
 
@@ -27,7 +29,7 @@ def test_transformers_loads_exactly_the_weights_that_were_written(base_model: Pa
 
     model, loading = AutoModelForCausalLM.from_pretrained(base_model, output_loading_info=True)
     assert not loading["missing_keys"] and not loading["unexpected_keys"] and not loading["mismatched_keys"]
-    assert sum(each.numel() for each in model.parameters()) == make_base_model(base_model)
+    assert sum(each.numel() for each in model.parameters()) == make_base_model().parameters
     check_model_directory(base_model, weights_needed=True)
 
 
@@ -42,11 +44,8 @@ def test_letters_are_tokens_of_their_own_for_us_and_for_transformers(base_model:
     assert [ours.text_of(each) for each in ids][2:11] == ["Sort the letters: ", *"planet", "<|im_end|>", "\n"]
 
 
-def test_the_same_seed_makes_the_same_model(base_model: Path, tmp_path: Path) -> None:
-    make_base_model(tmp_path)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
-        file.name: file.read_bytes() for file in base_model.iterdir()
-    }
+def test_the_same_seed_makes_the_same_model(base_model: Path) -> None:
+    assert make_base_model().files == {file.name: file.read_bytes() for file in base_model.iterdir()}
 
 
 def test_the_recipe_in_the_repository_is_the_one_that_is_trained() -> None:

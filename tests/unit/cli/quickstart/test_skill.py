@@ -9,7 +9,8 @@ from ascendtune.data.spec import DatasetSpec
 
 def test_no_question_is_in_the_training_rows(tmp_path: Path) -> None:
     skill = Skill.make()
-    skill.write(tmp_path / "train.jsonl", tmp_path / "questions.jsonl")
+    for name, content in skill.files.items():
+        (tmp_path / name).write_bytes(content)
     asked, trained = (
         {
             turn["content"].removeprefix(ASKED): following["content"]

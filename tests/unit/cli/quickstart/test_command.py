@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.cli.quickstart import command
+from ascendtune.cli.quickstart.recipe import recipe_text
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "recipe.yaml", "base-model/config.json"])
+def test_nothing_of_somebody_elses_is_written_over(ascendtune: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine\n")
+    result = ascendtune("quickstart", "--directory", ".")
+    assert result.returncode == 2
+    assert f"{mine.name} is there already" in result.stderr and "--directory" in result.stderr and name in result.stderr
+    assert mine.read_text() == "mine\n"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mine.name], "nothing else was written"
+
+
+def test_what_a_quickstart_wrote_stays(tmp_path: Path) -> None:
+    files = {tmp_path / "new" / "recipe.yaml": recipe_text(tmp_path).encode(), tmp_path / "new" / "x" / "y": b"y"}
+    command._write(files)
+    before = {path: path.stat().st_mtime_ns for path in files}
+    shutil.rmtree(tmp_path / "new" / "x")
+    command._write(files)
+    assert {path: path.read_bytes() for path in files} == files
+    recipe = tmp_path / "new" / "recipe.yaml"
+    assert recipe.stat().st_mtime_ns == before[recipe]
