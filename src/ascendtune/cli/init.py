@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,7 @@ def init(
         raise InputError(f"--tuner {tuner} is not possible", remedy="use full or lora")
     model = model or _ask("model (directory or hub id)", "--model")
     paths = data or [_ask("data (file, directory or hub id)", "--data")]
+    _require_other_than(output, [model, *paths])
     _require_free(output, yes)
     facts = look_at_model(model)
     text = draft(facts, [look_at_data(path) for path in paths], tuner=tuner)
@@ -50,6 +52,17 @@ def _ask(what: str, flag: str) -> str:
     if not sys.stdin.isatty():
         raise InputError(f"{flag} is missing", remedy=f"give {flag}; without a terminal nothing can be asked")
     return str(typer.prompt(what)).strip()
+
+
+def _require_other_than(output: Path, given: Sequence[str]) -> None:
+    """--yes is meant for an older recipe, never for what the recipe is about."""
+    if not output.exists():
+        return
+    for each in given:
+        source = Path(each).expanduser().resolve()
+        is_part = output.parent.resolve().is_relative_to(source) and output.suffix not in (".yaml", ".yml")
+        if is_part or (source.exists() and output.samefile(source)):
+            raise InputError(f"--output would write over {each}", remedy="give a file of its own", where=output)
 
 
 def _require_free(output: Path, yes: bool) -> None:

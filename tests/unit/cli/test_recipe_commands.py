@@ -87,6 +87,20 @@ def test_texts_need_no_template(ascendtune: Any, tiny_model: Path, tmp_path: Pat
     assert checked.returncode == 0, checked.stderr
 
 
+def test_init_never_writes_over_what_the_recipe_is_about(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    before = data.read_bytes()
+    (tmp_path / "model").mkdir()
+    for file in tiny_model.iterdir():
+        (tmp_path / "model" / file.name).symlink_to(file)
+    for output in (data, "model/config.json"):
+        made = ascendtune("init", "--model", "model", "--data", data, "-o", output, "-y")
+        assert made.returncode == 2 and "--output would write over" in made.stderr
+    assert data.read_bytes() == before and (tmp_path / "model" / "config.json").is_symlink()
+    assert ascendtune("init", "--model", "model", "--data", data, "-o", "model/recipe.yaml", "-y").returncode == 0
+
+
 def test_init_without_a_terminal_names_what_is_missing(ascendtune: Any) -> None:
     result = ascendtune("init")
     assert result.returncode == 2 and "--model is missing" in result.stderr
