@@ -150,8 +150,7 @@ def _lengths_of_texts(model: ModelFacts) -> list[str]:
 
 def _held_out(task: Task, rows: int) -> tuple[float, str]:
     """The share for the evaluation, and why. An answer with a label needs another one beside it there too."""
-    fewest = 2 if task == "singles" else 1
-    if rows > fewest and max(round(_HELD_OUT * rows), 1) >= fewest:
+    if _HELD_OUT * rows >= (2 if task == "singles" else 1):
         return _HELD_OUT, "held out for the evaluation loss"
     return 0.0, "too few rows to hold any out for the evaluation loss"
 

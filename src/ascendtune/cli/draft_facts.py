@@ -49,6 +49,8 @@ class DataFacts:
     """The file's columns."""
     rows: list[Row]
     """Those that can be trained on."""
+    bad: list[str]
+    """Place and reason of each of the others."""
 
 
 def look_at_model(path: str) -> ModelFacts:
@@ -75,8 +77,10 @@ def look_at_data(path: str) -> DataFacts:
     """Read the first rows.
 
     Raises:
-        DataError: no such data, unreadable, or columns that fit no format.
+        DataError: no such data, unreadable, columns that fit no format, or no row that can be trained on.
     """
+    from ascendtune.core.errors import DataError
+    from ascendtune.core.units import count_of
     from ascendtune.data.conversation import BadRow
     from ascendtune.data.read import read_rows
     from ascendtune.data.spec import DatasetSpec
@@ -87,7 +91,15 @@ def look_at_data(path: str) -> DataFacts:
     columns = _guessed_columns(found)
     task, name, convert = _choose_task(DatasetSpec(path=path, columns={**columns}), rows)
     made = [convert(row.values) for row in rows]
-    return DataFacts(path, task, name, columns, found, [each for each in made if not isinstance(each, BadRow)])
+    good = [each for each in made if not isinstance(each, BadRow)]
+    bad = [f"{row.place}: {each.reason}" for row, each in zip(rows, made, strict=True) if isinstance(each, BadRow)]
+    if not good:
+        raise DataError(
+            f"none of the first {count_of(len(rows), 'row')} can be trained on: {bad[0].removeprefix(f'{path}:')}",
+            remedy="mend the rows; README.md shows what a row of each format is",
+            where=path,
+        )
+    return DataFacts(path, task, name, columns, found, good, bad)
 
 
 def _choose_task(spec: DatasetSpec, rows: Sequence[RawRow]) -> tuple[Task, str, Convert]:

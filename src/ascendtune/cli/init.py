@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ascendtune.cli.complain import warn
 from ascendtune.core.errors import InputError
 
 
@@ -33,6 +34,7 @@ def init(
     from ascendtune.core.config import validate
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
+    from ascendtune.core.units import count_of
     from ascendtune.train.recipe import Recipe
 
     if tuner not in (None, "full", "lora"):
@@ -42,9 +44,17 @@ def init(
     _require_other_than(output, [model, *paths])
     _require_free(output, yes)
     facts = look_at_model(model)
-    text = draft(facts, [look_at_data(path) for path in paths], tuner=tuner)
+    data_facts = [look_at_data(path) for path in paths]
+    text = draft(facts, data_facts, tuner=tuner)
     validate(Recipe, parse_document(text, str(output)))
     write_atomically(output, f"# Check: ascendtune recipe check {output}\n# Train: ascendtune train {output}\n\n{text}")
+    for each in data_facts:
+        if each.bad:
+            looked_at = len(each.rows) + len(each.bad)
+            warn(
+                f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
+                f"{each.bad[0]}; mend them, or set data.on_bad_row: skip"
+            )
     print(f"wrote {output}; next: ascendtune train {output}")
 
 

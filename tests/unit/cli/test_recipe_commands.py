@@ -15,7 +15,7 @@ ROW = {"question": "2 + 2?", "answer": "4"}
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     path = tmp_path / "sums.jsonl"
-    path.write_text("".join(json.dumps(ROW) + "\n" for _ in range(20)))
+    path.write_text("".join(json.dumps(ROW) + "\n" for _ in range(60)))
     return path
 
 
@@ -53,8 +53,10 @@ def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: 
         ({"prompt": "2+3?", "completion": "5", "label": True}, 100, ["loss: kto", "eval_fraction: 0.02"]),
         ({"prompt": "2+3?", "completion": "5", "label": True}, 8, ["loss: kto", "eval_fraction: 0 "]),
         ({"text": "two and three are five"}, 8, ["stage: pretrain", "max_length: 512 "]),
+        ({"prompt": "2+3?", "completion": "5"}, 25, ["stage: sft", "eval_fraction: 0  # too few rows"]),
+        ({"prompt": "2+3?", "completion": "5"}, 50, ["stage: sft", "eval_fraction: 0.02"]),
     ],
-    ids=["pairs", "singles", "few-singles", "texts"],
+    ids=["pairs", "singles", "few-singles", "texts", "few", "enough"],
 )
 def test_the_rows_decide_the_stage(
     ascendtune: Any, tiny_model: Path, tmp_path: Path, row: dict[str, Any], rows: int, said: list[str]
@@ -163,3 +165,13 @@ def test_data_for_another_stage_are_found_before_a_start(ascendtune: Any, tiny_m
     assert "rows.jsonl (alpaca, " in ascendtune("recipe", "check", "recipe.yaml").stdout
     refused = ascendtune("recipe", "check", "recipe.yaml", "method.stage=preference")
     assert refused.returncode == 2 and "needs pairs of answers; this file has conversations" in refused.stderr
+
+
+def test_init_says_which_rows_are_bad(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2+3?", "completion": "5"}\n' + '{"prompt": "2+3?"}\n' * 6)
+    made = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl")
+    assert made.returncode == 0
+    assert "warning: 6 of the first 7 rows of rows.jsonl cannot be trained on, first rows.jsonl:2: " in made.stderr
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2+3?", "completion": ""}\n' * 6)
+    refused = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl", "-y")
+    assert refused.returncode == 2 and "none of the first 6 rows can be trained on: 1: " in refused.stderr
