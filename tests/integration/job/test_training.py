@@ -34,6 +34,17 @@ def test_two_nodes_started_by_hand_are_one_job(place: Workplace) -> None:
     assert not list((place.path / "runs").glob(".nodes*"))
 
 
+@pytest.mark.soak
+def test_two_four_and_eight_ranks_have_the_loss_of_one(place: Workplace) -> None:
+    for ranks in (1, 2, 4, 8):
+        job = place.start(f"of-{ranks}", "--devices", str(ranks), f"batch.per_device={8 // ranks}")
+        assert job.wait(300) == 0, place.said(f"of-{ranks}")
+    curves = [[line["loss"] for line in place.run(f"of-{ranks}").read_metrics()] for ranks in (1, 2, 4, 8)]
+    assert len(curves[0]) == 6
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-5)
+
+
 def test_two_hosts_are_one_job_and_one_loss(place: Workplace, cluster: Any) -> None:
     job = place.start("hosts", "--nodes", "nodea,nodeb", PATH=cluster.environment()["PATH"])
     assert job.wait(120) == 0, place.said("hosts")
