@@ -63,6 +63,9 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 
+LIST = "the list of runs"
+_WORDS = {**{name: words for name, (words, _) in CASES.items()}, LIST: ("runs", "list")}
+
 
 @pytest.fixture(scope="module")
 def answers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
@@ -71,9 +74,8 @@ def answers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         pytest.skip("root is bound by no permissions, and there is no setpriv to make it so")
     home = tmp_path_factory.mktemp("permissions")
     _furnish(home, tiny_model)
-    (home / "cases.json").write_text(
-        json.dumps([{"directory": str(home), "words": words} for words, _ in CASES.values()])
-    )
+    cases = [{"directory": str(home), "words": words} for words in _WORDS.values()]
+    (home / "cases.json").write_text(json.dumps(cases))
     prefix = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
     result = subprocess.run(
         [*prefix, sys.executable, str(Path(__file__).with_name("refuse.py")), str(home / "cases.json")],
@@ -85,7 +87,7 @@ def answers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    return dict(zip(CASES, json.loads(result.stdout), strict=True))
+    return dict(zip(_WORDS, json.loads(result.stdout), strict=True))
 
 
 def _furnish(home: Path, model: Path) -> None:
@@ -97,7 +99,7 @@ def _furnish(home: Path, model: Path) -> None:
     (home / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.jsonl"}}))
     for name in ("model", "shut-config", "shut-tokenizer"):
         shutil.copytree(model, home / name)
-    for name in ("open", "shut"):
+    for name in ("open", "shut", "unknown"):
         (home / "runs" / name).mkdir(parents=True)
         (home / "runs" / name / "run.json").write_text(json.dumps({"state": "finished", "attempts": []}))
     for name in ("shut", "full", "state/ascendtune/jobs"):
@@ -105,7 +107,7 @@ def _furnish(home: Path, model: Path) -> None:
     (home / "full").chmod(0o500)
     for path in (
         *("shut.yaml", "shut.jsonl", "shut", "shut-config/config.json", "shut-tokenizer/tokenizer.json"),
-        *("runs/shut/run.json", "state/ascendtune/jobs"),
+        *("runs/shut/run.json", "runs/unknown", "state/ascendtune/jobs"),
     ):
         (home / path).chmod(0)
 
@@ -117,3 +119,10 @@ def test_it_is_told_what_may_not_be_read_or_written(answers: dict[str, dict[str,
     assert answer["out"] == "" and answer["err"].count("error: ") == 1 and "Traceback" not in answer["err"]
     for words in said:
         assert words in answer["err"]
+
+
+def test_an_unreadable_run_hides_no_other(answers: dict[str, dict[str, Any]]) -> None:
+    answer = answers[LIST]
+    assert answer["code"] == 0 and answer["err"] == ""
+    states = dict(line.split()[:2] for line in answer["out"].splitlines()[1:])
+    assert states == {"open": "finished", "shut": "unreadable", "unknown": "unreadable"}

@@ -40,16 +40,17 @@ def list_jobs(
 
 def _print(shown: list[Job]) -> None:
     import time
+    from functools import partial
 
     from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
-    from ascendtune.cli.run_summary import last_metrics
+    from ascendtune.cli.run_summary import last_metrics, unless_damaged
     from ascendtune.cli.terminal import table
     from ascendtune.core.rundir import RunDir
     from ascendtune.core.units import format_duration
 
     rows = []
     for job in shown:
-        step = (last_metrics(RunDir(job.run_dir)) or {}).get("step")
+        step = (unless_damaged(partial(last_metrics, RunDir(job.run_dir))) or {}).get("step")
         rows.append(
             [
                 job.id,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
+from ascendtune.cli.complain import warn
 from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.files import parsed_record
 from ascendtune.core.rundir import RunDir
+
+_Read = TypeVar("_Read")
 
 _DEPTH = 3
 _TAIL_BYTES = 64 * 1024
@@ -27,7 +30,7 @@ class RunSummary:
     name: str
     path: str
     state: str
-    """As in run.json, or `died`: it says running, and no such process is on this machine."""
+    """As in run.json; or `died`: it says running, and no such process is on this machine; `damaged`; `unreadable`."""
     step: int | None
     loss: float | None
     tokens_per_second: float | None
@@ -38,9 +41,10 @@ class RunSummary:
     def of(cls, run: RunDir) -> RunSummary:
         try:
             record, last = run.read(), last_metrics(run) or {}
-        except (AscendtuneError, ValueError):
+        except (AscendtuneError, OSError) as error:
             # One damaged run must not hide the others.
-            return cls(run.path.name, str(run), "damaged", None, None, None, None)
+            state = "damaged" if isinstance(error, AscendtuneError) else "unreadable"
+            return cls(run.path.name, str(run), state, None, None, None, None)
         attempts = record.get("attempts") or []
         began = attempts[-1].get("started") if attempts else record.get("created")
         return cls(
@@ -66,17 +70,29 @@ def find_runs(directory: Path) -> list[RunDir]:
             remedy="give the directory that holds your runs; `ascendtune train` makes the first one",
             where=directory,
         )
-    return sorted(_below(directory, _DEPTH), key=lambda run: run.run_json.stat().st_ctime)
+    return sorted(_below(directory, _DEPTH), key=_changed)
 
 
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:
     run = RunDir(directory)
-    if run.run_json.is_file():
+    try:
+        is_run = run.run_json.is_file()
+        inside = [] if is_run or not depth else list(os.scandir(directory))
+    except PermissionError:
+        # It may be one; nobody may know.
+        is_run, inside = True, []
+    if is_run:
         yield run
-    elif depth:
-        for entry in os.scandir(directory):
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield from _below(Path(entry.path), depth - 1)
+    for entry in inside:
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            yield from _below(Path(entry.path), depth - 1)
+
+
+def _changed(run: RunDir) -> float:
+    try:
+        return run.run_json.stat().st_ctime
+    except PermissionError:
+        return run.path.stat().st_ctime
 
 
 def state_of(record: dict[str, Any]) -> str:
@@ -89,8 +105,23 @@ def state_of(record: dict[str, Any]) -> str:
     return "died" if is_here and not psutil.pid_exists(newest["pid"]) else state
 
 
+def unless_damaged(read: Callable[[], _Read]) -> _Read | None:
+    """What `read` reads; where that is damaged or may not be read, None and a warning: the rest can be shown."""
+    try:
+        return read()
+    except AscendtuneError as error:
+        warn(f"{error.what}: {error.where}")
+    except PermissionError as error:
+        warn(f"may not be read: {error.filename}")
+    return None
+
+
 def last_metrics(run: RunDir) -> dict[str, Any] | None:
-    """The newest whole line of metrics.jsonl, without reading the rest."""
+    """The newest whole line of metrics.jsonl, without reading the rest.
+
+    Raises:
+        MachineError: it is damaged.
+    """
     if not run.metrics.is_file():
         return None
     with run.metrics.open("rb") as file:
@@ -98,4 +129,4 @@ def last_metrics(run: RunDir) -> dict[str, Any] | None:
         file.seek(max(0, size - _TAIL_BYTES))
         tail = file.read()
     lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-    return json.loads(lines[-1]) if lines else None
+    return parsed_record(lines[-1], run.metrics) if lines else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,16 +41,10 @@ def compare(
 
 def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
     metrics = [{record["step"]: record for record in run.read_metrics()} for run in runs]
-    recipes = [_flat(_recipe(run)) for run in runs]
-    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     data = [run.read().get("data_hash") for run in runs]
     return {
         "runs": [str(run) for run in runs],
-        "recipe": {
-            key: [recipe.get(key) for recipe in recipes]
-            for key in keys
-            if any(recipe.get(key) != recipes[0].get(key) for recipe in recipes)
-        },
+        "recipe": _differences(runs),
         "data_hash": data,
         "same_data": len(set(data)) == 1 if all(data) else None,
         "first_different_batch": _first_different_batch(metrics),
@@ -75,10 +70,18 @@ def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | No
     return next((step for step, found in hashes if len(found - {None}) > 1), None)
 
 
-def _recipe(run: RunDir) -> Any:
-    import yaml
+def _differences(runs: Sequence[RunDir]) -> dict[str, list[Any]] | None:
+    """Key -> the value in each run, where they differ; None where the recipe of a run cannot be known."""
+    from ascendtune.cli.run_summary import unless_damaged
+    from ascendtune.core.document import read_document
 
-    return yaml.safe_load(run.recipe.read_text()) if run.recipe.is_file() else {}
+    recipes = [unless_damaged(partial(read_document, run.recipe)) for run in runs]
+    known = [_flat(recipe.values) for recipe in recipes if recipe is not None]
+    if len(known) < len(recipes):
+        return None
+    keys = dict.fromkeys(key for recipe in known for key in recipe)
+    values = {key: [recipe.get(key) for recipe in known] for key in keys}
+    return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -101,7 +104,7 @@ def _lines(compared: dict[str, Any]) -> list[str]:
         rows = [[key, *map(str, values)] for key, values in compared["recipe"].items()]
         lines += [table(["recipe", *names], rows), ""]
     else:
-        lines += ["recipe: the same", ""]
+        lines += ["recipe: unknown" if compared["recipe"] is None else "recipe: the same", ""]
     same = {True: "the same", False: "different", None: "unknown"}[compared["same_data"]]
     step = compared["first_different_batch"]
     lines += [f"data: {same}" + (f"; the batches differ from step {step} on" if step is not None else ""), ""]

@@ -31,16 +31,16 @@ def show(
 
 
 def _facts(run: RunDir) -> dict[str, Any]:
-    from ascendtune.cli.run_summary import last_metrics, state_of
+    from ascendtune.cli.run_summary import last_metrics, state_of, unless_damaged
 
     record = run.read()
     return {
         "path": str(run),
         **record,
         "state": state_of(record),
-        "last_metrics": last_metrics(run),
-        "last_evaluation": next(reversed(list(run.read_evaluations())), None),
-        "data_report": json.loads(run.data_report.read_text()) if run.data_report.is_file() else None,
+        "last_metrics": unless_damaged(lambda: last_metrics(run)),
+        "last_evaluation": unless_damaged(lambda: next(reversed(list(run.read_evaluations())), None)),
+        "data_report": unless_damaged(run.read_data_report),
         "checkpoints": [str(run.checkpoint(step)) for step in run.checkpoint_steps()],
         "model": str(run.model) if run.model.is_dir() else None,
         "pictures": sorted(str(path) for path in run.path.glob("loss.*")),

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.errors import MachineError, translated_disk_errors
 
 # A writer that gave up in the middle of a block has left less than this.
 _PROBE_BYTES = 1 << 20
@@ -132,14 +132,36 @@ def digest_of_file(path: Path) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of an append-only file. A last line without newline is a write that was cut off: it is ignored."""
+    """The records of an append-only file. A last line without newline is a write that was cut off: it is ignored.
+
+    Raises:
+        MachineError: another line is damaged.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            yield json.loads(line)
+            yield parsed_record(line, f"{path}:{number}")
+
+
+def parsed_record(
+    text: str | bytes, where: str | Path, *, remedy: str = "bring it back, or remove it"
+) -> dict[str, Any]:
+    """A JSON object out of a file of ours.
+
+    Raises:
+        MachineError: it is damaged.
+    """
+    try:
+        record = json.loads(text)
+        if not isinstance(record, dict):
+            raise ValueError("not a JSON object")
+    except ValueError as error:
+        name = Path(where).name.partition(":")[0]
+        raise MachineError(f"{name} is damaged: {error}", remedy=remedy, where=where) from error
+    return record
 
 
 class LineWriter:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import read_json_lines, unfinished_files, write_atomically, write_json
+from ascendtune.core.files import parsed_record, read_json_lines, unfinished_files, write_atomically, write_json
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
@@ -132,13 +132,19 @@ class RunDir:
         Raises:
             MachineError: the file is damaged.
         """
-        try:
-            record: dict[str, Any] = json.loads(self.run_json.read_text())
-        except ValueError as error:
-            raise MachineError(
-                f"run.json is damaged: {error}", remedy="start a new run with another name", where=self.run_json
-            ) from error
+        remedy = "start a new run with another name"
+        record = parsed_record(self.run_json.read_bytes(), self.run_json, remedy=remedy)
+        if "state" not in record:
+            raise MachineError("run.json is damaged: it says no state", remedy=remedy, where=self.run_json)
         return record
+
+    def read_data_report(self) -> dict[str, Any] | None:
+        """data.json, or None where there is none yet.
+
+        Raises:
+            MachineError: the file is damaged.
+        """
+        return parsed_record(self.data_report.read_bytes(), self.data_report) if self.data_report.is_file() else None
 
     def update(self, **changes: Any) -> None:
         """Replace top-level keys of run.json. Only one process writes: rank 0, or the command that holds the lock."""

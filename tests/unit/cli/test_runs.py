@@ -63,6 +63,27 @@ def test_show_of_something_else_is_refused(ascendtune: Any, runs: Path) -> None:
     assert result.returncode == 2 and "not a run directory" in result.stderr
 
 
+def test_damaged_files_of_a_run_are_named_and_the_rest_is_shown(ascendtune: Any, runs: Path) -> None:
+    run = RunDir(runs / "a")
+    run.data_report.write_text('{"train": {"rows')
+    run.evaluations.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    shown = ascendtune("runs", "show", "runs/a")
+    assert shown.returncode == 0 and "step_10" in shown.stdout and "Traceback" not in shown.stderr
+    assert "data.json is damaged" in shown.stderr and "runs/a/eval.jsonl:2" in shown.stderr
+    run.recipe.write_text("a: [1,\n")
+    compared = ascendtune("runs", "compare", "runs/a", "runs/b")
+    assert compared.returncode == 0 and "recipe: unknown" in compared.stdout and "recipe.yaml:2" in compared.stderr
+    run.recipe.unlink()
+    compared = ascendtune("runs", "compare", "runs/b", "runs/a", "--json")
+    assert json.loads(compared.stdout)["recipe"] is None and "no such recipe: runs/a/recipe.yaml" in compared.stderr
+    for content in ("{}", "[]", '{"state'):
+        run.run_json.write_text(content)
+        shown = ascendtune("runs", "show", "runs/a")
+        assert shown.returncode == 3 and "error: run.json is damaged" in shown.stderr
+        listed = ascendtune("runs", "list").stdout.splitlines()
+        assert listed[1].split()[:2] == ["a", "damaged"] or listed[2].split()[:2] == ["a", "damaged"]
+
+
 def test_compare_says_what_differs(ascendtune: Any, runs: Path) -> None:
     shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
     assert "optim.learning_rate  0.0001  0.0002" in shown
