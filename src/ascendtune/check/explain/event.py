@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from ascendtune.check.explain.knowledge import KINDS
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
 _CODE = "python-code"
 """The family of plain mistakes."""
+_SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)'\w")
+_FEW_WORDS = 8
 
 
 @dataclass
@@ -33,6 +37,10 @@ class Event:
     """and how often of late, with hardly anything in between."""
     survived: bool = False
     """The log went on for long without any trouble."""
+    is_quoted: bool = False
+    """Words of an exception in a line that is none: somebody caught it and went on, or tells of it."""
+    is_heading: bool = False
+    """Says only that a traceback follows."""
     weak: bool = False
     """Said as a warning or as news: believed only where something else makes it likely."""
 
@@ -49,13 +57,28 @@ class Event:
         return self.hit.entry.kind != "unknown"
 
     @property
+    def is_raised(self) -> bool:
+        """An exception that nobody is seen to have caught: it ended a traceback."""
+        return self.trace is not None and bool(self.trace.frames)
+
+    @property
     def says_little(self) -> bool:
         """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
         return self.trace is not None and (not self.is_known or self.hit.entry.family == _CODE)
 
     @property
+    def is_vague(self) -> bool:
+        """In words of its own that name nothing: no number, no name, no value."""
+        if self.hit.entry.kind not in ("unknown", "detail"):
+            return False
+        said = self.trace.message if self.trace else self.text
+        return bool(said) and _SPECIFIC.search(said) is None and len(said.split()) <= _FEW_WORDS
+
+    @property
     def weight(self) -> int:
         """How little it explains; an unknown exception as much as a cause."""
+        if self.is_heading:
+            return len(KINDS)
         if not self.is_known and self.trace is not None and self.trace.type:
             return 0
         return self.hit.entry.weight

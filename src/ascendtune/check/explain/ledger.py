@@ -26,10 +26,10 @@ class Ledger:
         self.events: list[Event] = []
         self._first: dict[tuple[str, str], Event] = {}
 
-    def came_again(self, speaker: str, kind: str, said: str, number: int, *, weak: bool) -> bool:
+    def came_again(self, speaker: str, kind: str, said: str, number: int, *, weak: bool, quoted: bool) -> bool:
         """True if this speaker's first of the kind is there already and this line is counted with it."""
         first = self._first.get((speaker, kind))
-        if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak:
+        if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak or first.is_quoted > quoted:
             return False
         first.count += 1
         first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
@@ -42,6 +42,12 @@ class Ledger:
         if len(self.events) < _EVENTS_KEPT:
             self._first[event.speaker, kind] = event
             self.events.append(event)
+
+    def mark_heading(self, speaker: str, number: int) -> None:
+        """A traceback begins in line `number`: an error that was logged right before it only says that it comes."""
+        last = self.events[-1] if self.events else None
+        if last is not None and not last.is_known and last.trace is None and last.speaker == speaker:
+            last.is_heading = last.last == number - 1
 
     def mark_survived(self, lines: int) -> None:
         """An error after which the log went on for thousands of lines did not end the job."""

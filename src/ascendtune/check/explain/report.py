@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import PLOG, Explanation
+from ascendtune.check.explain.matcher import filled
 from ascendtune.check.table import WIDE, Paint
 
 _SHORT = 220
@@ -76,7 +77,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[tuple[str, str]]:
         if sums.conclusion:
             yield "", sums.conclusion
     for number, cause in enumerate(first.hit.entry.causes, 1):
-        yield "why" if number == 1 else "", f"{number}. {cause}"
+        yield "why" if number == 1 else "", f"{number}. {filled(cause, first.hit.names)}"
 
 
 def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:

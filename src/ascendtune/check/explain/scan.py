@@ -166,8 +166,10 @@ class Scan:
         weak = level.is_warning_or_news(text)
         if not hits and (weak or not level.is_error(text, said)):
             return
+        quoting = not level.is_error(text, said)
         for hit in hits[:_HITS_KEPT] or [generic.line(said)]:
-            self._note(line, text, said, number, hit, None, weak=weak and hit.entry.kind != "notice")
+            quoted = quoting and Traces.bare(hit.entry.test, number) is not None
+            self._note(line, text, said, number, hit, None, weak=weak and hit.entry.kind != "notice", quoted=quoted)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
@@ -201,10 +203,19 @@ class Scan:
         return self._time
 
     def _note(
-        self, line: Line, text: str, said: str, number: int, hit: Hit, trace: Trace | None, *, weak: bool = False
+        self,
+        line: Line,
+        text: str,
+        said: str,
+        number: int,
+        hit: Hit,
+        trace: Trace | None,
+        *,
+        weak: bool = False,
+        quoted: bool = False,
     ) -> None:
         kind = kind_of(hit, said, trace)
-        if self._ledger.came_again(line.speaker, kind, said, number, weak=weak):
+        if self._ledger.came_again(line.speaker, kind, said, number, weak=weak, quoted=quoted):
             return
         ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self._rank)
         self._ledger.add(
@@ -221,6 +232,7 @@ class Scan:
                 time=self._time,
                 hit=hit,
                 trace=trace,
+                is_quoted=quoted,
                 weak=weak,
             ),
         )

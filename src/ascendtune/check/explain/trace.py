@@ -10,13 +10,15 @@ _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(
 _EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
 )
-_INDENTED_EXCEPTION = re.compile(r" {1,3}(?:\w+\.)*\w+(?:Error|Exception): \S")
-"""Where the whole log was indented; the lines of code in a traceback stand further right."""
+_INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
+"""Where the whole log was indented; the lines of code in a traceback stand further right than its frames."""
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
+_ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
+"""Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
 _LONGEST_MESSAGE = 4
@@ -39,6 +41,8 @@ class Trace:
     """Python says that it ignored it."""
     headless: bool = False
     """The log begins in the middle of it."""
+    indent: int = 3
+    """Blanks before its last frame; few before there is one."""
     rank: int | None = None
     """The rank that its first line named."""
     last_line: int = 0
@@ -85,6 +89,8 @@ class Traces:
         match = _EXCEPTION.match(text.rstrip())
         if match is None or not _is_exception(match["type"]) or not (match["message"] or "." in match["type"]):
             return None
+        if match["type"] in _ANYBODYS:
+            return None
         return Trace(number, match["type"], (match["message"] or "").strip(), last_line=number)
 
     @staticmethod
@@ -117,9 +123,10 @@ class Traces:
             if len(trace.frames) > 60:
                 del trace.frames[30]
             trace.frames.append((frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            trace.indent = len(text) - len(text.lstrip(" "))
             return True, None
         text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
-        if not text.strip() or (text[0] in _INSIDE and not _INDENTED_EXCEPTION.match(text)):
+        if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
             return True, None
         match = _EXCEPTION.match(text.strip())
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
@@ -163,6 +170,11 @@ class Traces:
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of what was still open when the log ended."""
         return list(self._open.items())
+
+
+def _is_indented_exception(text: str, trace: Trace) -> bool:
+    match = _INDENTED_EXCEPTION.match(text)
+    return match is not None and match.end() <= trace.indent
 
 
 def _may_be_one(match: re.Match[str], trace: Trace) -> bool:

@@ -104,6 +104,8 @@ def _first_cause(fatal: list[Event]) -> Event:
         event for event in fatal if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled))
     ] or fatal
     first = min(candidates, key=lambda event: event.weight)
+    if first.is_quoted:
+        first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
     return _better_known(first, candidates) if first.says_little else first
 
 
@@ -112,8 +114,23 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
     for event in candidates:
         if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker):
             below = event.number - first.number
-            if (event.weight == 0 and abs(below) <= _NEAR_LINES) or (event.weight == 1 and 0 < below <= _MESSAGE_LINES):
+            if (event.weight == 0 and abs(below) <= _NEAR_LINES) or (event.weight == 1 and _touches(event, first)):
                 return event
+    return _more_specific(first, candidates) if first.is_vague else first
+
+
+def _touches(event: Event, exception: Event) -> bool:
+    """Whether a line belongs to an exception's message, or was said right before the traceback began."""
+    begin = exception.trace.first_line if exception.trace else exception.number
+    return 0 < event.number - exception.number <= _MESSAGE_LINES or 0 < begin - event.number <= _MESSAGE_LINES
+
+
+def _more_specific(first: Event, candidates: list[Event]) -> Event:
+    """An exception that only says that something failed gives way to what was said before it, in whatever words."""
+    for event in candidates:
+        before = event.source == first.source and event.number < first.number
+        if before and event.hit.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):
+            return event
     return first
 
 

@@ -162,3 +162,20 @@ def test_a_plain_mistake_while_another_exception_is_handled_does_not_hide_it(exp
     )
 
     assert _line(explanation) == _TRACEBACK[-1]
+
+
+@pytest.mark.parametrize("indents", [(0, 4, 8, 4), (4, 4, 8, 4), (0, 0, 4, 0), (2, 4, 6, 2)])
+def test_a_traceback_that_was_indented_by_hand(explained: Explained, indents: tuple[int, ...]) -> None:
+    """Whatever stands further right than the frames is code."""
+    lines = [_TRACEBACK[0], _TRACEBACK[1].strip(), "CodeError: int = moon(batch)", "OddError: the moon is full"]
+
+    explanation = explained("\n".join(" " * indent + line for indent, line in zip(indents, lines, strict=True)))
+
+    assert explanation.headline() == "Python failed with OddError: the moon is full"
+
+
+def test_an_exception_before_the_head_of_its_traceback(explained: Explained) -> None:
+    """Two streams that were written into one, and no exception below the frames."""
+    log = "RuntimeError: the moon is full" + "\n".join(_TRACEBACK[:-1])
+
+    assert _line(explained(log)).startswith("RuntimeError: the moon is full")

@@ -1,0 +1,90 @@
+"""What says most goes before what only says that something failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_CALLED = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 12, in step\n    moon(batch)\n'
+_SPECIFIC = "2026-01-05 15:48:00.728392 error 70 pid[70] [MOON rise.cpp:373] no room for 4096 tides\n"
+
+
+def _line(explanation: Explanation) -> str:
+    assert explanation.verdict.first is not None
+    return explanation.verdict.first.text
+
+
+@pytest.mark.parametrize("vague", ["Run task error!", "The moon's initialization failed.", "Engine is dead"])
+def test_an_exception_that_names_nothing_gives_way_to_what_was_said_before(explained: Explained, vague: str) -> None:
+    assert "4096 tides" in _line(explained(f"{_SPECIFIC}step 1\n{_CALLED}RuntimeError: {vague}\n"))
+
+
+@pytest.mark.parametrize("specific", ["tide 7 is higher than 6", "no such moon: 'full'", "phase=new"])
+def test_an_exception_that_names_something_does_not(explained: Explained, specific: str) -> None:
+    assert specific in _line(explained(f"{_SPECIFIC}step 1\n{_CALLED}RuntimeError: {specific}\n"))
+
+
+def test_the_heading_of_a_traceback_is_not_the_error(explained: Explained) -> None:
+    """Not even where the exception itself is the echo of another rank's end."""
+    log = (
+        f"ERROR 07-10 17:40:09 worker.py:348] Error executing the method moon_7.\n{_CALLED}"
+        "RuntimeError: [gloo/transport/tcp/pair.cc:525] Read error [10.0.0.7]:50407: Connection reset by peer\n"
+    )
+
+    assert "Connection reset by peer" in _line(explained(log))
+
+
+def test_a_code_of_cann_goes_before_the_exception_that_follows_it(explained: Explained) -> None:
+    log = (
+        "EK0001: Path [/data/mond] for [profilerResultPath] is invalid or does not exist.\n\n"
+        f"{_CALLED}RuntimeError: moon/profiling.cc:79 InitProfiling] Failed to call the function.\n"
+    )
+
+    assert _line(explained(log)).startswith("EK0001")
+
+
+def test_other_programs_errors_are_no_exceptions_of_python(explained: Explained) -> None:
+    log = "/src/moon.cpp:17:49: error: 'tide_t' was not declared\nError: building at STEP 3: exit status 2\n"
+
+    assert "tide_t" in _line(explained(log))
+
+
+def test_an_error_that_says_only_where_is_shown_with_what_follows(explained: Explained) -> None:
+    log = "-- Configuring\nCMake Error at moon/CMakeLists.txt:20 (message):\n\n  the phase is not known\n"
+
+    assert "CMakeLists.txt:20" in _line(explained(log))
+    assert "the phase is not known" in _line(explained(log))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "03:08:57.858 [I] Unable to initialize backend 'moon': No module named 'moon'",
+        "INFO:2026-06-03 03:08:57,858:moon:925: libmoon.so: cannot open shared object file: No such file or directory",
+        "[2025-12-31 01:40:03] Ignore import error when loading moon: No module named 'moon'",
+        "the sun is not there: No module named 'sun', falling back to the moon",
+    ],
+)
+def test_what_is_news_or_was_passed_over_is_no_failure(explained: Explained, line: str) -> None:
+    assert explained(f"{line}\nstep 1 loss 2.0\n").is_healthy
+
+
+def test_an_exception_goes_before_a_line_that_tells_of_one(explained: Explained) -> None:
+    told = "Encountered exception while importing moon: No module named 'moon'\n"
+
+    assert _line(explained(f"{told}{_CALLED}ImportError: No module named 'm'\n")).startswith("ImportError")
+    assert not explained(told).is_healthy
+
+
+def test_the_words_of_nccl_go_before_the_kind_of_call_that_failed(explained: Explained) -> None:
+    log = (
+        "n1:3:3 [0] misc/moon.cc:187 NCCL WARN moonGetHandleByPciBusId() failed: Not Found there\n"
+        f"{_CALLED}RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+    )
+
+    assert "moonGetHandleByPciBusId" in _line(explained(log))
