@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,20 +66,21 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
     after = _leaves(recipe.model_dump(mode="json"))
     if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
         raise RecipeError(
-            f"{fixed[0]} cannot change within a run ({before.get(fixed[0])} -> {after.get(fixed[0])}): "
+            f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
             "its checkpoints hold other weights",
             remedy="undo the change; or start anew: checkpoint.resume=never",
             where=run.recipe,
         )
     changed = [
-        f"{key}: {before.get(key)} -> {after.get(key)}"
+        key
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and not _may_change(key, allow_change)
     ]
     if changed:
-        keys = " ".join(f"--allow-change {line.partition(':')[0]}" for line in changed)
+        keys = " ".join(f"--allow-change {key}" for key in changed)
+        differences = [line for key in changed for line in _differences(key, before.get(key), after.get(key))]
         raise RecipeError(
-            "this run was trained with another recipe: " + "; ".join(changed),
+            "this run was trained with another recipe: " + "; ".join(differences),
             remedy=f"undo the change; or go on with it: {keys}; or start anew: checkpoint.resume=never",
             where=run.recipe,
         )
@@ -108,6 +110,29 @@ def require_same_adapters(run: RunDir, adapters: list[Adapter]) -> None:
                 remedy="restore it; or start anew: checkpoint.resume=never",
                 where=new.path,
             )
+
+
+def _differences(key: str, before: Any, after: Any) -> list[str]:
+    """`data.train[0].path: a.jsonl -> b.jsonl`: of sections in lists only what differs in them."""
+    if _are_sections(before) and _are_sections(after) and len(before) == len(after):
+        return [
+            f"{key}[{number}].{name}: {_word(old.get(name))} -> {_word(new.get(name))}"
+            for number, (old, new) in enumerate(zip(before, after, strict=True))
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ]
+    return [f"{key}: {_word(before)} -> {_word(after)}"]
+
+
+def _are_sections(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _word(value: Any) -> str:
+    """As it would stand in a recipe; data sets by their paths."""
+    if _are_sections(value):
+        value = [each.get("path") for each in value]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _may_change(key: str, allowed: Sequence[str]) -> bool:
