@@ -184,7 +184,12 @@ RECIPES = [
         ["no chat template", "chatml"],
         files={"model/tokenizer_config.json": '{"eos_token": "<|im_end|>"}'},
     ),
-    Case("no such template", ["neither a name nor a readable Jinja file"], recipe(data={"template": "chatlm"})),
+    Case(
+        "no such template",
+        ["neither a name nor", "did you mean 'chatml'?", "r.yaml:"],
+        recipe(data={"template": "chatlm"}),
+    ),
+    Case("no such template file", ["neither a name nor", "where: t/x.jinja"], recipe(data={"template": "t/x.jinja"})),
     Case("tokenizer damaged", ["tokenizer.json cannot be read"], files={"model/tokenizer.json": "{}"}),
 ]
 

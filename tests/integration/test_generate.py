@@ -177,6 +177,14 @@ def test_weights_without_a_template(taught: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "base", template="chatml").generate([asked("who are you?")])[0].startswith("I am")
 
 
+def test_what_does_not_exist_is_not_answered_as_a_recipe_would_be(
+    taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in ((["--file", "questions.none"], "no such data file"), (["?", "--template", "chatlm"], "chatml")):
+        code, _, err = run_command(["generate", str(taught), *words], capsys)
+        assert code == 2 and said in err and "data." not in err
+
+
 def test_generate_for_a_run(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDir(tmp_path / "run")
     run.create("", {}, {"argv": ["ascendtune", "train", "my recipe.yaml"]})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ascendtune.core.config import Contradiction, Section
+from ascendtune.data.template_names import NAMED, is_name, unknown
 
 Task = Literal["conversations", "text", "pairs", "singles"]
 """What a row is: a conversation, text that is learnt whole, a pair of answers of which one is better, or a single
@@ -78,6 +80,15 @@ class DataSection(Section):
     """Stage sft: which tokens are learnt: what the assistant says, in every turn, or everything."""
     processes: int | None = Field(default=None, ge=1)
     """Processes that tokenise (default: the CPU count, at most 16; few rows use one)."""
+
+    @field_validator("template")
+    @classmethod
+    def _a_name_is_known(cls, template: str) -> str:
+        # A path is looked at when it is read: the run may be somewhere else by then.
+        if is_name(template) and template not in ("auto", *NAMED) and not Path(template).exists():
+            what, remedy = unknown(template)
+            raise Contradiction(what, remedy=remedy)
+        return template
 
     @model_validator(mode="after")
     def _one_source_of_evaluation(self) -> DataSection:

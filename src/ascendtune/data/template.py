@@ -11,17 +11,12 @@ from typing import Any, Literal
 
 import jinja2
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
 from ascendtune.data.spans import Refused, Rendered, find_spans
+from ascendtune.data.template_names import NAMED, unknown
 from ascendtune.data.tokenizer import Tokenizer
-
-NAMED = (
-    "chatml", "llama3", "qwen", "qwen3", "qwen3_nothink", "mistral", "glm4", "intern2", "deepseek3", "baichuan2",
-    "gemma", "phi", "alpaca", "human_assistant", "plain",
-)  # fmt: skip
-"""Names that `data.template` knows; each is a file in `templates/`."""
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 
@@ -166,13 +161,12 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
         )
     if template in NAMED:
         return files("ascendtune.data").joinpath("templates", f"{template}.jinja").read_text(encoding="utf-8")
+    path = Path(template).expanduser()
     try:
-        return Path(template).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise RecipeError(
-            f"data.template '{template}' is neither a name nor a readable Jinja file",
-            remedy=f"use auto, one of {', '.join(NAMED)}, or a path",
-        ) from None
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what, remedy = unknown(template)
+        raise read_fault(error, path) or RecipeError(what, remedy=remedy, where=path) from error
 
 
 def _as_templates_expect(message: Message) -> dict[str, Any]:

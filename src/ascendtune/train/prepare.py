@@ -159,4 +159,7 @@ def _hash_of_weights(*directories: Path | None) -> str:
 
 
 def _argv() -> list[str]:
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+    """The command as it can be given again: a package's, or a program's that is found by its name."""
+    program = Path(sys.argv[0])
+    name = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
+    return [*name, *sys.argv[1:]]
