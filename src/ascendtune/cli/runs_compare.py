@@ -41,13 +41,16 @@ def compare(
 
 def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
     metrics = [{record["step"]: record for record in run.read_metrics()} for run in runs]
+    recipes = _recipes(runs)
     data = [run.read().get("data_hash") for run in runs]
     return {
         "runs": [str(run) for run in runs],
-        "recipe": _differences(runs),
+        "recipe": None if recipes is None else _differences(recipes),
         "data_hash": data,
         "same_data": len(set(data)) == 1 if all(data) else None,
+        "first_common_step": min(set.intersection(*map(set, metrics)), default=None),
         "first_different_batch": _first_different_batch(metrics),
+        "loss_kinds": None if recipes is None else [_kind_of_loss(recipe) for recipe in recipes],
         "loss": _curves(metrics, "loss"),
         **{name: _curves(metrics, name) for name in _REWARDS if all(_has(each, name) for each in metrics)},
     }
@@ -70,18 +73,27 @@ def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | No
     return next((step for step, found in hashes if len(found - {None}) > 1), None)
 
 
-def _differences(runs: Sequence[RunDir]) -> dict[str, list[Any]] | None:
-    """Key -> the value in each run, where they differ; None where the recipe of a run cannot be known."""
+def _recipes(runs: Sequence[RunDir]) -> list[dict[str, Any]] | None:
+    """The keys of each; None where the recipe of a run cannot be known."""
     from ascendtune.cli.run_summary import unless_damaged
     from ascendtune.core.document import read_document
 
     recipes = [unless_damaged(partial(read_document, run.recipe)) for run in runs]
     known = [_flat(recipe.values) for recipe in recipes if recipe is not None]
-    if len(known) < len(recipes):
-        return None
-    keys = dict.fromkeys(key for recipe in known for key in recipe)
-    values = {key: [recipe.get(key) for recipe in known] for key in keys}
+    return known if len(known) == len(recipes) else None
+
+
+def _differences(recipes: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Key -> the value in each run, where they differ."""
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    values = {key: [recipe.get(key) for recipe in recipes] for key in keys}
     return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
+
+
+def _kind_of_loss(recipe: dict[str, Any]) -> str:
+    """What the number called loss is: values of different kinds say nothing about each other."""
+    stage = recipe.get("method.stage", "sft")
+    return f"{stage}, {recipe.get('method.preference.loss', 'sigmoid')}" if stage == "preference" else str(stage)
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -96,20 +108,24 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _lines(compared: dict[str, Any]) -> list[str]:
+    from ascendtune.cli.run_words import plain
     from ascendtune.cli.terminal import table
 
     names = _short_names(compared["runs"])
     lines = []
     if compared["recipe"]:
-        rows = [[key, *map(str, values)] for key, values in compared["recipe"].items()]
+        rows = [[key, *map(plain, values)] for key, values in compared["recipe"].items()]
         lines += [table(["recipe", *names], rows), ""]
     else:
         lines += ["recipe: unknown" if compared["recipe"] is None else "recipe: the same", ""]
     same = {True: "the same", False: "different", None: "unknown"}[compared["same_data"]]
-    step = compared["first_different_batch"]
-    lines += [f"data: {same}" + (f"; the batches differ from step {step} on" if step is not None else ""), ""]
+    lines += [f"data: {same}{_batches(compared)}", ""]
     if not compared["loss"]:
         return [*lines, "no step is recorded yet"]
+    kinds = compared["loss_kinds"] or []
+    if len(set(kinds)) > 1:
+        named = "; ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
+        lines += [f"the losses are of different kinds, and their values do not compare: {named}", ""]
     lines.append(_table_of(compared["loss"], "step", names))
     for name in _REWARDS:
         if name in compared:
@@ -117,13 +133,36 @@ def _lines(compared: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _batches(compared: dict[str, Any]) -> str:
+    step = compared["first_different_batch"]
+    if step is None:
+        return ""
+    if step == compared["first_common_step"] and step > 1:
+        return f"; the batches differ at step {step}, the first that all have recorded"
+    return f"; the batches differ from step {step} on"
+
+
 def _table_of(curves: dict[int, list[float | None]], title: str, names: list[str]) -> str:
+    """Steps that all have recorded, where there are any; and below, the last value of each run with its step."""
     from ascendtune.cli.terminal import table
 
-    steps = list(curves.items())
+    steps = [(step, values) for step, values in curves.items() if None not in values] or list(curves.items())
     shown = steps if len(steps) <= _STEPS_SHOWN else _spread(steps, _STEPS_SHOWN)
-    rows = [[str(step), *("-" if value is None else f"{value:.6f}" for value in values)] for step, values in shown]
+    rows = [[str(step), *map(_figure, values)] for step, values in shown]
+    last = [_last(curves, index) for index in range(len(names))]
+    if {step for step, _ in last} != {shown[-1][0]}:
+        rows.append(["last", *map(_figure, (value for _, value in last))])
+        rows.append(["at step", *("-" if step is None else str(step) for step, _ in last)])
     return table([title, *names], rows, right=[title, *names])
+
+
+def _last(curves: dict[int, list[float | None]], index: int) -> tuple[int | None, float | None]:
+    recorded = ((step, values[index]) for step, values in reversed(curves.items()) if values[index] is not None)
+    return next(recorded, (None, None))
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6f}"
 
 
 def _short_names(paths: list[str]) -> list[str]:

@@ -48,8 +48,11 @@ def _facts(run: RunDir) -> dict[str, Any]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
+    from ascendtune.core.units import count_of
+
     attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
-    lines = [f"{facts['path']}: {facts['state']}, {len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"]
+    times = count_of(len(attempts), "attempt") if attempts else "no attempt has begun to train"
+    lines = [f"{facts['path']}: {facts['state']}, {times}"]
     hosts = attempts[-1].get("hosts", []) if attempts else []
     if len(hosts) > 1:
         lines.append(f"  on {', '.join(hosts)}")
@@ -82,21 +85,11 @@ def _data(reports: dict[str, Any] | None) -> list[str]:
 
 
 def _section(title: str, values: dict[str, Any] | None) -> list[str]:
-    shown = {name: value for name, value in (values or {}).items() if value not in (None, "", [], {})}
-    if not shown:
-        return []
-    longest = max(map(len, shown))
-    return ["", title, *(f"  {name.ljust(longest)}  {_short(value)}" for name, value in shown.items())]
+    from ascendtune.cli.run_words import in_words
+    from ascendtune.cli.terminal import width
 
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_short(inner)}" for name, inner in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_short, value))
-    return str(value)
+    shown = in_words(values or {}, width(sys.stdout))
+    return ["", title, *shown] if shown else []
 
 
 def _without(values: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:

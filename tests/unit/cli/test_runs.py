@@ -88,7 +88,9 @@ def test_compare_says_what_differs(ascendtune: Any, runs: Path) -> None:
     shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
     assert "optim.learning_rate  0.0001  0.0002" in shown
     assert "data: different; the batches differ from step 5 on" in shown
-    assert shown.splitlines()[-1].split() == ["30", "0.100000", "-"]
+    *_, common, last, steps = (line.split() for line in shown.splitlines())
+    assert common == ["20", "0.150000", "0.150000"]
+    assert last == ["last", "0.100000", "0.150000"] and steps == ["at", "step", "30", "20"]
     compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
     assert compared["loss"]["20"] == [0.15, 0.15] and len(compared["loss"]) == 30
     assert compared["recipe"] == {"name": ["a", "b"], "optim.learning_rate": [0.0001, 0.0002]}
@@ -102,3 +104,37 @@ def test_compare_shows_rewards_that_both_have(ascendtune: Any, runs: Path) -> No
     assert lines[lines.index(["accuracy", "a", "b"]) + 2] == ["2", "0.500000", "0.750000"] == lines[-1]
     compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
     assert compared["accuracy"] == {"1": [0.5, 0.75], "2": [0.5, 0.75]} and "margin" not in compared
+
+
+def test_compare_of_unlike_runs(ascendtune: Any, runs: Path) -> None:
+    for name, steps, stage in (("a", (3, 6, 9), "sft"), ("b", (6,), "preference")):
+        run = RunDir(runs / name)
+        run.recipe.write_text(f"method: {{stage: {stage}}}\ndata: {{packing: {'true' if name == 'a' else 'null'}}}\n")
+        records = [{"step": step, "loss": 1 / step, "batch_hash": name} for step in steps]
+        run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    assert "the batches differ at step 6, the first that all have recorded" in shown
+    assert "their values do not compare: a sft; b preference, sigmoid" in shown
+    assert ["data.packing", "true", "null"] in [line.split() for line in shown.splitlines()]
+
+
+def test_show_is_in_words(ascendtune: Any, runs: Path) -> None:
+    run = RunDir(runs / "a")
+    run.metrics.write_text(json.dumps({"step": 7200, "epoch": 1.76471, "memory_peak_bytes": 539529216}) + "\n")
+    own = "the model's own"
+    run.update(
+        attempts=[],
+        resolved={
+            "device": {"kind": "cpu", "name": "EPYC", "world_size": 1},
+            "attention": {"name": "sdpa", "reason": "fused"},
+            "kernel": {"rms_norm": own, "rotary": own, "experts": "grouped"},
+            "packing": True,
+        },
+    )
+    shown = ascendtune("runs", "show", "runs/a").stdout
+    assert shown.startswith("runs/a: finished, no attempt has begun to train\n")
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    for words in ("step 7,200", "epoch 1.76", "memory_peak 514.5 MiB", "device EPYC (cpu × 1)"):
+        assert words in lines
+    for words in ("attention sdpa (fused)", f"kernel rms_norm, rotary: {own}; experts: grouped", "packing true"):
+        assert words in lines
