@@ -160,20 +160,28 @@ def register(
     return job
 
 
+def note_devices(job: Job, kind: str, nproc: int) -> None:
+    """Note what the hosts of the job have turned out to have, all together. Warns where it cannot."""
+    _change(replace(reread(job), kind=kind, nproc=nproc), "on which devices it runs")
+
+
 def close(job: Job, exit_code: int) -> None:
     """Note how the job ended. Warns where it cannot: how it ended is no other for that."""
+    _change(replace(reread(job), ended=time.time(), exit_code=exit_code), "that it has ended, and will call it lost")
+
+
+def _change(job: Job, what: str) -> None:
     path = _path(job.id)
     if not path.exists():
         return
-    ended = replace(job, ended=time.time(), exit_code=exit_code)
     try:
         try:
-            _write(ended)
+            _write(job)
         except MachineError:
             # A full disk has no room for another file, and room for this one.
-            _overwrite(path, ended)
+            _overwrite(path, job)
     except OSError as error:
-        warn(f"the registry could not note that {job.id} has ended ({error.strerror}), and will call it lost: {path}")
+        warn(f"the registry could not note of {job.id} {what}: {path}: {error.strerror}")
 
 
 @contextmanager

@@ -43,6 +43,14 @@ def test_a_job_is_registered_and_closed() -> None:
     assert ended.ended is not None and ended.ended >= job.started
 
 
+def test_what_hosts_turn_out_to_have_is_known_at_the_end_too() -> None:
+    job = registry.register(SPEC, ["torchrun"], watched=True, hosts=["a", "b"])
+    registry.note_devices(job, "npu", 16)
+    registry.close(job, 0)
+    (ended,) = registry.jobs()
+    assert (ended.kind, ended.nproc, ended.exit_code) == ("npu", 16, 0)
+
+
 def test_secrets_of_a_command_line_are_not_kept(state: Path) -> None:
     job = registry.register(SPEC, ["env", "HF_TOKEN=hunter2", "train.py"], watched=True)
     assert "hunter2" not in (state / f"{job.id}.json").read_text()

@@ -23,6 +23,7 @@ from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.nodes.screen import Screen, screen
 from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
+from ascendtune.job.registry import Job
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec, Place
 
@@ -45,13 +46,13 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
     attempts = itertools.count()
     with screen(spec.logs, is_foreign=spec.is_foreign) as shown:
         result = run_to_the_end(
-            spec, job, lambda asked: _attempt(spec, wanted, asked, shown, is_restart=next(attempts) > 0)
+            spec, job, lambda asked: _attempt(spec, job, wanted, asked, shown, is_restart=next(attempts) > 0)
         )
         shown.finish(was_asked_to_stop=result.exit_code >= 128)
     return result
 
 
-def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked, screen: Screen, *, is_restart: bool) -> Outcome:
+def _attempt(spec: JobSpec, job: Job, wanted: Wanted, asked: Asked, screen: Screen, *, is_restart: bool) -> Outcome:
     before = record_of(spec.run_dir)
     heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
     try:
@@ -59,6 +60,7 @@ def _attempt(spec: JobSpec, wanted: Wanted, asked: Asked, screen: Screen, *, is_
             wait_for_return(wanted, lambda: asked.first)
         with connected(wanted.hosts, heard) as nodes:
             gathered = gather(spec, wanted, nodes, heard, lambda: asked.first)
+            registry.note_devices(job, gathered.kind, sum(gathered.nproc))
             for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
                 node.say(start=message)
             ending = _Run(spec, gathered, heard, asked, screen, wanted.silence_seconds).until_the_end()
