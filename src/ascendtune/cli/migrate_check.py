@@ -26,7 +26,8 @@ def check(
     ascendtune migrate check train.py --json
 
     Python is read as a syntax tree, other files line by line. What moves by itself under `ascendtune migrate run` is
-    counted only. Exit code 1: something will not move; 0: nothing, though there may be things to look at.
+    counted only. Exit code 1: something will not move; 0: nothing, though there may be things to look at; 4: there is
+    no code.
     """
     import sys
 

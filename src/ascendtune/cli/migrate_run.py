@@ -38,6 +38,13 @@ def run(
     from ascendtune.machine.visible import cpu_count, visible_devices
 
     log.set_up()
+    if script.is_dir():
+        inside = next((path for path in sorted(script.glob("*.py"))), None)
+        raise InputError(
+            "this is a directory, not a script",
+            remedy="give a Python file" + (f", such as {inside}" if inside else ""),
+            where=script,
+        )
     if not script.is_file():
         near = nearest_path(script)
         raise InputError(

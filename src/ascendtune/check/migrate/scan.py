@@ -13,7 +13,7 @@ from ascendtune.check.migrate.facts import RULES
 from ascendtune.check.migrate.hit import Hit
 from ascendtune.check.migrate.python_code import find_in_python
 from ascendtune.check.migrate.text import find_in_text, kind_of
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import InputError, NoVerdict
 from ascendtune.core.nearest import nearest_path
 from ascendtune.core.units import count_of
 
@@ -47,6 +47,7 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
 
     Raises:
         InputError: there is no such path.
+        NoVerdict: nothing there could be read as code.
     """
     if not path.exists():
         near = nearest_path(path)
@@ -64,6 +65,12 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
         for hit in hits or ():
             found.setdefault(hit.code, []).append((file, hit))
         progress("files", done, len(files))
+    if not read:
+        raise NoVerdict(
+            "nothing was read: no Python, C++, notebook, script or requirements file is here, or none that is text",
+            remedy="give a source file, or a directory that holds some",
+            where=path,
+        )
     return Scan(read, [_finding(code, found[code]) for code in RULES if code in found])
 
 
@@ -80,16 +87,16 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def _look(file: Path) -> list[Hit] | None:
-    """None for what is no text, too large, or cannot be read."""
+    """None for what is too large to be code, or no text and not named like Python."""
     kind = kind_of(file) or "script"
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
             return None
         content = file.read_bytes()
-    except OSError:
-        return None
+    except OSError as error:
+        return [Hit("not-readable", 1, error.strerror or "cannot be read")]
     if b"\0" in content[:4096]:
-        return None
+        return [Hit("not-readable", 1, "not text")] if kind == "python" else None
     if kind == "python":
         return find_in_python(content)
     text = content.decode("utf-8", errors="replace")

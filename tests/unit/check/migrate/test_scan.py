@@ -13,7 +13,7 @@ from ascendtune.check.migrate.facts import MODULES, PACKAGES, RULES, STRINGS, SU
 from ascendtune.check.migrate.python_code import find_in_python
 from ascendtune.check.migrate.scan import scan
 from ascendtune.check.migrate.text import find_in_text
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import InputError, NoVerdict
 
 # A line of Python -> the rules that must apply to it, and no others.
 PYTHON = {
@@ -157,15 +157,17 @@ def test_a_tree(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     found = scan(root, lambda what, done, total: seen.append((done, total)))
     by_code = {finding.code: finding for finding in found.findings}
-    assert found.files == 5
-    assert set(by_code) == {"bitsandbytes", "flash-attn", "cuda-kernels", "xformers", "nvidia-tools", "moves-by-itself"}
+    assert found.files == 6
+    failing = {"bitsandbytes", "cuda-kernels", "xformers", "nvidia-tools"}
+    assert set(by_code) == {*failing, "flash-attn", "not-readable", "moves-by-itself"}
+    assert by_code["not-readable"].evidence == (f"{root}/binary.py:1: not text",)
     assert by_code["bitsandbytes"].evidence == (f"{root}/a/train.py:1: import bitsandbytes",)
     assert by_code["xformers"].evidence == (f"{root}/look.ipynb:2: import xformers",)
     # An import that may fail is missed by nobody.
     assert by_code["flash-attn"].status == "warning" and "optional" in by_code["flash-attn"].evidence[0]
     assert by_code["bitsandbytes"].status == "failure" and by_code["moves-by-itself"].status == "ok"
     assert exit_code(found.findings) == 1
-    assert found.verdict == "5 files read: 4 things will not move to Ascend, 1 more to look at"
+    assert found.verdict == "6 files read: 4 things will not move to Ascend, 2 more to look at"
     assert seen[-1][0] == seen[-1][1]
 
 
@@ -174,6 +176,13 @@ def test_nothing_found(tmp_path: Path) -> None:
     assert exit_code(found.findings) == 0 and "nothing found" in found.verdict
     with pytest.raises(InputError, match="no such file"):
         scan(tmp_path / "gone")
+
+
+def test_no_code_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 9)
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(NoVerdict, match="nothing was read"):
+            scan(path)
 
 
 def test_every_fact_names_a_rule_and_every_rule_but_the_good_one_has_a_remedy() -> None:
