@@ -6,9 +6,10 @@ import re
 
 _ERROR = re.compile(
     r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} |"
-    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF]\d{3,4} \d\d:\d\d:\d\d|"
+    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
     r"\blevel\W{1,4}(?:error|fatal|critical)\b|"
-    r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: "
+    r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
+    r"^\W*E[A-Z1-9]\d{4}: "
 )
 _SIGNS = (
     "rror: ",
@@ -24,14 +25,16 @@ _SIGNS = (
     "CRITICAL",
     "WARN",
 )
-_GLOG = re.compile(r"[EF]\d{3,4} \d\d:|^E20|\d\]? error (?=\S*\d)")
+_GLOG = re.compile(r"[EF]\d{3,8} \d\d:|^E20|\bE[A-Z1-9]\d{4}: |\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
-    r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W\d{4} |"
+    r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W(?:\d{4})?\d{4} |"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b",
     re.ASCII,
 )
-_INFO = re.compile(r"^\W{0,3}\[?I\d{4} |\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])")
+_INFO = re.compile(
+    r"^\W{0,3}\[?I(?:\d{4})?\d{4} |\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])"
+)
 _ASIDE = re.compile(
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
     r"\s*[│❱╭╰]|\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",

@@ -21,8 +21,9 @@ _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
+_GO_ON = (":", ",")
 _LONGEST_MESSAGE = 4
-"""Lines of an exception's message that are waited for while it ends in a colon."""
+"""Lines of an exception's message that are waited for while it goes on."""
 LINKS = ("was the direct cause of the following", "another exception occurred")
 
 
@@ -133,7 +134,7 @@ class Traces:
             # Something else was printed in between.
             return False, None
         trace.type, trace.message, trace.last_line = match["type"], (match["message"] or "").strip(), number
-        if text.rstrip().endswith(":"):
+        if text.rstrip().endswith(_GO_ON):
             return True, None
         return True, self._ended(speaker)
 
@@ -151,7 +152,7 @@ class Traces:
         said = text.strip()
         if any(map(str.isalnum, said)) and not _FRAME.match(text):
             trace.message, trace.goes_on = f"{trace.message} {said}".strip(), True
-            if said.endswith(":") and number - trace.last_line < _LONGEST_MESSAGE:
+            if said.endswith(_GO_ON) and number - trace.last_line < _LONGEST_MESSAGE:
                 return True, None
         return True, self._ended(speaker)
 

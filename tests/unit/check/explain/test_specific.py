@@ -88,3 +88,23 @@ def test_the_words_of_nccl_go_before_the_kind_of_call_that_failed(explained: Exp
     )
 
     assert "moonGetHandleByPciBusId" in _line(explained(log))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E77777: 2025-03-18-09:02:18.501.341 the moon is required",
+        ">     E77777: the moon is required",
+        "F20251111 12:28:58.504206 214989 moon_service.cpp:37] Check that the moon is required",
+        "CMake Error: the moon is required",
+    ],
+)
+def test_what_calls_itself_an_error_in_its_own_manner(explained: Explained, line: str) -> None:
+    assert "the moon is required" in _line(explained(f"step 1\n{line}\nstep 2\n"))
+
+
+def test_code_of_a_traceback_whose_beginning_is_lost_is_no_error(explained: Explained) -> None:
+    prefix = "(Worker_TP5 pid=7129) ERROR 2025-11-25 15:18:55.343 [multiproc_executor.py:671] "
+    log = f"{prefix}    logits = moon(batch)\n{prefix}RuntimeError: the moon is full\n"
+
+    assert _line(explained(log)) == "RuntimeError: the moon is full"

@@ -179,3 +179,11 @@ def test_an_exception_before_the_head_of_its_traceback(explained: Explained) -> 
     log = "RuntimeError: the moon is full" + "\n".join(_TRACEBACK[:-1])
 
     assert _line(explained(log)).startswith("RuntimeError: the moon is full")
+
+
+def test_a_message_that_goes_on_behind_a_comma(explained: Explained) -> None:
+    log = "\n".join(
+        (*_TRACEBACK[:-1], "RuntimeError: Run failed, ", "error msg: the moon, ", "error msg: is full", "end")
+    )
+
+    assert _line(explained(log)) == "RuntimeError: Run failed, error msg: the moon, error msg: is full"
