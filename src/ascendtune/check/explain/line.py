@@ -22,7 +22,8 @@ _PREFIX = re.compile(
     r"|E {3,}(?=[\w.]+(?:Error|Exception)\b)"  # pytest
     r"|(?P<stage>\[[A-Za-z][\w-]{0,24}\]) (?=(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d )"  # vllm-omni
     r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s+(?:std(?:err|out) [FP] )?"  # kubectl logs --timestamps, cri
-    r"|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? (?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm
+    r"|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? "
+    r"(?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.-]+ - (?:ERROR|CRITICAL|WARNING|INFO) - "  # logging
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:TP|DP|PP|EP)(?P<parallel>\d+)[^]\n]{0,12}\] "  # sglang
     r")"
