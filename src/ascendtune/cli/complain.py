@@ -6,8 +6,9 @@ import sys
 
 from typer.exceptions import TyperException
 
-from ascendtune.cli.terminal import colour
+from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.wrap import wrapped
 
 
 def complain(error: AscendtuneError) -> None:
@@ -32,20 +33,22 @@ def complain_about_usage(error: TyperException) -> None:
 def complain_about_bug(error: Exception) -> None:
     """Print one line on an exception that nobody foresaw."""
     words = " ".join(str(error).split())
-    print(
-        f"{colour('error', 'red', sys.stderr)}: this is a bug in ascendtune: {type(error).__name__}: {words}; "
-        "run with --debug for the traceback",
-        file=sys.stderr,
-    )
+    what = f"this is a bug in ascendtune: {type(error).__name__}: {words}; run with --debug for the traceback"
+    _say("error", "red", what)
 
 
 def warn(message: str) -> None:
     """Something to look at; the command goes on."""
-    print(f"{colour('warning', 'yellow', sys.stderr)}: {message}", file=sys.stderr)
+    _say("warning", "yellow", message)
 
 
 def _print(kind: str, what: str, remedy: str, where: str | None) -> None:
-    print(f"{colour(kind, 'red', sys.stderr)}: {what}", file=sys.stderr)
-    print(f"   do: {remedy}", file=sys.stderr)
+    _say(kind, "red", what)
+    print(wrapped(f"   do: {remedy}", width(sys.stderr)), file=sys.stderr)
     if where:
         print(f"where: {where}", file=sys.stderr)
+
+
+def _say(kind: str, painted: str, message: str) -> None:
+    text = wrapped(f"{kind}: {message}", width(sys.stderr))
+    print(colour(kind, painted, sys.stderr) + text.removeprefix(kind), file=sys.stderr)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.complain import warn
+from ascendtune.cli.terminal import width
 
 if TYPE_CHECKING:
     from ascendtune.data.spec import DatasetSpec, Task
@@ -29,6 +31,7 @@ def check(
     ascendtune recipe check recipe.yaml
     ascendtune recipe check recipe.yaml method.tuner=lora
     """
+    from ascendtune.core.wrap import wrapped
     from ascendtune.train.recipe import Recipe
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
@@ -38,7 +41,7 @@ def check(
     print(f"{recipe}: fine, {given} keys set, {len(origins) - given} at their defaults")
     longest = max(map(len, facts))
     for name, value in facts.items():
-        print(f"  {name.ljust(longest)}  {value}")
+        print(wrapped(f"  {name.ljust(longest)}  {value}", width(sys.stdout), indent=longest + 4))
     for sentence in (*checked.notes, *checked.without_effect(origins)):
         warn(sentence)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TextIO
+
+from ascendtune.core.wrap import columns_of
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
@@ -25,7 +26,7 @@ def paint(text: str, name: str) -> str:
 
 def width(stream: TextIO) -> int | None:
     """Columns of the terminal that `stream` is, or None when it is none: what is piped is never cut."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    return columns_of(stream)
 
 
 def table(

@@ -53,6 +53,7 @@ def train(
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.core.rundir import RunDir
+    from ascendtune.core.wrap import wrapped
     from ascendtune.data.report import lines
     from ascendtune.job.registry import require_place
     from ascendtune.job.spec import JobSpec
@@ -98,7 +99,7 @@ def train(
     for message in ready.prepared.warnings:
         warn(message)
     for line in (*lines(ready.prepared.report, width(sys.stderr) or 100), *ready.messages):
-        print(line, file=sys.stderr)
+        print(wrapped(line, width(sys.stderr)), file=sys.stderr)
     if prepare:
         print(f"the tokens are in {ready.prepared.directory}")
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -16,6 +16,8 @@ from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError, together
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_UNKNOWN, _VALID = "unknown key ", "valid here: "
 
 
 class Section(BaseModel):
@@ -46,7 +48,7 @@ def validate(model: type[Model], document: Document) -> Model:
         return model.model_validate(document.values)
     except ValidationError as error:
         complaints = [_complaint(model, document, item) for item in error.errors(include_url=False)]
-    complaints = sorted(_one_for_each_value(complaints), key=lambda item: line_of(item.where))
+    complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
     raise together([RecipeError(item.what, remedy=item.remedy, where=item.where) for item in complaints]) from None
 
 
@@ -71,6 +73,20 @@ def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
     return [_Complaint(where, what, "; or ".join(each)) for (where, what), each in remedies.items()]
 
 
+def _one_for_each_list(complaints: Iterable[_Complaint]) -> list[_Complaint]:
+    """Unknown keys that are like none of their section: one complaint, with the list of those that it has."""
+    by_list: dict[tuple[str, ...], list[_Complaint]] = {}
+    for item in complaints:
+        is_list = item.remedy.startswith(_VALID)
+        by_list.setdefault((item.remedy,) if is_list else (item.remedy, item.what, item.where), []).append(item)
+    return [first if not more else _with_all_keys([first, *more]) for first, *more in by_list.values()]
+
+
+def _with_all_keys(complaints: Sequence[_Complaint]) -> _Complaint:
+    keys = ", ".join(item.what.removeprefix(_UNKNOWN) for item in complaints)
+    return _Complaint(complaints[0].where, f"unknown keys {keys}", complaints[0].remedy)
+
+
 def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, Any]) -> _Complaint:
     # Pydantic puts union members and validators' names into the location; only what stands in the file is a path.
     path = _existing_path(document.values, item["loc"])
@@ -78,9 +94,9 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
     kind = item["type"]
     if kind == "extra_forbidden":
         if issubclass(model, Section) and (remedy := model.asked_in_vain.get(str(path[-1]).lower())):
-            return _Complaint(where, f"unknown key '{dotted}'", remedy)
+            return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy)
         valid = keys_of(model, path[:-1])
-        return _Complaint(where, f"unknown key '{dotted}'", _nearest(str(path[-1]), valid, path[:-1], model))
+        return _Complaint(where, f"{_UNKNOWN}'{dotted}'", _nearest(str(path[-1]), valid, path[:-1], model))
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
         return _Complaint(where, f"the key '{missing}' is missing", f"add it under '{dotted}'" if dotted else "add it")
@@ -163,7 +179,7 @@ def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) 
         inner = keys_of(model, (section,))
         if (*parent,) != (section,) and (close := difflib.get_close_matches(key, inner, n=1, cutoff=0.8)):
             return f"did you mean '{section}.{close[0]}'?"
-    return f"valid here: {', '.join(valid)}" if valid else "nothing can stand below this key"
+    return f"{_VALID}{', '.join(valid)}" if valid else "nothing can stand below this key"
 
 
 def _expectation(item: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 
+from ascendtune.core.wrap import columns_of, wrapped
+
 _logger = logging.getLogger("ascendtune")
 
 
@@ -13,7 +15,7 @@ class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         rank = f"[rank {os.environ['RANK']}] " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        return f"{rank}{level}{record.getMessage()}"
+        return wrapped(f"{rank}{level}{record.getMessage()}", columns_of(sys.stderr))
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in the stubs
