@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ascendtune.cli.comm_names import complete_collective, complete_dtype, known
 from ascendtune.cli.options import AsJson, DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
 
 
@@ -15,9 +16,14 @@ def bench(
     device_ids: DeviceIds = None,
     nodes: Hosts = None,
     collective: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which collective (default: all_reduce).")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Which collective (default: all_reduce).", autocompletion=complete_collective
+        ),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="Of what (default: float32).")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of what (default: float32).", autocompletion=complete_dtype)
+    ] = None,
     min_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The first size, which doubles from there (default: 8).")
     ] = None,
@@ -71,7 +77,7 @@ def bench(
     from ascendtune.check.comm.dtype import LARGEST_EXACT
     from ascendtune.check.comm.expectation import expected_of
     from ascendtune.check.comm.sweep import bytes_of
-    from ascendtune.cli.comm_ranks import choose_ranks, known, run
+    from ascendtune.cli.comm_ranks import choose_ranks, run
     from ascendtune.cli.comm_report import Report
     from ascendtune.cli.comm_step import measure_step
     from ascendtune.core import log

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -65,20 +64,6 @@ def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> 
     unit = "rank" if found.kind == "cpu" else found.kind
     names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))
     return Ranks(found.kind, sum(found.nproc), None, names, where.hosts)
-
-
-def known(names: Collection[str], given: list[str] | None, what: str) -> list[str]:
-    """The given names, or all.
-
-    Raises:
-        InputError: there is no such name; says the nearest.
-    """
-    for name in given or ():
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
-            raise InputError(f"there is no {what} {name}", remedy=remedy)
-    return list(dict.fromkeys(given or names))
 
 
 def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: int) -> Ran:

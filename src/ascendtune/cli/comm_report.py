@@ -23,7 +23,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.machine.link_peak import link_peak
 from ascendtune.machine.visible import visible_devices
 
-_ROOM_FOR_ALL = 72
+_ROOM_FOR_ALL = 80
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ def _table(rows: Sequence[Row], dtype: str) -> str:
         "count": [str(row.count) for row in rows],
         "type": [dtype for _ in rows],
         "time (us)": [f"{row.seconds * 1e6:.1f}" for row in rows],
-        "algbw": [f"{row.algbw_bytes_per_second / GIGA:.2f}" for row in rows],
-        "busbw": [f"{row.busbw_bytes_per_second / GIGA:.2f}" for row in rows],
+        "algbw GB/s": [f"{row.algbw_bytes_per_second / GIGA:.2f}" for row in rows],
+        "busbw GB/s": [f"{row.busbw_bytes_per_second / GIGA:.2f}" for row in rows],
         "#wrong": ["N/A" if row.wrong is None else str(row.wrong) for row in rows],
     }
     if (width(sys.stdout) or _ROOM_FOR_ALL) < _ROOM_FOR_ALL:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ascendtune.cli.comm_names import complete_dtype, complete_tested, known
 from ascendtune.cli.options import DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
 
 
@@ -14,10 +15,16 @@ def test(
     device_ids: DeviceIds = None,
     nodes: Hosts = None,
     collective: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. all_reduce or barrier; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this one, e.g. all_reduce or barrier; repeatable.",
+            autocompletion=complete_tested,
+        ),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this one, e.g. bfloat16; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this one, e.g. bfloat16; repeatable.", autocompletion=complete_dtype),
     ] = None,
     timeout: RankTimeout = 120.0,
     directory: RankDirectory = None,
@@ -41,7 +48,7 @@ def test(
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
-    from ascendtune.cli.comm_ranks import choose_ranks, known, run
+    from ascendtune.cli.comm_ranks import choose_ranks, run
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core import log
 

@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from ascendtune.check.doctor.outside import Outside
 
 
+def _complete_code(incomplete: str) -> list[str]:
+    from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+
+    return [code for code in (*CHECKS, *DEEP_CHECKS) if code.startswith(incomplete)]
+
+
 def doctor(
     codes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CODE]...", help="Checks to make (default: all).", show_default=False),
+        typer.Argument(
+            metavar="[CODE]...",
+            help="Checks to make (default: all).",
+            show_default=False,
+            autocompletion=_complete_code,
+        ),
     ] = None,
     as_json: AsJson = False,
     as_list: Annotated[bool, typer.Option("--list", help="Print what is checked, and check nothing.")] = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -23,6 +23,16 @@ class Collective:
 
     def size_bytes(self, count: int, itemsize: int, ranks: int) -> int:
         return count * itemsize * (ranks if self.spread else 1)
+
+    def sizes(self, itemsize: int, ranks: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """(elements, bytes) of each size from `first`, or the least that whole elements make, doubled up to `last`."""
+        wanted, before = first, None
+        while wanted <= last:
+            count = self.count(wanted, itemsize, ranks)
+            size = self.size_bytes(count, itemsize, ranks)
+            if count != before:
+                yield count, size
+            before, wanted = count, 2 * max(wanted, size)
 
     def bandwidths(self, size_bytes: int, seconds: float, ranks: int) -> tuple[float, float]:
         """algbw and busbw in bytes per second.

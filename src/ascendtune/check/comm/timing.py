@@ -30,38 +30,34 @@ _BATCH_BYTES, _LONGEST_BATCH = 64 << 20, 16
 def time_sizes(world: World, work: dict[str, Any]) -> None:
     """Note a {"row": …} for each size from `work["min_bytes"]` to `work["max_bytes"]`, by factors of two."""
     name, dtype = work["collective"], getattr(torch, work["dtype"])
-    collective, itemsize = COLLECTIVES[name], dtype.itemsize
+    collective = COLLECTIVES[name]
     fits = modulus(work["dtype"], world.size if collective.reduces else 1)
     most = _most_bytes(world)
     world.notes.write({"backend": world.device.collective_backend, "most_bytes": most})
-    wanted, before = work["min_bytes"], None
-    while wanted <= min(work["max_bytes"], most):
-        count = collective.count(wanted, itemsize, world.size)
-        if count != before:
-            size = collective.size_bytes(count, itemsize, world.size)
-            world.begin(f"{name} of {size} bytes")
-            everyone = tuple(range(world.size))
-            setting = Setting(
-                rank=world.rank,
-                ranks=everyone,
-                count=count,
-                dtype=dtype,
-                modulus=fits or 1,
-                place=world.device.torch_device,
-                batches_messages=world.device.batches_messages,
-            )
-            call = prepare(name, setting)
-            call.fill()
-            call.run()
-            world.device.synchronize()
-            wrong = sum(part["wrong"] for part in call.compare()) if fits else None
-            call.clear()
-            samples = partial(_samples, world, work["iterations"])
-            seconds = measure(call.run, world.device, size, samples, world.pulse)
-            row = {"bytes": size, "count": count, "samples": len(seconds), "seconds": median(seconds), "wrong": wrong}
-            world.notes.write({"row": row})
-            del call
-        before, wanted = count, wanted * 2
+    first, last = work["min_bytes"], min(work["max_bytes"], most)
+    for count, size in collective.sizes(dtype.itemsize, world.size, first, last):
+        world.begin(f"{name} of {size} bytes")
+        everyone = tuple(range(world.size))
+        setting = Setting(
+            rank=world.rank,
+            ranks=everyone,
+            count=count,
+            dtype=dtype,
+            modulus=fits or 1,
+            place=world.device.torch_device,
+            batches_messages=world.device.batches_messages,
+        )
+        call = prepare(name, setting)
+        call.fill()
+        call.run()
+        world.device.synchronize()
+        wrong = sum(part["wrong"] for part in call.compare()) if fits else None
+        call.clear()
+        samples = partial(_samples, world, work["iterations"])
+        seconds = measure(call.run, world.device, size, samples, world.pulse)
+        row = {"bytes": size, "count": count, "samples": len(seconds), "seconds": median(seconds), "wrong": wrong}
+        world.notes.write({"row": row})
+        del call
 
 
 def time_pairs(world: World, work: dict[str, Any]) -> None:

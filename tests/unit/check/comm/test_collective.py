@@ -49,3 +49,16 @@ def test_count_is_one_ranks_part(name: str, size: int, count: int, real: int) ->
 
 def test_every_collective_can_be_called() -> None:
     assert PREPARE.keys() == COLLECTIVES.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last", "sizes"),
+    [
+        ("all_reduce", 3, 10, [4, 8]),
+        ("all_reduce", 8, 64, [8, 16, 32, 64]),
+        ("all_gather", 8, 100, [16, 32, 64]),
+        ("all_reduce", 5, 10, [4, 8]),
+    ],
+)
+def test_sizes_begin_with_whole_elements_and_double(name: str, first: int, last: int, sizes: list[int]) -> None:
+    assert [size for _, size in COLLECTIVES[name].sizes(4, 4, first, last)] == sizes
