@@ -718,6 +718,13 @@ FAULTS = [
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
+        "train/merge/verify.py",
+        "_TOLERANCE = 1e-4",
+        "_TOLERANCE = 1e-1",
+        "half an adapter is taken for the rounding of bf16",
+        "tests/integration/train/merge/test_merge.py",
+    ),
+    Fault(
         "train/merge/draft.py",
         "return bool(above.additions or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",

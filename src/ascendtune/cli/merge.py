@@ -62,10 +62,10 @@ def _as_text(merged: Merged) -> str:
         f"{merged.changed:,} of {count_of(merged.tensors, 'tensor')} changed; base {merged.base}"
     ]
     if (verified := merged.verification) is not None:
-        effect = "" if verified.effect is None else f", from the base alone by {verified.effect:.1e}"
         lines.append(
             f"verified on {verified.tokens} tokens in {format_duration(verified.seconds)}: logits differ from base and "
-            f"adapter by {verified.difference:.1e} of their size{effect}"
+            f"adapter by {verified.error:.1e} of their size before rounding and {verified.difference:.1e} after it, "
+            f"from the base alone by {verified.effect:.1e}"
         )
     return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,8 @@ class Base:
         return self.files[self.where[name]].tensors[name]
 
     def find(self, name: str) -> str | None:
-        """The name in the files of what PEFT calls `name`: models saved without their head lack its prefix."""
-        shorter = name.partition(".")[2]
-        candidates = (name, shorter, f"model.{name}", f"transformer.{name}")
-        return next((each for each in candidates if each in self.where), None)
+        """The name in the files of what PEFT calls `name`."""
+        return find_name(name, self.where)
 
     @property
     def table(self) -> str | None:
@@ -42,6 +41,13 @@ class Base:
     def head(self) -> str | None:
         """The weight of the output embeddings; None where they are the input embeddings."""
         return next((name for name in self.where if is_head(name)), None)
+
+
+def find_name(name: str, files: Container[str]) -> str | None:
+    """What a parameter of the model is called in its files: models saved without their head lack its prefix."""
+    shorter = name.partition(".")[2]
+    candidates = (name, shorter, f"model.{name}", f"transformer.{name}")
+    return next((each for each in candidates if each in files), None)
 
 
 def is_head(name: str) -> bool:

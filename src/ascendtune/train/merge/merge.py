@@ -84,6 +84,7 @@ def merge(
 
 
 def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
+    from ascendtune.train.merge.unround import rounded_types
     from ascendtune.train.merge.verify import CannotVerify, verify
 
     try:
@@ -93,14 +94,24 @@ def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -
         return None
     if not result.agrees:
         raise FoundWrong(
-            f"the merged model differs from base and adapter by {result.difference:.1%} of its logits "
-            f"({result.tolerance:.1%} is what rounding may do); nothing was kept",
+            f"the merged weights differ from base and adapter by {result.error:.1e} of the logits before they are "
+            f"rounded, and the adapter's whole effect is {result.effect:.1e} ({result.tolerance:.0e} is what the order "
+            "of additions may do); nothing was kept",
             remedy="check that the adapter belongs to this base; --no-verify keeps the result all the same",
             where=plan.base.directory,
         )
-    if result.lost is not None and result.lost > 0.5:
+    if not result.is_conclusive:
         notes.append(
-            f"rounding the merged weights loses {min(result.lost, 1):.0%} of what the adapter changed: "
-            "it is small for this type; keep it apart, or merge onto a copy of the base in fp32"
+            f"the adapter changes the logits by {result.effect:.1e} of their size, too little to tell a right merge "
+            "from a wrong one: it has hardly learnt anything"
         )
+    if result.lost > 0.5 and (types := rounded_types(plan)):
+        notes.append(_too_fine(types, result.lost))
     return result
+
+
+def _too_fine(types: str, lost: float) -> str:
+    advice = "keep it apart, or merge onto a copy of the base in fp32"
+    if lost > 0.9:
+        return f"as good as nothing of the adapter is left: what it changes is below the rounding of {types}; {advice}"
+    return f"rounding to {types} loses {lost:.0%} of what the adapter changes, which is small for it; {advice}"

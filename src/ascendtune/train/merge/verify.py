@@ -1,4 +1,9 @@
-"""Does the merged model say the same as base and adapter? Asked on a few tokens, in fp32, through PEFT."""
+"""Does the merged model say the same as base and adapter? Asked on a few tokens, in fp32, through PEFT.
+
+Rounding the merged weights to half precision can move logits as far as a small adapter does. So two questions are
+asked: do the weights, before they are rounded, do what the adapter does, to the last digits of fp32; and how much of it
+does rounding leave. That the files hold these weights, rounded to the nearest, is looked at number by number.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,16 @@ from ascendtune.core.units import format_bytes
 from ascendtune.train.merge.adapter import Adapter
 from ascendtune.train.merge.base import Base
 from ascendtune.train.merge.plan import Plan
+from ascendtune.train.merge.unround import rounded_outputs, unround
 
 Progress = Callable[[str, int, int], None]
 
 _TOKENS = 16
 _DOING = "comparing with base and adapter"
-# What rounding every weight once may do to logits; fp32 is a matter of the order of additions.
-_TOLERANCE = {"F64": 1e-3, "F32": 1e-3, "F16": 2e-2, "BF16": 1e-1}
+# Of the size of the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
+_TOLERANCE = 1e-4
+# An effect of fewer tolerances is too small for a part of it that is missing to be found.
+_DISCERNIBLE = 10
 
 
 @dataclass(frozen=True)
@@ -30,21 +38,29 @@ class Verification:
     """Differences are root mean squares of logits, relative to those of base and adapter."""
 
     tokens: int
+    error: float
+    """Between the merged weights before they are rounded, and base with adapter."""
     difference: float
-    """Between the merged model and base with adapter."""
-    effect: float | None
-    """Between the base alone and base with adapter; None where the base alone cannot be asked."""
+    """Between the merged model as it is written, and base with adapter."""
+    effect: float
+    """Between the base alone and base with adapter."""
     tolerance: float
+    """The largest `error` that agrees."""
     seconds: float
 
     @property
     def agrees(self) -> bool:
-        return self.difference <= self.tolerance
+        return self.error <= self.tolerance
 
     @property
-    def lost(self) -> float | None:
+    def is_conclusive(self) -> bool:
+        """Whether the adapter does enough for `agrees` to say something."""
+        return self.effect >= _DISCERNIBLE * self.tolerance
+
+    @property
+    def lost(self) -> float:
         """Share of the adapter's effect that rounding took."""
-        return self.difference / self.effect if self.effect else None
+        return min(self.difference / self.effect, 1.0) if self.effect else 0.0
 
 
 class CannotVerify(Exception):
@@ -56,6 +72,7 @@ def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:
 
     Raises:
         CannotVerify: too little memory, or the model needs code of its own.
+        FoundWrong: the files do not hold what was computed.
     """
     began = time.perf_counter()
     _require_memory(plan)
@@ -64,22 +81,25 @@ def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:
         progress(_DOING, 0, 2)
         adapted, base = _ask_adapter(plan, ids)
         progress(_DOING, 1, 2)
-        result = _load(plan, merged)(input_ids=ids).logits
+        exact, rounded = _ask_merged(plan, merged, ids)
     scale = _rms(adapted)
+    # New tokens are the adapter's own: the base has no logits for them.
+    known = min(base.shape[-1], adapted.shape[-1])
     return Verification(
         tokens=ids.numel(),
-        difference=_rms(result - adapted) / scale,
-        effect=_rms(base - adapted) / scale if base is not None else None,
-        tolerance=max(
-            _TOLERANCE[each.dtype] for shard in plan.shards.values() for each in shard if each.dtype in _TOLERANCE
-        ),
+        error=_rms(exact - adapted) / scale,
+        difference=_rms(rounded - adapted) / scale,
+        effect=_rms(base[..., :known] - adapted[..., :known]) / scale,
+        tolerance=_TOLERANCE,
         seconds=time.perf_counter() - began,
     )
 
 
 def _require_memory(plan: Plan) -> None:
-    counts = [tensor.shape for file in plan.base.files.values() for tensor in file.tensors.values()]
-    needed = 4 * sum(torch.Size(shape).numel() for shape in counts) + sum(
+    counts = [torch.Size(each.shape).numel() for file in plan.base.files.values() for each in file.tensors.values()]
+    # One tensor at a time is computed again and compared: it, its change and what lies between.
+    largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
+    needed = 4 * (sum(counts) + 5 * largest) + sum(
         tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values()
     )
     available = psutil.virtual_memory().available
@@ -93,14 +113,14 @@ def _tokens(base: Base) -> torch.Tensor:
     return torch.randint(0, int(text.get("vocab_size", 256)), (1, _TOKENS), generator=generator)
 
 
-def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of base with adapters, and of the base alone."""
     from peft import PeftModel
 
     model = _load(plan, plan.base.directory)
+    base = model(input_ids=ids).logits
     rows = _rows(plan)
-    has_grown = rows is not None and rows > model.get_input_embeddings().weight.shape[0]
-    if has_grown:
+    if rows is not None and rows > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(rows, mean_resizing=False)
     first, *others = plan.adapters
     tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")
@@ -108,13 +128,18 @@ def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
         tuned.load_adapter(adapter.directory, str(number))
     if others or first.weight != 1:
         _combine(tuned, plan.adapters)
-    tuned.eval()
-    adapted = tuned(input_ids=ids).logits
-    # New rows are the adapter's own: without it there is no such base.
-    if has_grown:
-        return adapted, None
-    with tuned.disable_adapter():
-        return adapted, tuned(input_ids=ids).logits
+    return tuned.eval()(input_ids=ids).logits, base
+
+
+def _ask_merged(plan: Plan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of the merged weights before they were rounded, and as they are written."""
+    model = _load(plan, merged)
+    rounded = model(input_ids=ids).logits
+    if not rounded_outputs(plan):
+        return rounded, rounded
+    if left := unround(model, plan):
+        raise CannotVerify(f"the model calls {left[0]} by another name than its files")
+    return model(input_ids=ids).logits, rounded
 
 
 def _combine(tuned: Any, adapters: list[Adapter]) -> None:

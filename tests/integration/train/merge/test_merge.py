@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from ascendtune.core.errors import FoundWrong
+from ascendtune.train.merge import arithmetic, write
 from ascendtune.train.merge.arithmetic import Merger
 from ascendtune.train.merge.merge import merge
 
@@ -168,18 +169,59 @@ def test_a_wrong_result_is_not_kept(
     adapter = make_adapter(make_base())
     right = Merger.compute
     monkeypatch.setattr(Merger, "compute", lambda merger, output: right(merger, output) * 1.02)
-    with pytest.raises(FoundWrong, match="differs from base and adapter"):
+    with pytest.raises(FoundWrong, match="differ from base and adapter"):
         merge([str(adapter)], tmp_path / "merged")
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
     merge([str(adapter)], tmp_path / "merged", verify=False)
 
 
-def test_a_change_that_rounding_takes_is_told(
-    make_base: Callable[..., Path], make_adapter: Any, tmp_path: Path
+def _keeps(share: float) -> Callable[..., torch.Tensor]:
+    """`arithmetic._add`, with only a share of the adapter's change."""
+    right = arithmetic._add
+
+    def add(weight: torch.Tensor, *others: Any) -> torch.Tensor:
+        before = weight.float()
+        after = right(weight.clone(), *others).float()
+        return (before + share * (after - before)).to(weight.dtype)
+
+    return add
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, -1.0])
+@pytest.mark.parametrize("form", ["lora", "dora", "modules_to_save"])
+def test_a_part_of_an_ordinary_adapter_is_not_taken_for_rounding(
+    share: float, form: str, make_base: Any, make_adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = make_adapter(make_base(dtype=torch.bfloat16), lora_alpha=0.001)
+    adapter = make_adapter(make_base(dtype=torch.bfloat16), **FORMS[form])
+    whole = merge([str(adapter)], tmp_path / "whole")
+    assert whole.verification is not None and not whole.notes
+    assert whole.verification.error < 1e-5 < whole.verification.difference < 0.2 * whole.verification.effect
+    monkeypatch.setattr(arithmetic, "_add", _keeps(share))
+    with pytest.raises(FoundWrong, match=r"differ from base and adapter|rounded to"):
+        merge([str(adapter)], tmp_path / "merged")
+
+
+def test_a_wrong_number_in_half_precision_is_not_taken_for_rounding(
+    make_base: Any, make_adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed is right, and another thing is written."""
+    adapter = make_adapter(make_base(dtype=torch.bfloat16))
+    monkeypatch.setattr(write, "as_bytes", lambda tensor: arithmetic.as_bytes(tensor * (1 + 2**-7)))
+    with pytest.raises(FoundWrong, match="rounded to"):
+        merge([str(adapter)], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "told"),
+    [(0.0001, "as good as nothing"), (0.001, "too little to tell"), (0.005, "rounding to bf16 loses")],
+)
+def test_a_change_that_rounding_takes_is_told(
+    alpha: float, told: str, make_base: Callable[..., Path], make_adapter: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(make_base(dtype=torch.bfloat16), lora_alpha=alpha)
     merged = merge([str(adapter)], tmp_path / "merged")
-    assert any("rounding" in note for note in merged.notes)
+    assert any(told in note for note in merged.notes), merged.notes
     assert merged.verification is not None and math.isfinite(merged.verification.difference)
 
 
