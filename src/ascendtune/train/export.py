@@ -43,6 +43,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
                 raise OSError(28, os.strerror(28)) from error
             raise
         if adapted:
+            _write_tables_once(temporary)
             fold(tuned, temporary)
         tokenizer.save(temporary, chat_template=chat_template)
         sync_tree(temporary)
@@ -63,6 +64,20 @@ def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
     tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()] if new_tokens else []
     brought = [parameter for table in tables if table is not None for parameter in table.parameters()]
     return list(dict.fromkeys([*(each for each in tuned.parameters() if each.requires_grad), *brought]))
+
+
+def _write_tables_once(directory: Path) -> None:
+    """A grown table that is trained whole is written by PEFT under three names, of which one is read again."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    file = directory / "adapter_model.safetensors"
+    with safe_open(file, "pt") as opened:
+        names = opened.keys()
+    needless = [name for name in names if {"modules_to_save", "original_module"} & {*name.split(".")}]
+    if needless:
+        kept = {name: tensor for name, tensor in load_file(file).items() if name not in needless}
+        save_file(kept, file, metadata={"format": "pt"})
 
 
 def _require_space(parameters: list[Any], place: Path) -> None:

@@ -48,8 +48,9 @@ class LoraSection(Section):
     """Learn magnitude and direction apart (weight-decomposed LoRA)."""
     init: Literal["zero", "pissa"] = "zero"
     """`zero`: the adapter changes nothing at first; `pissa`: what is trained are the weights' principal parts."""
-    modules_to_save: list[str] = []
-    """Modules that are trained whole and saved with the adapter, e.g. [embed_tokens, lm_head]."""
+    modules_to_save: Literal["all-embeddings"] | list[str] = []
+    """Modules that are trained whole and saved with the adapter: names, e.g. [embed_tokens, lm_head], or
+    `all-embeddings`: the table of tokens and the head, whatever they are called."""
     start_from: list[str] = []
     """Adapters (directories, runs, hub ids) to go on from: the last is trained further, those before it stay as they
     are. What is exported holds them all. Rank, alpha, target and form come from the files."""

@@ -83,7 +83,7 @@ def make_trainee(
     if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
         warn(
             "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
-            "name the embeddings (and the head, if it is not tied) in method.lora.modules_to_save to train them"
+            "set method.lora.modules_to_save: all-embeddings to train them"
         )
     recompute_activations(model, recipe.memory)
     objective: Any = make_objective(model, recipe, plain_head=False, mean_over_ranks=strategy.mean)

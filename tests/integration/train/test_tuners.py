@@ -128,6 +128,16 @@ def test_lora_changes_the_adapter_alone(
     )
 
 
+def test_all_embeddings_are_the_table_and_the_head(train: Train, tiny_model: Path, exported: list[Any]) -> None:
+    trained = train(method=lora(target=["q_proj"], modules_to_save="all-embeddings"), optim=STEPS)
+    base, after = load_file(tiny_model / "model.safetensors")["model.embed_tokens.weight"], trained.weights()
+    for name in ("base_model.model.model.embed_tokens.weight", "base_model.model.lm_head.weight"):
+        assert not torch.equal(after[name], base), name
+    torch.testing.assert_close(
+        logits_of_the_export(tiny_model, trained), logits_in_memory(exported), rtol=1e-5, atol=1e-5
+    )
+
+
 def test_pissa_trains_the_principal_part(train: Train, tiny_model: Path, exported: list[Any]) -> None:
     """It begins as the base; the adapter is the one of PEFT, which takes it out of the base instead."""
     from peft import LoraConfig, get_peft_model

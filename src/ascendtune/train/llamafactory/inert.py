@@ -63,7 +63,6 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("the loss is computed in fp32 in any case", {"upcast_lmhead_output": False}),
     ("weights are loaded without a second copy", {"low_cpu_mem_usage": True, "offload_folder": "offload"}),
-    ("embeddings grow when add_tokens or model.new_tokens names tokens", {"resize_vocab": False}),
     ("evaluation takes as many sequences at once as training", {"per_device_eval_batch_size": 8}),
     (
         "the evaluation loss is computed at the steps that eval_steps says, and nothing else",

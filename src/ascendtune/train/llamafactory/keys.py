@@ -38,6 +38,7 @@ TRANSLATED: dict[str, Key] = {
     "train_from_scratch": Key("truth", False, "model.init"),
     "add_tokens": Key("names", None, "model.new_tokens"),
     "add_special_tokens": Key("names", None, "model.new_tokens"),
+    "resize_vocab": Key("truth", False, "method.lora.modules_to_save"),
     "disable_gradient_checkpointing": Key("truth", False, "memory.gradient_checkpointing"),
     # On what.
     "dataset": Key("names", None, "data.train"),

@@ -55,6 +55,7 @@ def _put_lora(theirs: Theirs, native: Native) -> None:
         native.put("method.lora.target", "all-linear" if "all" in target else target, theirs.place("lora_target"))
     if theirs["pissa_init"]:
         native.put("method.lora.init", "pissa", theirs.place("pissa_init"))
+    _put_whole_modules(theirs, native)
     if adapters := theirs["adapter_name_or_path"]:
         place = theirs.place("adapter_name_or_path")
         if (tuner := theirs["finetuning_type"]) != "lora":
@@ -68,6 +69,18 @@ def _put_lora(theirs: Theirs, native: Native) -> None:
                 "adapter_name_or_path: the reference is the model with this adapter, as it is before training; in "
                 "theirs it is the model without any adapter"
             )
+
+
+def _put_whole_modules(theirs: Theirs, native: Native) -> None:
+    """A vocabulary that may grow makes theirs train embeddings and head, beside an adapter that begins."""
+    asked = next((key for key in ("resize_vocab", "add_tokens", "add_special_tokens") if theirs[key]), None)
+    if asked is None:
+        return
+    if theirs["finetuning_type"] == "lora" and not theirs["additional_target"] and not theirs["adapter_name_or_path"]:
+        native.put("method.lora.modules_to_save", "all-embeddings", theirs.place(asked))
+        native.note(f"{asked}: embeddings and head are trained whole beside the adapter, as in theirs")
+    elif asked == "resize_vocab":
+        native.note("resize_vocab: no effect: embeddings grow where add_tokens names tokens")
 
 
 def _put_freeze(theirs: Theirs, native: Native) -> None:

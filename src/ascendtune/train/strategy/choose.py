@@ -21,6 +21,7 @@ from ascendtune.train.strategy import TABLE
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.fsdp import blocks_of
 from ascendtune.train.strategy.group import GroupStrategy, started_by_torchrun, world_size
+from ascendtune.train.tuner.lora import whole_modules
 
 
 def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
@@ -79,7 +80,7 @@ def _trained(model: Any, method: MethodSection, blocks: list[int]) -> int:
         # Every linear layer as if it had an adapter: too many rather than too few.
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
         adapters = sum(method.lora.rank * (each.in_features + each.out_features) for each in linear)
-        return adapters + _named(model, method.lora.modules_to_save)
+        return adapters + _named(model, whole_modules(model, method.lora))
     freeze = method.freeze
     chosen = blocks[: freeze.first_layers] + blocks[len(blocks) - freeze.layers_at_the_end :]
     return sum(chosen) + _named(model, freeze.extra)

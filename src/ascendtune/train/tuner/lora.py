@@ -34,6 +34,8 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     """
     # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        # Table and head trained whole part ways; the file holds both, and `merge` writes both.
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
         tuned = _continued(model, section.lora, adapters) if adapters else _begun(model, section)
     _only_one_trains(tuned)
     return tuned
@@ -42,6 +44,14 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
 def scale_of(lora: LoraSection) -> float:
     """Alpha; twice the rank when the recipe leaves it open."""
     return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
+
+
+def whole_modules(model: Any, lora: LoraSection) -> list[str]:
+    """Names, as in `modules_to_save`, of the modules that are trained whole."""
+    if lora.modules_to_save != "all-embeddings":
+        return lora.modules_to_save
+    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
+    return [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in tables)]
 
 
 def _begun(model: Any, section: MethodSection) -> Any:
@@ -60,7 +70,7 @@ def _begun(model: Any, section: MethodSection) -> Any:
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        modules_to_save=lora.modules_to_save or None,
+        modules_to_save=whole_modules(model, lora) or None,
     )
     tuned = get_peft_model(model, config)
     if lora.init == "pissa":

@@ -21,8 +21,10 @@ _SHORT = {"max_steps": 2, "learning_rate": 1e-2}
         {"method": {"lora": {"dora": True}}, "model": {"new_tokens": ["<|new|>"]}},
         {"method": {"lora": {"init": "pissa", "rslora": True}}},
         {"method": {"lora": {"modules_to_save": ["embed_tokens"]}}},
+        {"method": {"lora": {"modules_to_save": ["embed_tokens"]}}, "model": {"new_tokens": ["<|new|>"]}},
+        {"method": {"lora": {"modules_to_save": "all-embeddings"}}, "model": {"new_tokens": ["<|new|>"]}},
     ],
-    ids=["dora, new token", "pissa, rslora", "modules_to_save"],
+    ids=["dora, new token", "pissa, rslora", "modules_to_save", "new token in a table", "new token, all-embeddings"],
 )
 def test_a_run(changes: dict[str, Any], train: Callable[..., Any], tmp_path: Path) -> None:
     method = {"tuner": "lora", "lora": changes["method"]["lora"]}

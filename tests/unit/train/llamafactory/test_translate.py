@@ -72,6 +72,10 @@ def test_what_they_do_not_say_is_as_theirs(read: Read) -> None:
         ({"lora_target": "all"}, {"method.lora.target": "all-linear"}),
         ({"lora_target": "q_proj, v_proj"}, {"method.lora.target": ["q_proj", "v_proj"]}),
         ({"additional_target": "embed_tokens,lm_head"}, {"method.lora.modules_to_save": ["embed_tokens", "lm_head"]}),
+        ({"resize_vocab": True}, {"method.lora.modules_to_save": "all-embeddings"}),
+        ({"add_tokens": "<a>"}, {"method.lora.modules_to_save": "all-embeddings"}),
+        ({"add_special_tokens": "<a>"}, {"method.lora.modules_to_save": "all-embeddings"}),
+        ({"resize_vocab": True, "additional_target": "norm"}, {"method.lora.modules_to_save": ["norm"]}),
         ({"pissa_init": True}, {"method.lora.init": "pissa"}),
         ({"loraplus_lr_ratio": 16.0}, {"method.lora.plus_ratio": 16.0}),
         ({"adapter_name_or_path": "a, b"}, {"method.lora.start_from": ["a", "b"]}),
@@ -258,6 +262,13 @@ def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
 )  # fmt: skip
 def test_where_ours_differs_a_note_says_how(theirs: dict[str, Any], said: str, write: Write) -> None:
     assert any(said in note for note in Recipe.read(write(theirs)).notes)
+
+
+@pytest.mark.parametrize("theirs", [{"finetuning_type": "freeze"}, {"adapter_name_or_path": "a"}])
+def test_embeddings_are_trained_only_where_theirs_does(theirs: dict[str, Any], write: Write) -> None:
+    recipe = Recipe.load(write({"resize_vocab": True, **theirs}))
+    assert not recipe.method.lora.modules_to_save
+    assert any("resize_vocab: no effect" in note for note in recipe.notes)
 
 
 def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> None:
