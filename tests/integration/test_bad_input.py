@@ -157,6 +157,8 @@ RECIPES = [
     Case("binary", ["not valid YAML"], b"\x00\x01\x02"),
     Case("no recipe", ["no such recipe", "did you mean 'r.yaml'?"], words=("train", "rr.yaml")),
     Case("recipe is a directory", ["this is a directory, not a recipe"], words=("train", "model")),
+    Case("recipe is a device", ["a pipe or a device", "into a file"], words=("train", "/dev/zero")),
+    Case("log is a device", ["a pipe or a device", "explain -"], words=("explain", "/dev/zero")),
     Case("no such model", ["no such model", "did you mean 'model'?"], recipe(model={"path": "./modl"})),
     Case("no such data", ["no such data", "did you mean 'rows.json'?"], recipe(data={"train": "row.json"})),
     Case("model without weights", ["no weights", "model.init: random"], without=("model.safetensors",)),

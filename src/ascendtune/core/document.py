@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from ascendtune.core.errors import RecipeError, read_fault
+from ascendtune.core.files import is_endless
 
 Path_ = tuple[str | int, ...]
 
@@ -62,6 +63,8 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
         MachineError: it may not be read.
     """
     try:
+        if is_endless(path):
+            raise RecipeError("a pipe or a device, not a file", remedy=f"write the {what} into a file", where=path)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RecipeError(f"no such {what}", remedy=_missing_file_remedy(path, what), where=path) from None

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,20 @@ def write_atomically(path: Path, content: str | bytes) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
+
+
+def is_endless(path: Path) -> bool:
+    """Whether to read `path` may never end: a device, or a pipe with a name, into which nobody may ever write.
+
+    A pipe of the shell, as in `<(command)`, has no name: somebody is writing into it.
+
+    Raises:
+        OSError: nothing is there, or it may not be looked at.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISFIFO(mode):
+        return path.resolve().is_fifo()
+    return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull))
 
 
 def require_writable(path: Path) -> None:

@@ -34,18 +34,19 @@ def require_room(run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: to
     needed = at_once * checkpoint + final - _size(run.checkpoints)
     free = shutil.disk_usage(run.path).free
     if free < needed:
+        written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
+        can_keep_fewer = _at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
         raise MachineError(
-            f"this run will write {format_bytes(at_once * checkpoint + final)}: "
-            f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and a model of "
+            f"this run will write {format_bytes(at_once * checkpoint + final)}: {written}a model of "
             f"{format_bytes(final)}; the disk has {format_bytes(free)} left",
-            remedy="free space, lower checkpoint.keep, or put run_dir on another disk",
+            remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
             where=run.path,
         )
 
 
-def _at_once(section: CheckpointSection, planned: int) -> int:
+def _at_once(section: CheckpointSection, planned: int, keep: int | None = None) -> int:
     # While one is written, all that are kept still stand.
-    return min(section.keep + section.best + 1, planned)
+    return min((keep or section.keep) + section.best + 1, planned)
 
 
 def _size(directory: Path) -> int:

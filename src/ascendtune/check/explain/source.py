@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.files import is_endless
 
 BLOCK_BYTES = 1 << 18
 _LONGEST_LINE = 1 << 16
@@ -33,6 +34,9 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         InputError: the file cannot be read, or is no text.
     """
     try:
+        if name != STDIN and is_endless(Path(name)):
+            remedy = f"give a log file; or its text: head -c 1G '{name}' | ascendtune explain -"
+            raise InputError("a pipe or a device, not a log", remedy=remedy, where=name)
         with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
             if start:
                 file.seek(start)
