@@ -427,7 +427,7 @@ def test_a_disk_that_takes_nothing(
 def test_a_disk_too_small_for_what_the_run_will_write(bench: Workshop, disk: Callable[..., Path]) -> None:
     path = disk("size=1m")
     run = RunDir(path / "runs" / "run")
-    ended = bench.run("train", "r.yaml", f"run_dir={run}", "checkpoint.every_steps=2")
+    ended = bench.run("train", "r.yaml", f"run_dir={run}", "checkpoint.every_steps=1")
     assert ended.code == 3, ended.err
     _is_one_message_of_a_worker(ended.err)
     assert "this run will write" in ended.err and "lower checkpoint.keep" in ended.err and str(run) in ended.err
