@@ -25,7 +25,8 @@ _SIGNS = (
     "CRITICAL",
     "WARN",
 )
-_GLOG = re.compile(r"[EF]\d{3,8} \d\d:|^E20|\bE[A-Z1-9]\d{4}: |\d\]? error (?=\S*\d)")
+_GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
+_STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
     r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b|^\W*\[?W(?:\d{4})?\d{4} |"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
@@ -51,7 +52,8 @@ _DENIED = re.compile(
 
 def may_matter(text: str) -> bool:
     """Any other line matters only if something is known about it; saves most of the work on long logs."""
-    return any(map(text.__contains__, _SIGNS)) or _GLOG.search(text) is not None
+    signs = any(map(text.__contains__, _SIGNS)) or _GLOG.search(text) is not None
+    return signs or (" error " in text and _STAMPED.search(text) is not None)
 
 
 def is_error(text: str, said: str) -> bool:

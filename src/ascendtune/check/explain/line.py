@@ -114,7 +114,10 @@ def time_of(text: str) -> float | None:
     return None
 
 
-def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:
+def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float | None:
+    """None for what only looks like a time: before its logging is set up, absl writes month 0."""
+    if not 1 <= int(month) <= 12:
+        return None
     whole = timegm((1970, int(month), int(day), int(hour), int(minute), int(second)))
     return whole + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
 

@@ -140,6 +140,12 @@ def test_what_torchrun_says_of_the_first_rank(explained: Explained) -> None:
     assert (explanation.verdict.rank, explanation.verdict.host) == (11, "node7")
 
 
+def test_a_month_that_does_not_exist(explained: Explained) -> None:
+    log = "E0000 00:00:1737817030.660638 1887713 moon.cc:8310] the moon is full\nERROR 2024-00-41 00:00:00,000 end\n"
+
+    assert "the moon is full" in explained(log).headline()
+
+
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         explain([str(tmp_path / "none.log")])
