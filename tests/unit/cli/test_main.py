@@ -66,6 +66,8 @@ def test_version(ascendtune: Any) -> None:
         (["train"], "missing argument"),
         (["train", "r.yaml", "--devices", "two"], "valid integer"),
         (["train", "r.yaml", "--devices", "0"], "--devices"),
+        (["submit", "r.yaml", "--to", "lsf"], "invalid value for '--to': 'lsf' is not one of"),
+        (["submit", "r.yaml", "--to", "slurm", "--hours", "x"], "'--hours': it should be a valid number"),
         (["runs", "compare", "a"], "one run cannot be compared"),
     ],
 )
@@ -154,3 +156,12 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert result.stderr == ""
     assert result.stdout.splitlines()[-1] in ("0", "1", "141")
+
+
+@pytest.mark.parametrize(
+    ("closing", "words", "code"), [("<&-", ["init"], 2), ("2>&-", ["trian"], 2), (">&-", ["--version"], 0)]
+)
+def test_a_closed_stream_is_no_bug_and_changes_no_exit_code(closing: str, words: list[str], code: int) -> None:
+    argv = ["bash", "-c", f'"$@" {closing}', "bash", sys.executable, "-m", "ascendtune", *words]
+    result = subprocess.run(argv, stdin=subprocess.PIPE, capture_output=True, text=True, check=False)
+    assert result.returncode == code and "bug" not in result.stderr and "Traceback" not in result.stderr
