@@ -27,6 +27,8 @@ def complain_about_usage(error: TyperException) -> None:
         # A group called without a command: its help is the answer.
         print(message, file=sys.stderr)
         return
+    # Where pydantic has converted a value, its words for programmers stand in the message.
+    message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
     _print("error", message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows what is possible", None)
 
 

@@ -27,6 +27,10 @@ _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "SWA
 
 _FEWEST_HOURS = 0.1
 
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_KUBERNETES_NAMES = {"namespace": _LABEL, "secret": rf"{_LABEL}(\.{_LABEL})*"}
+"""RFC 1123: what Kubernetes takes as the name of a namespace, and of a secret or a claim."""
+
 _CONTAINERS = ("docker", "compose", "kubernetes")
 _ONLY_FOR = {
     "image": ("--image", _CONTAINERS),
@@ -134,6 +138,10 @@ def _check(asked: Asked) -> None:
             raise InputError(
                 f"{option} means nothing to {asked.to}", remedy=f"leave it out; it is for --to {', '.join(engines)}"
             )
+    for name, pattern in _KUBERNETES_NAMES.items():
+        _require_name(f"--{name}", getattr(asked, name), pattern)
+    if asked.image is not None and not re.fullmatch(r"[^\s'\"]+", asked.image):
+        raise InputError(f"--image {asked.image!r} is no name of an image", remedy="write it as registry/name:tag")
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
             f"--hours {asked.hours:g} is no time in which to start, train and write a checkpoint",
@@ -145,6 +153,14 @@ def _check(asked: Asked) -> None:
                 "--env takes the name of a variable, not its value: files are no place for secrets",
                 remedy=f"export the variable, and use --env {name.partition('=')[0] or 'NAME'}",
             )
+
+
+def _require_name(option: str, name: str | None, pattern: str) -> None:
+    if name is not None and not re.fullmatch(pattern, name):
+        raise InputError(
+            f"{option}: '{name}' is no name that Kubernetes takes",
+            remedy="use lower-case letters, digits and '-', such as my-team",
+        )
 
 
 def _kind_here() -> Kind:
@@ -180,4 +196,5 @@ def _volume(text: str) -> tuple[Path, str]:
     claim, colon, path = text.partition(":")
     if not colon or not claim or not path.startswith("/"):
         raise InputError(f"--volume {text} is not CLAIM:PATH", remedy="write it as --volume my-claim:/data")
+    _require_name("--volume", claim, _KUBERNETES_NAMES["secret"])
     return Path(path), claim

@@ -124,6 +124,10 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("kubernetes", ["--hours", "inf"], "--hours inf is no time"),
         ("docker", ["--env", "HF_TOKEN=abc"], "files are no place for secrets"),
         ("kubernetes", ["--volume", "data"], "--volume data is not CLAIM:PATH"),
+        ("kubernetes", ["--volume", "My Claim:/data"], "--volume: 'My Claim' is no name that Kubernetes takes"),
+        ("kubernetes", ["--namespace", "Bad Name"], "--namespace: 'Bad Name' is no name that Kubernetes takes"),
+        ("kubernetes", ["--secret", "a/b"], "--secret: 'a/b' is no name that Kubernetes takes"),
+        ("docker", ["--image", "a b"], "--image 'a b' is no name of an image"),
         ("slurm", ["--accelerator", "npu", "--devices", "17"], "no server has more than 16 NPU"),
         ("docker", ["data.train=no.jsonl"], "no such data set path"),
         ("slurm", ["data.train=no.jsonl"], "no such data set path"),
@@ -164,6 +168,16 @@ def test_a_daemon_that_is_down_is_noticed_before_anything_is_written(submit: Any
     done = submit("docker", "--apply", "--yes", PATH=_path(tmp_path))
     assert done.returncode == 3
     assert "docker cannot be used: Cannot connect to the Docker daemon." in done.stderr
+    assert not list(tmp_path.glob("ascendtune-*"))
+
+
+def test_a_cluster_that_does_not_answer_is_noticed_before_anything_is_written(submit: Any, tmp_path: Path) -> None:
+    # The client alone knows its version.
+    refused = 'case "$*" in *--client*) exit 0;; esac; echo "The connection to the server was refused" >&2; exit 1'
+    _program(tmp_path, "kubectl", refused)
+    done = submit("kubernetes", "--apply", "--yes", PATH=_path(tmp_path))
+    assert done.returncode == 3
+    assert "kubectl cannot be used: The connection to the server was refused" in done.stderr
     assert not list(tmp_path.glob("ascendtune-*"))
 
 

@@ -138,7 +138,7 @@ ENGINES = {
     ),
     "kubernetes": Engine(
         program="kubectl",
-        probe=("kubectl", "version", "--client"),
+        probe=("kubectl", "version", "--request-timeout=10s"),
         suffix="kubernetes.yaml",
         submit=("kubectl", "apply", "--filename", "{}"),
         largest_node=_of_kubernetes,
