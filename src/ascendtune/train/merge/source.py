@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,11 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.hub.download import fetch_model
 from ascendtune.hub.trained import base_of_adapter, weights_of_run
 from ascendtune.train.merge.adapter import Adapter, read_adapter
+
+_SHAPES = (
+    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "tie_word_embeddings"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,9 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
         return Sources(adapters, _base_of(first), notes)
     base = fetch_model(onto)
     if trained_on[0] and not _is_same(trained_on[0], onto):
-        notes.append(f"{first} was trained on {trained_on[0]}, and is merged onto {onto}")
+        differing = _differences(Path(trained_on[0]).expanduser(), base)
+        shapes = f", which is another model: {', '.join(differing)}" if differing else ""
+        notes.append(f"{first} was trained on {trained_on[0]}, and is merged onto {onto}{shapes}")
     return Sources(adapters, base, notes)
 
 
@@ -95,6 +103,15 @@ def _base_of(adapter: Path) -> Path:
         raise type(error)(
             error.what, remedy=f"name the base with --onto; or {error.remedy}", where=error.where
         ) from error
+
+
+def _differences(one: Path, other: Path) -> list[str]:
+    """`num_hidden_layers 4 -> 6`: in what decides which weights there are; nothing where a config is not here."""
+    try:
+        before, after = (json.loads((each / "config.json").read_text(encoding="utf-8")) for each in (one, other))
+    except (OSError, ValueError):
+        return []
+    return [f"{key} {before.get(key)} -> {after.get(key)}" for key in _SHAPES if before.get(key) != after.get(key)]
 
 
 def _is_same(one: str, other: str) -> bool:
