@@ -109,7 +109,7 @@ class Explanation:
             "is_running": self.is_running,
             "echoes": [_event_json(event) for event in found.echoes],
             "notices": [_event_json(event) for event in found.notices],
-            "sources": [{"name": scan.name, "lines": scan.lines, "bytes": scan.bytes} for scan in self.scans],
+            "sources": [{"name": scan.name, "lines": scan.lines_read, "bytes": scan.bytes} for scan in self.scans],
         }
 
 

@@ -99,7 +99,7 @@ def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 def _read(explanation: Explanation) -> Iterator[tuple[str, str]]:
     for scan in explanation.scans:
-        yield "read", f"{scan.name}: {scan.lines:,} lines"
+        yield "read", f"{scan.name}: {scan.lines_read:,} lines"
     for event in explanation.verdict.notices[:_LINES]:
         yield "note", f"{event.meaning} ({event.where})"
 

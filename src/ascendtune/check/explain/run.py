@@ -37,11 +37,12 @@ def newest_attempt(run: RunDir) -> Newest:
     if record["state"] == "finished":
         # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
         return Newest()
-    if record["state"] == "stopped":
-        return Newest(stop=record.get("exit_cause") or _STOPPED)
     cause = record.get("exit_cause")
-    if cause is None and state == "lost" and job is not None:
-        cause = _vanished(job)
+    if job is not None and state == "lost" and (cause is None or record["state"] == "stopped"):
+        # Workers whose starter is gone are asked to stop: that they did is not why.
+        return Newest(tuple(_logs(run, job)), _vanished(job, cause))
+    if record["state"] == "stopped":
+        return Newest(stop=cause or _STOPPED)
     return Newest(tuple(_logs(run, job)), cause)
 
 
@@ -57,10 +58,11 @@ def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
         yield str(path), before if before <= path.stat().st_size else 0
 
 
-def _vanished(job: Job) -> Cause:
+def _vanished(job: Job, stop: Cause | None) -> Cause:
+    after = f"; its workers were then {stop['what']}" if stop else ""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started))
     return {
-        "what": f"the process that started the run is gone, and did not say why (begun {began}, pid {job.pid})",
+        "what": f"the process that started the run is gone, and did not say why (begun {began}, pid {job.pid}){after}",
         "remedy": "it was killed (kill -9, the host out of memory, a container that went away), or the host restarted: "
         "`dmesg | grep -i oom` and `last reboot` tell; the same command goes on from the newest checkpoint",
         "exit_code": 1,

@@ -36,7 +36,7 @@ class Scan:
 
     def __init__(self, name: str, matcher: Matcher, start: int = 0) -> None:
         self.name = name
-        self.lines = lines_before(name, start)
+        self.lines = self._skipped = lines_before(name, start)
         self.bytes = 0
         self.launcher: launcher.RootCause | None = None
         self._start = start
@@ -55,6 +55,10 @@ class Scan:
     @property
     def events(self) -> list[Event]:
         return self._ledger.events
+
+    @property
+    def lines_read(self) -> int:
+        return self.lines - self._skipped
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +118,7 @@ class Scan:
         line = lines_of.read(text)
         said = self._inner.without(line.said)
         if HEADER in said:
-            self._begin_trace(line, said, number, lines[index - 1] if index else b"")
+            self._begin_trace(line, text, said, number, lines[index - 1] if index else b"")
             return
         if launcher.begins(said):
             self._read_launcher(line, lines, index)
@@ -139,7 +143,7 @@ class Scan:
             if Traces.is_frame(line.said):
                 self._traces.begin_headless(line.speaker, number)
 
-    def _begin_trace(self, line: Line, said: str, number: int, before: bytes) -> None:
+    def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
         if (named := Traces.bare(heading, number)) is not None and named.message:
             # Printed to another stream than the traceback, without a line's end.
@@ -149,7 +153,8 @@ class Scan:
         self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
-        self._traces.begin(line.speaker, number, ignored=b"Exception ignored" in before, rank=line.rank)
+        ignored, weak = b"Exception ignored" in before, level.is_warning_or_news(text)
+        self._traces.begin(line.speaker, number, ignored=ignored, weak=weak, rank=line.rank)
 
     def _note_trace(self, line: Line, said: str, trace: Trace) -> None:
         """An exception: what is known about it, else that it was one."""
@@ -158,7 +163,7 @@ class Scan:
         said = said if trace.type and said and not trace.goes_on else trace.text
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
         for hit in hits[:_HITS_KEPT] or [generic.exception(trace)]:
-            self._note(line, said, said, trace.last_line or trace.first_line, hit, trace)
+            self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
     def _note_line(self, line: Line, text: str, said: str, number: int) -> None:
         """Any other line: what is known about it; of an error also that it is one."""

@@ -240,6 +240,8 @@ def test_a_starter_that_vanished_is_the_cause(run: RunDir, tmp_path: Path) -> No
 
     assert explanation.headline().startswith("the process that started the run is gone, and did not say why")
     assert not explanation.is_healthy and "the same command goes on" in explanation.remedies()[0]
+    run.end_attempt("stopped", {"what": "stopped by SIGTERM after step 2", "remedy": "-", "exit_code": 143, "rank": 0})
+    assert explain([str(run)]).headline().endswith("; its workers were then stopped by SIGTERM after step 2")
 
 
 def test_an_empty_log_explains_nothing(explained: Explained) -> None:
