@@ -62,7 +62,11 @@ def is_error(text: str, said: str) -> bool:
 
 
 def is_warning_or_news(text: str) -> bool:
-    return _INFO.search(text) is not None or _WARNING.search(text) is not None
+    return _INFO.search(text) is not None or is_warning(text)
+
+
+def is_warning(text: str) -> bool:
+    return _WARNING.search(text) is not None
 
 
 def is_aside(said: str) -> bool:

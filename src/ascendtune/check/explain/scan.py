@@ -153,7 +153,7 @@ class Scan:
         self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
-        ignored, weak = b"Exception ignored" in before, level.is_warning_or_news(text)
+        ignored, weak = b"Exception ignored" in before, level.is_warning(text)
         self._traces.begin(line.speaker, number, ignored=ignored, weak=weak, rank=line.rank)
 
     def _note_trace(self, line: Line, said: str, trace: Trace) -> None:

@@ -40,6 +40,8 @@ class Trace:
     """The exception that was being handled, or that caused this one."""
     ignored: bool = False
     """Python says that it ignored it."""
+    weak: bool = False
+    """Logged as a warning: somebody caught it and went on."""
     headless: bool = False
     """The log begins in the middle of it."""
     indent: int = 3
@@ -98,10 +100,12 @@ class Traces:
     def is_frame(text: str) -> bool:
         return _FRAME.match(text) is not None
 
-    def begin(self, speaker: str, number: int, *, ignored: bool = False, rank: int | None = None) -> None:
+    def begin(
+        self, speaker: str, number: int, *, ignored: bool = False, weak: bool = False, rank: int | None = None
+    ) -> None:
         parent = self._last.get(speaker) if speaker in self._linked else None
         self._linked.discard(speaker)
-        self._open[speaker] = Trace(number, parent=parent, ignored=ignored, rank=rank)
+        self._open[speaker] = Trace(number, parent=parent, ignored=ignored, weak=weak, rank=rank)
 
     def begin_headless(self, speaker: str, number: int) -> None:
         self._open[speaker] = Trace(number, headless=True)

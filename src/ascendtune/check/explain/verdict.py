@@ -19,7 +19,8 @@ _NOT_FATAL = ("notice",)
 _TAIL = 200
 """An error line without more counts only among the last lines: a job that goes on was not ended by it."""
 _IN_VAIN = 3
-"""A complaint that is repeated so often, and is the last that a log says, is what the job hangs on."""
+"""A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
+once is enough."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
 
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
-    explains = event.hit.entry.kind in ("cause", "symptom")
-    return explains and event.in_a_row >= _IN_VAIN and event.last >= lengths[event.source]
+    if event.last < lengths[event.source]:
+        return False
+    return event.trace is not None or (event.hit.entry.kind in ("cause", "symptom") and event.in_a_row >= _IN_VAIN)
 
 
 def _first_cause(fatal: list[Event]) -> Event:

@@ -187,3 +187,13 @@ def test_a_message_that_goes_on_behind_a_comma(explained: Explained) -> None:
     )
 
     assert _line(explained(log)) == "RuntimeError: Run failed, error msg: the moon, error msg: is full"
+
+
+def test_a_traceback_that_was_logged_as_a_warning_was_caught(explained: Explained) -> None:
+    prefix = "(EngineCore pid=24969) WARNING 06-25 16:32:09 [import_utils.py:408] "
+
+    log = "".join(f"{prefix}{line}\n" for line in _TRACEBACK)
+
+    assert explained(f"{log}step 1 loss 2.0\n").is_healthy
+    assert not explained(log).is_healthy
+    assert not explained(f"{log}step 1 loss 2.0\n".replace("WARNING", "ERROR")).is_healthy
