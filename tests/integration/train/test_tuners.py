@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.integration.train.pairs import write_pairs
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.recipe import Recipe
@@ -21,6 +22,7 @@ STEPS = {"max_steps": 3, "learning_rate": 0.01}
 STILL = {"max_steps": 1, "warmup_steps": 1}
 """One step, with a learning rate of zero."""
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+WEIGHTS = "adapter_model.safetensors"
 IDS = torch.arange(5, 45)[None]
 
 
@@ -28,9 +30,11 @@ def lora(**keys: Any) -> dict[str, Any]:
     return {"tuner": "lora", "lora": {"rank": 4, **keys}}
 
 
-def load(directory: Path) -> Any:
-    from transformers import AutoModelForCausalLM
+def load(directory: Path, *, scores: bool = False) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+    if scores:
+        return AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32, num_labels=1).eval()
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
@@ -39,7 +43,9 @@ def logits_of_the_export(base: Path, trained: Trained) -> torch.Tensor:
     """As anybody would load it: by plain PEFT, on the base as it is on disk."""
     from peft import PeftModel
 
-    logits: torch.Tensor = PeftModel.from_pretrained(load(base), trained.run.model).eval()(input_ids=IDS).logits
+    scores = any(name.endswith("score.weight") for name in trained.weights())
+    tuned = PeftModel.from_pretrained(load(base, scores=scores), trained.run.model)
+    logits: torch.Tensor = tuned.eval()(input_ids=IDS).logits
     return logits
 
 
@@ -168,7 +174,7 @@ def test_pissa_leaves_a_change_that_survives_bf16(train: Train, tiny_model: Path
         change = (exact - load(tiny_model)(input_ids=IDS).logits).abs().max()
     assert change > 0.01
     rounded = {name: weight.bfloat16().float() for name, weight in trained.weights().items()}
-    save_file(rounded, trained.run.model / "adapter_model.safetensors")
+    save_file(rounded, trained.run.model / WEIGHTS)
     assert (logits_of_the_export(tiny_model, trained) - exact).abs().max() < 0.02 * change
 
 
@@ -218,6 +224,15 @@ def test_an_adapter_of_another_model(train: Train, variant: Callable[..., Path])
         train(name="second", model={"path": str(variant(config))}, method=lora(start_from=[str(first.run)]))
 
 
+def test_an_adapter_that_has_lost_a_matrix(train: Train) -> None:
+    first = train(method=lora(), optim={"max_steps": 1})
+    weights = first.weights()
+    lost = next(name for name in weights if ".lora_B." in name)
+    save_file({name: each for name, each in weights.items() if name != lost}, first.run.model / WEIGHTS)
+    with pytest.raises(RecipeError, match=f"its file has no {lost}"):
+        train(name="second", method=lora(start_from=[str(first.run)]))
+
+
 def test_the_ratio_of_lora_plus(train: Train) -> None:
     """A first step of plain SGD is learning rate × gradient, and B alone has one: A's is multiplied with B = 0."""
     optim = {"max_steps": 1, "learning_rate": 0.01, "optimizer": "sgd", "max_grad_norm": None}
@@ -263,7 +278,7 @@ def test_a_run_does_not_go_on_with_another_adapter(train: Train) -> None:
     first = train(method=lora(), optim={"max_steps": 1})
     changes = {"name": "second", "method": lora(start_from=[str(first.run.model)]), "optim": {"max_steps": 2}}
     second = train(**changes, checkpoint={"every_steps": 1})
-    weights = first.run.model / "adapter_model.safetensors"
+    weights = first.run.model / WEIGHTS
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
@@ -290,3 +305,25 @@ def test_frozen_adapters_on_two_ranks(train: Train, train_on_ranks: Train, strat
         for layer, change in ours.items():
             # As a whole: where a gradient is next to nothing, Adam makes a step of its rounding.
             assert (change - theirs[layer]).norm() < 1e-3 * theirs[layer].norm(), layer
+
+
+@pytest.mark.parametrize("form", [{}, {"dora": True}, {"target": ["q_proj"]}], ids=["plain", "dora", "several"])
+@pytest.mark.parametrize("order", [("sft", "reward"), ("reward", "reward"), ("reward", "sft")], ids="-".join)
+def test_an_adapter_of_another_stage(
+    order: tuple[str, str], form: dict[str, Any], train: Train, tiny_model: Path, tmp_path: Path, exported: list[Any]
+) -> None:
+    """Scores are learnt on top of an adapter that answers, and answers on top of one that scores."""
+    pairs = {"data": {"train": str(write_pairs(tmp_path / "pairs.jsonl", 8))}}
+
+    def run(name: str, stage: str, **keys: Any) -> Trained:
+        data = pairs if stage == "reward" else {}
+        return train(name=name, method={"stage": stage, **lora(**keys)}, optim=STEPS, **data)
+
+    first = run("first", order[0], **form)
+    earlier = [run("earlier", "sft", **form)] if "target" in form else []
+    second = run("second", order[1], start_from=[str(each.run) for each in (*earlier, first)])
+    layers = {name for name in second.weights() if ".lora_A." in name}
+    assert layers == {name for name in first.weights() if ".lora_A." in name}
+    assert any(name.endswith("score.weight") for name in second.weights()) == (order[1] == "reward")
+    expected = logits_in_memory(exported)
+    torch.testing.assert_close(logits_of_the_export(tiny_model, second), expected, rtol=1e-5, atol=1e-5)

@@ -22,6 +22,9 @@ from ascendtune.train.method import LoraSection, MethodSection
 from ascendtune.train.tuner.fold import TRAINED, companions, remember_companions
 from ascendtune.train.tuner.pissa import start_as_principal_part
 
+# What PEFT's task SEQ_CLS adds to modules_to_save.
+_SCORE = ("classifier", "score")
+
 
 def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
     """A PeftModel around `model`; the adapters' layers are put into `model` itself.
@@ -36,7 +39,7 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         # Table and head trained whole part ways; the file holds both, and `merge` writes both.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
-        tuned = _continued(model, section.lora, adapters) if adapters else _begun(model, section)
+        tuned = _continued(model, section, adapters) if adapters else _begun(model, section)
     _only_one_trains(tuned)
     return tuned
 
@@ -63,7 +66,7 @@ def _begun(model: Any, section: MethodSection) -> Any:
             _require_modules(model, f"method.lora.{key}", names)
     config = LoraConfig(
         # PEFT trains and saves the score of a reward model whole: it begins as random numbers.
-        task_type="SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM",
+        task_type=_task_type(section),
         target_modules=lora.target,
         r=lora.rank,
         lora_alpha=scale_of(lora),
@@ -78,20 +81,33 @@ def _begun(model: Any, section: MethodSection) -> Any:
     return tuned
 
 
-def _continued(model: Any, lora: LoraSection, adapters: Sequence[Path]) -> Any:
-    from peft import LoraConfig, PeftModel
+def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> Any:
+    from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
 
     *earlier, last = adapters
+    scores = section.stage == "reward"
+    config = LoraConfig.from_pretrained(last)
+    whole = [name for name in config.modules_to_save or () if name not in _SCORE]
     # Rank, alpha and target are the file's. Dropout belongs to training, so it is the recipe's.
     config = replace(
-        LoraConfig.from_pretrained(last),
-        lora_dropout=lora.dropout,
+        config,
+        # With a task PEFT would want a score of the earlier adapters too.
+        task_type=None,
+        modules_to_save=[*whole, "score"] if scores else whole or None,
+        lora_dropout=section.lora.dropout,
         base_model_name_or_path=model.name_or_path,
         inference_mode=False,
     )
     path = last
     try:
-        tuned = PeftModel.from_pretrained(model, last, adapter_name=TRAINED, is_trainable=True, config=config)
+        weights = load_peft_weights(str(last), device="cpu")
+        if scores:
+            # One that has answered so far brings none: scoring begins as it does without an adapter.
+            weights.setdefault("base_model.model.score.weight", model.score.weight)
+        tuned = get_peft_model(model, config, adapter_name=TRAINED)
+        result = set_peft_model_state_dict(tuned, weights, adapter_name=TRAINED)
+        if absent := [name for name in result.missing_keys if f".{TRAINED}." in f"{name}."]:
+            raise ValueError(f"its file has no {absent[0].replace(f'.{TRAINED}', '')}")
         for number, path in enumerate(earlier, start=1):
             tuned.load_adapter(path, adapter_name=f"earlier_{number}")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -100,7 +116,12 @@ def _continued(model: Any, lora: LoraSection, adapters: Sequence[Path]) -> Any:
             remedy="give adapters of this base model, and model.new_tokens as they were trained with",
             where=path,
         ) from error
+    config.task_type = _task_type(section)
     return tuned
+
+
+def _task_type(section: MethodSection) -> str:
+    return "SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM"
 
 
 def _only_one_trains(tuned: Any) -> None:
