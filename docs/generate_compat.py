@@ -57,7 +57,16 @@ _DIFFERENCES = (
         "types and values of most keys are checked by nobody, or after the libraries are loaded",
         "unknown keys, types, values and contradictions are said at once, with file and line, before anything starts",
     ),
-    ("white space after the mark that ends an answer is learnt", "the mark is the last thing learnt"),
+    (
+        "the newline after the mark that ends an answer is learnt (`chatml`, `qwen`, `qwen3`, `yi`, `intern2`, `phi`, "
+        "…): one more token an answer, which is never asked for, since generation stops at the mark, and which is easy",
+        "the mark is the last thing learnt; the loss is a mean over fewer easy tokens, so its value is a little higher",
+    ),
+    (
+        "`template` of a model that thinks, with `stage: dpo`, `rm` or `kto`: a `<think>` of earlier answers is taken "
+        "out only where line breaks stand exactly as in the template",
+        "in any case",
+    ),
     (
         "a template without such a mark (glm4) puts the label EOS on the first token of the next question",
         "EOS is learnt at the end of the conversation",
@@ -98,6 +107,9 @@ def templates_section(compared: list[str]) -> str:
     others = ", ".join(f"`{name}`" for name in NAMES if name not in SAME)
     head = ["## Templates", "", "| `template` | `data.template` | compared |", "|---|---|---|", *compared, ""]
     rest = [
+        "Compared are text and labels of plain conversations, white space at their very end apart, and of preferences, "
+        "where only the last answer is learnt. How tools are written is not compared.",
+        "",
         f"Without `template` the model's own chat template is used. These are refused by name: {others}.",
         "",
     ]

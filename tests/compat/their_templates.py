@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from ascendtune.data.conversation import Message
 Slot = Any
 """Text with {{content}} in it, a set of one special token's name, or {"token": text}."""
 
-_EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+_THOUGHT_WORDS = ("<think>\n", "\n</think>\n\n")
+Piece = tuple[str, bool]
+"""Text, and whether it is learnt."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +29,48 @@ class TheirTemplate:
     replace_eos: bool
     kind: str
     """Their class."""
+    thought_words: tuple[str, str]
 
     def eos(self, own: str) -> str:
         """The token that ends a text, where the tokenizer's own is `own`."""
         return self.stop_words[0] if self.replace_eos else own
 
-    def render(self, messages: list[Message], *, bos: str, eos: str) -> str:
-        """What theirs writes for a conversation that ends with an answer."""
+    def write(self, messages: list[Message], *, bos: str, eos: str, last_only: bool) -> list[Piece]:
+        """What theirs writes for a conversation that ends with an answer.
+
+        Args:
+            last_only: as for preferences, where only the last answer is learnt, and keeps its thought.
+        """
         system = messages[0]["content"] if messages[0]["role"] == "system" else self.default_system
         turns = messages[1:] if messages[0]["role"] == "system" else messages
         fused = self.kind == "Llama2Template"
         before = _filled(self.slots["system"], system, bos, eos) if system else ""
-        text = _filled(self.slots["prefix"], "", bos, eos) + ("" if fused else before)
+        pieces = [(_filled(self.slots["prefix"], "", bos, eos) + ("" if fused else before), False)]
         for number, message in enumerate(turns):
-            content = message["content"]
+            content, is_last = message["content"], number == len(turns) - 1
             if message["role"] == "user":
-                text += _filled(self.slots["user"], (before if fused and not number else "") + content, bos, eos)
-            else:
-                thought = _EMPTY_THOUGHT if self.kind == "ReasoningTemplate" and "<think>" not in content else ""
-                text += thought + _filled(self.slots["assistant"], content, bos, eos)
-        return text + (eos if self.efficient_eos else "")
+                text = (before if fused and not number else "") + content
+                pieces.append((_filled(self.slots["user"], text, bos, eos), False))
+                continue
+            thought = ""
+            if self._thinks and last_only and not is_last:
+                begin, end = map(re.escape, self.thought_words)
+                content = re.sub(f"{begin}(.*?){end}", "", content, flags=re.DOTALL).lstrip("\n")
+            elif self._thinks and not any(word.strip() in content for word in self.thought_words):
+                thought = self._empty_thought
+            ending = eos if self.efficient_eos and is_last else ""
+            pieces.append(
+                (thought + _filled(self.slots["assistant"], content, bos, eos) + ending, is_last or not last_only)
+            )
+        return pieces
+
+    @property
+    def _thinks(self) -> bool:
+        return self.kind in ("ReasoningTemplate", "Glm47ReasoningTemplate")
+
+    @property
+    def _empty_thought(self) -> str:
+        return self.thought_words[1] if self.kind == "Glm47ReasoningTemplate" else "".join(self.thought_words)
 
 
 def read_templates(source: Path) -> dict[str, TheirTemplate]:
@@ -87,6 +112,7 @@ def _template(call: ast.Call) -> TheirTemplate:
         efficient,
         plain("replace_eos", False),
         getattr(given.get("template_class"), "id", "Template"),
+        plain("thought_words", _THOUGHT_WORDS),
     )
 
 

@@ -15,7 +15,7 @@ from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
 from ascendtune.data.spans import Refused, Rendered, find_spans
-from ascendtune.data.template_names import NAMED, unknown
+from ascendtune.data.template_names import LAST_THOUGHT, NAMED, unknown
 from ascendtune.data.tokenizer import Tokenizer
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")
@@ -160,7 +160,9 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
             where=tokenizer.directory,
         )
     if template in NAMED:
-        return files("ascendtune.data").joinpath("templates", f"{template}.jinja").read_text(encoding="utf-8")
+        file = template.removesuffix(LAST_THOUGHT)
+        source = files("ascendtune.data").joinpath("templates", f"{file}.jinja").read_text(encoding="utf-8")
+        return source if file == template else "{%- set last_thought_only = true %}\n" + source
     path = Path(template).expanduser()
     try:
         return path.read_text(encoding="utf-8")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import difflib
 
-NAMED = (
-    "chatml", "llama3", "qwen", "qwen3", "qwen3_nothink", "mistral", "glm4", "intern2", "deepseek3", "baichuan2",
-    "gemma", "phi", "alpaca", "human_assistant", "plain",
+_WITH_THOUGHTS = ("qwen3", "qwen3_5", "deepseekr1", "glmz1", "glm4_7")
+_WITHOUT = (
+    "chatml", "llama2", "llama3", "qwen", "qwen3_nothink", "mistral", "ministral", "glm4", "intern2", "deepseek",
+    "deepseekcoder", "deepseek3", "baichuan2", "gemma", "phi", "alpaca", "human_assistant", "plain",
 )  # fmt: skip
-"""Names that `data.template` knows; each is a file in `templates/`."""
+LAST_THOUGHT = "_last_thought"
+"""Ending of the templates that write a thought before the last answer only, and take it out of earlier ones."""
+
+NAMED = (*_WITHOUT, *_WITH_THOUGHTS, *(name + LAST_THOUGHT for name in _WITH_THOUGHTS))
+"""Names that `data.template` knows; each, without that ending, is a file in `templates/`."""
 
 
 def is_name(template: str) -> bool:

@@ -65,6 +65,14 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
     ("qwen3", [user("a"), says("b"), user("c"), says("d")], False, [f"b{END}", f"<think>\n\n</think>\n\nd{END}"]),
     ("qwen3", [user("a"), call("Oslo"), tool("7"), says("d")], True,
      [f"{CALL_OSLO}{END}", f"<think>\n\n</think>\n\nd{END}"]),
+    ("qwen3_last_thought", [user("a"), says("<think>\nhm\n</think>\n\nb", train=False), user("c"), says("d")], False,
+     [f"<think>\n\n</think>\n\nd{END}"]),
+    ("qwen3_last_thought", [user("a"), says("b", reasoning_content="hm", train=False), user("c"),
+                            says("d", reasoning_content="so")], False, [f"<think>\nso\n</think>\n\nd{END}"]),
+    ("deepseekr1", [user("a"), says("b"), user("c"), says("<think>\nso\n</think>\n\nd")], False,
+     ["<think>\n\n</think>\n\nb</s>", "<think>\nso\n</think>\n\nd</s>"]),
+    ("glm4_7", [user("a"), says("b"), user("c"), says("d", reasoning_content="so")], False,
+     ["</think>\nb", "\n<think>so</think>d</s>"]),
     ("llama3", [user("a"), says("  b\n"), user("c"), says(" d ")], False, ["b<|eot_id|>", "d<|eot_id|>"]),
     ("llama2", [user("a"), says(" b "), user("c"), says("d\n")], False, [" b </s>", " d </s>"]),
     ("mistral", [user("a"), says(" b "), user("c"), says("d")], True, ["b</s>", " d</s>"]),
@@ -116,6 +124,16 @@ def test_what_is_learnt_follows_the_prompt(name: str, make_model: Callable[..., 
     if name != "macro":
         assert rendered.text[:begin] == prompt
     assert rendered.text[end:].strip() == ""
+
+
+def test_where_the_last_answer_alone_is_learnt_earlier_ones_lose_their_thoughts(
+    make_model: Callable[..., Path],
+) -> None:
+    template = load("qwen3_last_thought", make_model)
+    first = [user("a"), says("<think>\nhm\n</think>\n\nb")]
+    text = template.render(Conversation([*first, user("c"), says("<think>\nso\n</think>\n\nd")])).text
+    assert text.count("<think>") == 1 and "hm" not in text and text.index("assistant\nb") < text.index("so")
+    assert "<think>" not in template.render_prompt([*first, user("c")])
 
 
 def test_loss_on_all(make_model: Callable[..., Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ascendtune.data.template_names import LAST_THOUGHT
 from ascendtune.train.llamafactory.datasets import DataSets, data_sets
 from ascendtune.train.llamafactory.native import Native
 from ascendtune.train.llamafactory.templates import WITHOUT_THOUGHT, template_of
@@ -72,6 +73,7 @@ def _put_template(theirs: Theirs, native: Native) -> None:
     if not theirs.given("template"):
         if not theirs["enable_thinking"]:
             native.note("enable_thinking: no effect: without `template` the model's own chat template decides it")
+        _say_thoughts_are_kept(theirs, native)
         return
     name = theirs["template"]
     found = template_of(name)
@@ -87,7 +89,24 @@ def _put_template(theirs: Theirs, native: Native) -> None:
         return
     if name == "alpaca":
         native.note("template: alpaca: an empty line follows a system message; in theirs none does")
+    if name in WITHOUT_THOUGHT and theirs["stage"] != "sft":
+        # Where only the last answer is learnt, theirs takes the thoughts out of those before it.
+        found += LAST_THOUGHT
+        if theirs["preserve_thinking"]:
+            theirs.complain(
+                "preserve_thinking", f"preserve_thinking with stage: {theirs['stage']} is not in this version",
+                "remove it: earlier answers lose their thoughts, the last one keeps its own",
+            )  # fmt: skip
+    else:
+        _say_thoughts_are_kept(theirs, native)
     native.put("data.template", found, theirs.place("template"))
+
+
+def _say_thoughts_are_kept(theirs: Theirs, native: Native) -> None:
+    if theirs["preserve_thinking"]:
+        native.note(
+            "preserve_thinking: no effect: earlier answers keep their thoughts, as in theirs without mask_history"
+        )
 
 
 def _put_lengths(theirs: Theirs, native: Native) -> None:

@@ -87,7 +87,6 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("`seed` decides the order of rows too", {"data_seed": None}),
     ("principal parts are found in 16 iterations, in small weights exactly", {"pissa_iter": 16}),
     ("what is saved is an ordinary adapter for the base as it is on disk", {"pissa_convert": False}),
-    ("earlier turns keep their reasoning, as in theirs without mask_history", {"preserve_thinking": False}),
     ("a text model has no vision tower", {"freeze_vision_tower": True, "freeze_multi_modal_projector": True}),
     (
         "the number of devices is said at the start: --devices N",

@@ -53,6 +53,7 @@ TRANSLATED: dict[str, Key] = {
     "neat_packing": Key("truth", False, "data.packing"),
     "train_on_prompt": Key("truth", False, "data.loss_on"),
     "enable_thinking": Key("truth", True, "data.template"),
+    "preserve_thinking": Key("truth", False, "data.template"),
     "preprocessing_num_workers": Key("whole number", None, "data.processes", copied=True),
     # By which method.
     "stage": Key(("pt", "sft", "rm", "ppo", "dpo", "kto"), "sft", "method.stage"),

@@ -11,26 +11,42 @@ SAME = {
     "alpaca": "alpaca",
     "baichuan2": "baichuan2",
     "chatml": "chatml",
+    "deepseek": "deepseek",
     "deepseek3": "deepseek3",
+    "deepseekcoder": "deepseekcoder",
+    "deepseekr1": "deepseekr1",
     "default": "human_assistant",
     "gemma": "gemma",
     "gemma3": "gemma",
     "glm4": "glm4",
+    "glm4_7": "glm4_7",
+    "glm4_moe": "glmz1",
+    "glmz1": "glmz1",
     "intern2": "intern2",
+    "llama2": "llama2",
     "llama3": "llama3",
+    "ministral": "ministral",
     "mistral": "mistral",
     "phi": "phi",
     "qwen": "qwen",
     "qwen3": "qwen3",
     "qwen3_nothink": "qwen3_nothink",
+    "qwen3_5": "qwen3_5",
     "qwen3_5_nothink": "chatml",
     "smollm": "chatml",
     "yi": "chatml",
 }
 """Their name -> the value of data.template that writes the same text."""
 
-WITHOUT_THOUGHT = {"qwen3": "qwen3_nothink"}
-"""Their template -> the one to use with enable_thinking: false."""
+WITHOUT_THOUGHT = {
+    "deepseekr1": "deepseek3",
+    "glm4_7": "glm4",
+    "glm4_moe": "glm4",
+    "glmz1": "glm4",
+    "qwen3": "qwen3_nothink",
+    "qwen3_5": "qwen3_5_nothink",
+}
+"""Their template that writes thoughts -> the one to use with enable_thinking: false."""
 
 _MULTIMODAL = (
     "dots_ocr", "ernie_vl", "gemma3n", "gemma4", "gemma4n", "glm4v", "glm4_5v", "glm_ocr", "granite3_vision",
@@ -42,13 +58,12 @@ _MULTIMODAL = (
     "youtu_vl",
 )  # fmt: skip
 _OTHERS = (
-    "aeva", "bailing", "bailing_v2", "breeze", "chatglm3", "chatml_de", "cohere", "cpm4", "dbrx", "deepseek",
-    "deepseekcoder", "deepseekr1", "empty", "ernie", "ernie_nothink", "exaone", "falcon", "falcon_h1", "fewshot",
-    "gemma2", "glm4_7", "glm4_moe", "glmz1", "gpt_oss", "granite3", "granite4", "hunyuan", "hunyuan_small", "hy3",
-    "index", "lfm2", "llama2", "llama2_zh", "mimo", "mimo_v2", "minimax1", "minimax2", "ministral", "moonlight",
-    "olmo", "openchat", "openchat-3.6", "opencoder", "phi4", "phi4_mini", "phi_small", "qwen3_5", "qwen3_6",
-    "sailor", "seed_coder", "seed_oss", "smollm2", "solar", "starchat", "telechat2", "vicuna", "xuanyuan", "youtu",
-    "yuan", "zephyr",
+    "aeva", "bailing", "bailing_v2", "breeze", "chatglm3", "chatml_de", "cohere", "cpm4", "dbrx", "empty", "ernie",
+    "ernie_nothink", "exaone", "falcon", "falcon_h1", "fewshot", "gemma2", "gpt_oss", "granite3", "granite4", "hunyuan",
+    "hunyuan_small", "hy3", "index", "lfm2", "llama2_zh", "mimo", "mimo_v2", "minimax1", "minimax2", "moonlight",
+    "olmo", "openchat", "openchat-3.6", "opencoder", "phi4", "phi4_mini", "phi_small", "qwen3_6", "sailor",
+    "seed_coder", "seed_oss", "smollm2", "solar", "starchat", "telechat2", "vicuna", "xuanyuan", "youtu", "yuan",
+    "zephyr",
 )  # fmt: skip
 NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
 """Every template of theirs that is known here."""
