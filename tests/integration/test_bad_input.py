@@ -105,7 +105,7 @@ def _impossible() -> Iterator[Case]:
         ("optim.learning_rate=on", ["optim.learning_rate: True", "give a number"]),
         ("batch.accumulate=-2", ["batch.accumulate: -2"]),
         ("data.max_length=0", ["data.max_length: 0"]),
-        ("data.max_length=long", ["data.max_length: long", "integer"]),
+        ("data.max_length=long", ["data.max_length: long", "write a whole number"]),
         ("data.train=[]", ["data.train", "at least 1"]),
         ("method.lora.rank=0", ["method.lora.rank: 0"]),
         ("method.lora.dropout=1", ["method.lora.dropout: 1", "less than 1"]),
@@ -116,7 +116,7 @@ def _impossible() -> Iterator[Case]:
         ("method.tuner=lorra", ["method.tuner: lorra", "did you mean 'lora'?"]),
         ("optim=fast", ["optim: fast"]),
         ("name=a/b", ["'a/b' is not a name", "letters, digits"]),
-        ("deterministic=maybe", ["deterministic: maybe", "boolean"]),
+        ("deterministic=maybe", ["deterministic: maybe", "write true or false"]),
         ("method.tuner=qlora", ["'qlora'", "tuner: lora"]),
         ("method.stage=ppo", ["'ppo'", "PPO is not in this version"]),
         ("eval.every_steps=2", ["eval.every_steps needs evaluation data", "data.eval_fraction"]),
@@ -126,7 +126,7 @@ def _impossible() -> Iterator[Case]:
         ("=1", ["not an override"]),
         ("optim.=1", ["not an override"]),
         ("optim.max_steps=[1", ["not valid YAML", "quotes"]),
-        ("name.x=1", ["'name: {'x': 1}'", "string"]),
+        ("name.x=1", ["'name: {'x': 1}'", "write text"]),
         ("data.train.7.path=x", ["does not lead to a key"]),
     ]:
         yield Case(f"override {word}", [*said, f"command line '{word}'"], words=("train", "r.yaml", word))

@@ -47,7 +47,8 @@ def validate(model: type[Model], document: Document) -> Model:
     try:
         return model.model_validate(document.values)
     except ValidationError as error:
-        complaints = [_complaint(model, document, item) for item in error.errors(include_url=False)]
+        items = _without_other_kinds(error.errors(include_url=False))
+        complaints = [_complaint(model, document, item) for item in items]
     complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
     raise together([RecipeError(item.what, remedy=item.remedy, where=item.where) for item in complaints]) from None
 
@@ -63,6 +64,18 @@ class _Complaint:
     where: str
     what: str
     remedy: str
+
+
+def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Where a section stands, what is wrong in it counts, and not that a word could stand in its place."""
+    sections = {item["loc"][:-2] for item in items if len(item["loc"]) > 2}
+    return [
+        item
+        for item in items
+        if not (
+            isinstance(item.get("input"), dict) and item["type"] == "literal_error" and item["loc"][:-1] in sections
+        )
+    ]
 
 
 def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
@@ -182,6 +195,10 @@ def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) 
     return f"{_VALID}{', '.join(valid)}" if valid else "nothing can stand below this key"
 
 
+_KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text"}
+"""The beginning of pydantic's names for values of another kind -> what should stand there."""
+
+
 def _expectation(item: Mapping[str, Any]) -> str:
     message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if item["type"] == "literal_error":
@@ -192,6 +209,9 @@ def _expectation(item: Mapping[str, Any]) -> str:
     if item["type"] == "list_type":
         given = item.get("input")
         return "write a list" + (f": [{given}]" if isinstance(given, str | int | float) else "")
+    kind, _, fault = str(item["type"]).partition("_")
+    if kind in _KINDS and fault in ("type", "parsing", "from_float"):
+        return f"write {_KINDS[kind]}"
     if item["type"] == "model_type":
         return "it is a section: write its keys below it, or leave it out"
     return f"it {message}" if message.startswith("should") else message

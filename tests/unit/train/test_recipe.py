@@ -91,6 +91,24 @@ def test_what_only_deepspeed_reads(path, words, inert):
 
 
 @pytest.mark.parametrize(
+    ("loss", "inert"),
+    [
+        ("sigmoid", ["simpo_gamma", "desirable_weight", "undesirable_weight"]),
+        ("simpo", ["desirable_weight", "undesirable_weight"]),
+        ("orpo", ["simpo_gamma", "desirable_weight", "undesirable_weight"]),
+        ("kto", ["simpo_gamma"]),
+    ],
+)
+def test_what_another_loss_reads(path, loss, inert):
+    keys = ["beta", "simpo_gamma", "desirable_weight", "undesirable_weight", "sft_weight"]
+    words = ["method.stage=preference", f"method.preference.loss={loss}"]
+    recipe, origins = Recipe.load_with_origins(path, [*words, *(f"method.preference.{key}=0.5" for key in keys)])
+    found = recipe.without_effect(origins)
+    assert {line.split()[0] for line in found} == {f"method.preference.{key}" for key in inert}
+    assert all(f"has no effect: loss is {loss}" in line for line in found)
+
+
+@pytest.mark.parametrize(
     ("word", "said"),
     [
         ("parallel.tensor_parallel_size=2", "tensor parallelism is not in this version"),
@@ -114,6 +132,23 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
         Recipe.load(path, ["method.lora.target=q_proj"])
     assert raised.value.remedy == "choose one of: all-linear; or write a list: [q_proj]"
     assert not raised.value.further
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("data.packing=maybe", "choose one of: auto; or write true or false"),
+        ("batch.per_device=x", "write a whole number"),
+        ("optim.learning_rate=fast", "write a number"),
+        ("kernel={rms: 1}", "valid here: rms_norm, rotary, swiglu, experts"),
+        ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
+        ("name=3", "write text"),
+    ],
+)
+def test_what_should_stand_there_is_said_in_plain_words(path, word, remedy):
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path, [word])
+    assert raised.value.remedy == remedy and not raised.value.further
 
 
 def test_complaints_follow_the_lines(path):
