@@ -13,6 +13,7 @@ An entry looks like this:
     remedies = ["…"]                    # in the order of trying
     source = "https://…"
     checks = ["npu_network"]            # doctor checks that look at the same thing
+    below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
                                         # echo of a notice is no failure
@@ -67,6 +68,8 @@ class Entry:
     checks: tuple[str, ...] = ()
     frame: str = ""
     """The exception counts only if its traceback passed a file with this in its path."""
+    below: str = ""
+    """The line counts only if one of the next ones holds this."""
     echo_of: tuple[str, ...] = ()
     """Where one of these was found as well, it is the cause, and this one the echo; of a notice, nothing at all."""
 
@@ -111,6 +114,7 @@ def _entry(content: dict[str, Any], family: str) -> Entry:
         capture=re.compile(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=content.get("frame", ""),
+        below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
     )
 

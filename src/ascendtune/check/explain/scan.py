@@ -22,7 +22,8 @@ _HEAD = 50
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$")
-_MESSAGE_WITHIN = 3
+_BELOW = 3
+"""Lines below one that may belong to it."""
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
 
@@ -134,7 +135,8 @@ class Scan:
         if trace is not None:
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):
-            self._note_line(line, text, _with_message(said, lines, index), number)
+            below = [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 : index + 1 + _BELOW]]
+            self._note_line(line, text, said, number, below)
 
     def _look_for_frame(self, text: str, number: int) -> None:
         """The log may begin in the middle of a traceback."""
@@ -165,9 +167,14 @@ class Scan:
         for hit in hits[:_HITS_KEPT] or [generic.exception(trace)]:
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
-    def _note_line(self, line: Line, text: str, said: str, number: int) -> None:
+    def _note_line(self, line: Line, text: str, said: str, number: int, below: list[str]) -> None:
         """Any other line: what is known about it; of an error also that it is one."""
-        hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame]
+        said = _with_message(said, below)
+        hits = [
+            hit
+            for hit in self._matcher.hits(said)
+            if not hit.entry.frame and any(hit.entry.below in each for each in below or [""])
+        ]
         weak = level.is_warning_or_news(text)
         if not hits and (weak or not level.is_error(text, said)):
             return
@@ -182,7 +189,7 @@ class Scan:
         found = launcher.summary(
             [each[:300].decode(errors="replace") for each in lines[index : index + launcher.LONGEST]]
         )
-        self._note_line(line, line.said, line.said, self.lines + index + 1)
+        self._note_line(line, line.said, line.said, self.lines + index + 1, [])
         if found is None:
             return
         self.launcher = found.root_cause
@@ -243,10 +250,7 @@ class Scan:
         )
 
 
-def _with_message(said: str, lines: list[bytes], index: int) -> str:
+def _with_message(said: str, below: list[str]) -> str:
     """An error line that says only where it happened, and the next one, which says what."""
-    if not _SAYS_WHERE.search(said):
-        return said
-    below = (line.strip() for line in lines[index + 1 : index + 1 + _MESSAGE_WITHIN])
-    message = next(filter(None, below), b"")[:_LONGEST_TEXT].decode(errors="replace")
-    return f"{said.rstrip()} {message}"
+    message = next(filter(None, map(str.strip, below)), "")
+    return f"{said.rstrip()} {message}" if message and _SAYS_WHERE.search(said) else said

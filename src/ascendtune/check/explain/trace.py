@@ -12,6 +12,10 @@ _EXCEPTION = re.compile(
 )
 _INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
 """Where the whole log was indented; the lines of code in a traceback stand further right than its frames."""
+_THROWN = re.compile(
+    r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
+)
+"""MindSpore logs what it throws in C++, which Python may hear of much later, in other words."""
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
@@ -89,6 +93,9 @@ class Traces:
     @staticmethod
     def bare(text: str, number: int) -> Trace | None:
         """The exception that a line names without a traceback before it: the log was cut, or nobody printed it."""
+        if thrown := _THROWN.match(text):
+            frame = (thrown["file"], int(thrown["line"]), thrown["function"])
+            return Trace(number, "an exception in C++", thrown["message"].strip(), [frame], last_line=number)
         match = _EXCEPTION.match(text.rstrip())
         if match is None or not _is_exception(match["type"]) or not (match["message"] or "." in match["type"]):
             return None

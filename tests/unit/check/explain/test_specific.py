@@ -108,3 +108,23 @@ def test_code_of_a_traceback_whose_beginning_is_lost_is_no_error(explained: Expl
     log = f"{prefix}    logits = moon(batch)\n{prefix}RuntimeError: the moon is full\n"
 
     assert _line(explained(log)) == "RuntimeError: the moon is full"
+
+
+def test_what_mindspore_throws_in_cpp_goes_before_what_python_hears_of_it(explained: Explained) -> None:
+    log = (
+        "[CRITICAL] DEVICE(7,fffd,python):2023-01-10-09:15:46.798.038 [mindspore/ccsrc/data_queue.cc:291] ParseType] "
+        f"Got unsupported moon: -1\nstep 1\n{_CALLED}RuntimeError: Run task error!\n"
+    )
+    explanation = explained(log)
+
+    assert explanation.headline().endswith("Got unsupported moon: -1")
+    assert explanation.verdict.first is not None
+    assert explanation.verdict.first.trace is not None
+    assert explanation.verdict.first.trace.place == ("mindspore/ccsrc/data_queue.cc", 291, "ParseType")
+
+
+def test_only_our_own_errors_have_a_remedy_below_them(explained: Explained) -> None:
+    ours = "error: optim.learning_rate must be positive\n   do: give a positive number\nwhere: recipe.yaml:3\n"
+
+    assert explained(ours).headline().startswith("ascendtune says: optim")
+    assert "ascendtune" not in explained("error: could not compile `moon`\nerror: exit status 1\n").headline()
