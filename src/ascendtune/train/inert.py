@@ -38,6 +38,7 @@ def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
 def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
     """How the keys begin, whether they are inert in this recipe, and why."""
     data, method, optim = recipe.data, recipe.method, recipe.optim
+    loss = method.preference.loss
     stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
     no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
     is_adamw = optim.optimizer not in ("sgd", "adafactor")
@@ -50,6 +51,10 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
         ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),
         ("method.reward.", stage != "reward", f"stage is {stage}"),
         ("method.preference.", stage != "preference", f"stage is {stage}"),
+        *(
+            (f"method.preference.{key}", stage == "preference" and loss != its, f"loss is {loss}")
+            for key, its in (("simpo_gamma", "simpo"), ("desirable_weight", "kto"), ("undesirable_weight", "kto"))
+        ),
         ("data.template", stage == "pretrain", _NO_TURNS),
         ("data.loss_on", stage == "pretrain", "stage pretrain learns everything"),
         ("data.loss_on", stage in ("reward", "preference"), "only the last answer counts here"),

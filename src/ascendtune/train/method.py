@@ -114,7 +114,7 @@ class PreferenceSection(Section):
     simpo_gamma: float = Field(default=0.5, ge=0)
     """simpo: the margin that the chosen answer's score must be ahead."""
     sft_weight: float = Field(default=0.0, ge=0)
-    """Adds the cross-entropy of the chosen answer with this weight (not for kto, orpo)."""
+    """Adds the cross-entropy of the chosen answer (kto: of good ones) with this weight; orpo has it once already."""
     desirable_weight: float = Field(default=1.0, gt=0)
     """kto: weight of good answers."""
     undesirable_weight: float = Field(default=1.0, gt=0)

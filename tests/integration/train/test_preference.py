@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -97,6 +98,31 @@ def test_kto_on_two_ranks_is_kto_on_one(train: Train, train_on_ranks: Any, askin
     whole = train(**asking("kto"))
     _same(train_on_ranks(2, **asking("kto", batch={"per_device": 2}, name="ranks")), whole)
     _same(train(**asking("kto", data={"packing": True}, name="packed")), whole)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_cross_entropy_beside_kto_is_that_of_good_answers(
+    train: Train, asking: Asking, files: dict[str, Path], tmp_path: Path, packing: bool
+) -> None:
+    """The same answers as pairs and one by one: there their mean is over the pairs, here over twice as many rows."""
+    pairs = [json.loads(line) for line in files["pairs"].read_text().splitlines()]
+    rows = [
+        {"prompt": pair["prompt"], "completion": pair[side], "label": side == "chosen"}
+        for pair in pairs
+        for side in ("chosen", "rejected")
+    ]
+    singles = tmp_path / "both.jsonl"
+    singles.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def first_loss(loss: str, data: Path, count: int) -> float:
+        preference = {"loss": loss, "sft_weight": 0.5}
+        changes = asking(loss, method={"preference": preference}, batch={"per_device": count}, name=f"{loss}-sft")
+        run = train(**changes | {"data": {"train": str(data), "packing": packing}, "optim": {"max_steps": 1}})
+        return run.losses()[0] - AT_FIRST[loss]
+
+    expected = first_loss("sigmoid", files["pairs"], len(pairs))
+    assert expected > 1
+    assert 2 * first_loss("kto", singles, len(rows)) == pytest.approx(expected, rel=1e-5)
 
 
 def _same(found: Trained, expected: Trained) -> None:

@@ -110,11 +110,14 @@ class SinglesObjective(PreferenceObjective):
     def outcome(self, batch: DeviceBatch) -> Outcome:
         assert batch.groups is not None and batch.mismatched is not None
         with torch.no_grad():
-            drift = self._ratio(batch.mismatched)
+            drift = self._ratio(batch.mismatched, self.log_probs(batch.mismatched))
             count = drift.new_full((), len(drift))
             divergence = self._mean_over_ranks(drift.sum() * batch.weight, count * batch.weight).clamp(min=0)
-        ratio, good = self._ratio(batch), batch.groups.values
+        sums, good = self.log_probs(batch), batch.groups.values
+        ratio = self._ratio(batch, sums)
         losses = kto(ratio, good, divergence, self.options)
+        if self.options.sft_weight:
+            losses = losses - self.options.sft_weight * good * sums / batch.groups.label_counts
         rewards = (self.options.beta * ratio).detach()
         extras = {
             "good": good.sum(),
@@ -137,6 +140,6 @@ class SinglesObjective(PreferenceObjective):
             "kl": means.get("kl", math.nan),
         }
 
-    def _ratio(self, batch: DeviceBatch) -> torch.Tensor:
+    def _ratio(self, batch: DeviceBatch, sums: torch.Tensor) -> torch.Tensor:
         assert batch.groups is not None and batch.groups.reference is not None
-        return self.log_probs(batch) - batch.groups.reference
+        return sums - batch.groups.reference
