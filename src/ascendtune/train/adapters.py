@@ -12,6 +12,7 @@ from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.download import fetch_adapter
 from ascendtune.hub.trained import weights_of_run
+from ascendtune.train.combination import NO_SUMMANDS
 from ascendtune.train.method import MethodSection
 
 _KEY = "method.lora.start_from"
@@ -81,12 +82,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _require_summand(name: str, config: dict[str, Any], path: Path, *, is_last: bool) -> None:
     """Raise where the adapter is more than a term of a sum: then several cannot leave as one."""
-    obstacles = {
-        "use_dora": "DoRA scales the sum of the base and its own matrices",
-        "lora_bias": "its matrices have biases",
-        "target_parameters": "it changes parameters that are no modules",
-        "trainable_token_indices": "it replaces rows of the embeddings",
-    }
+    obstacles = dict(NO_SUMMANDS)
     if not is_last:
         obstacles["modules_to_save"] = "it replaces whole modules, which a later one cannot add to"
     found = [why for key, why in obstacles.items() if config.get(key)]

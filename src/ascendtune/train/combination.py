@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ascendtune.core.document import Path_
+from ascendtune.train.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 
 if TYPE_CHECKING:
     from ascendtune.train.recipe import Recipe
@@ -50,7 +51,27 @@ REFUSALS = (
         "use optim.optimizer: adamw, or parallel.strategy: ddp",
         ("optim", "optimizer"),
     ),
+    Refusal(
+        # What `precision: auto` comes to is known on the device, and what a DeepSpeed JSON says when it is read.
+        lambda recipe: (
+            recipe.parallel.strategy == "deepspeed"
+            and recipe.parallel.deepspeed.config is None
+            and recipe.parallel.deepspeed.stage == 0
+            and recipe.precision in ("bf16", "fp16")
+        ),
+        STAGE_0_ROUNDS,
+        STAGE_0_REMEDY,
+        ("parallel", "deepspeed", "stage"),
+    ),
 )
+
+NO_SUMMANDS = {
+    "use_dora": "DoRA scales the sum of the base and its own matrices",
+    "lora_bias": "its matrices have biases",
+    "target_parameters": "it changes parameters that are no modules",
+    "trainable_token_indices": "it replaces rows of the embeddings",
+}
+"""Several adapters leave as one, their sum: keys of an adapter's own config that make it more than a term of it."""
 
 
 def first_refusal(recipe: Recipe) -> Refusal | None:

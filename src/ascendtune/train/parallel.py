@@ -18,6 +18,9 @@ _OTHER_NAMES = {
     "megatron": "Megatron is not in this version; use parallel.strategy: fsdp",
 }
 
+STAGE_0_ROUNDS = "ZeRO stage 0 divides nothing, and in bf16 or fp16 it would round its weights at every step"
+STAGE_0_REMEDY = "use parallel.strategy: ddp, or ZeRO stage 1"
+
 
 class FsdpSection(Section):
     """Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks."""

@@ -25,6 +25,7 @@ from ascendtune.core.files import ask_disk
 from ascendtune.core.places import cache_directory
 from ascendtune.machine.device import Device
 from ascendtune.train.checkpoint_content import CheckpointContent
+from ascendtune.train.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.train.precision import Precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import MakeOptimizer
@@ -66,10 +67,7 @@ class DeepSpeedStrategy(GroupStrategy):
         self._stage = stage_of(config)
         self.leaves_out_overflows = precision.compute == "fp16"
         if self._stage == 0 and precision.compute != "fp32":
-            raise RecipeError(
-                f"ZeRO stage 0 divides nothing, and in {precision.compute} it would round its weights at every step",
-                remedy="use parallel.strategy: ddp, or parallel.deepspeed.stage: 1",
-            )
+            raise RecipeError(f"precision is {precision.compute}: {STAGE_0_ROUNDS}", remedy=STAGE_0_REMEDY)
         self._swaps = bool(parts_on_disk(config))
         if self._swaps:
             require_disk(config, compute=precision.compute)

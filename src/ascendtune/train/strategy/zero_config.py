@@ -13,7 +13,7 @@ from typing import Any
 
 from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import MachineError, RecipeError, together
-from ascendtune.train.parallel import offload_fault
+from ascendtune.train.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_fault
 from ascendtune.train.recipe import Recipe
 
 AUTO = "auto"
@@ -136,7 +136,7 @@ class _Comparison:
         self._same("optimizer.params.weight_decay", optim.weight_decay, "optim.weight_decay")
         self._same("optimizer.params.eps", optim.epsilon, "optim.epsilon")
         self._same("optimizer.params.betas", [optim.beta1, optim.beta2], "optim.beta1 and optim.beta2")
-        self._require_possible_offload()
+        self._require_possible_stage()
         if self._complaints:
             raise together(self._complaints)
 
@@ -149,12 +149,14 @@ class _Comparison:
         if self._complaints:
             raise together(self._complaints)
 
-    def _require_possible_offload(self) -> None:
+    def _require_possible_stage(self) -> None:
         keys = "zero_optimization"
         stage = self._find(f"{keys}.stage") or 0
         devices = {part: self._find(f"{keys}.{part}.device") or "none" for part in OFFLOADED}
         if fault := offload_fault(keys, stage, **devices):
             self._complain(".".join(map(str, fault.path)), fault.what, fault.remedy)
+        if stage == 0 and self._recipe.precision in ("bf16", "fp16"):
+            self._complain(f"{keys}.stage", STAGE_0_ROUNDS, STAGE_0_REMEDY)
         for part, device in devices.items():
             if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
                 self._complain(f"{keys}.{part}", "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path")

@@ -137,6 +137,19 @@ def test_what_zero_cannot_do_is_refused_as_in_a_recipe(tmp_path: Path, zero: Any
     assert raised.value.where == f"{tmp_path / 'ds.json'}:1"
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_stage_0_in_half_precision_is_refused_from_the_recipe_alone(tmp_path: Path, precision: str) -> None:
+    with pytest.raises(RecipeError, match="stage 0 divides nothing"):
+        recipe({"stage": 0}, precision=precision)
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 0}, precision: {"enabled": True}}))
+    asked = recipe({"config": str(file)}, precision=precision)
+    with pytest.raises(RecipeError, match="stage 0 divides nothing") as raised:
+        zero_config(asked, compute=None, ranks=None, hidden_size=None)
+    assert raised.value.where == f"{file}:1"
+    recipe({"stage": 0}, precision="fp32")
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"zero_optimization": {"stage": '])
 def test_what_is_no_json_object(tmp_path: Path, text: str) -> None:
     with pytest.raises(RecipeError, match=r"not valid JSON|the DeepSpeed JSON is not a mapping"):
