@@ -23,7 +23,7 @@ class Key:
     """Where the recipe does not set it, its default is written all the same: ours is another one."""
 
 
-_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd")
+_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd", "adafactor")
 _PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo")
 
 NOT_OFFERED = frozenset(("oft", "ppo", "kto_pair"))

@@ -94,8 +94,14 @@ def _put_optim(theirs: Theirs, native: Native) -> None:
     else:
         native.put("optim.epochs", theirs["num_train_epochs"], theirs.place("num_train_epochs"))
     _put_schedule(theirs, native)
-    if theirs["optim"] == "sgd":
-        native.put("optim.optimizer", "sgd", theirs.place("optim"))
+    if theirs["optim"] in ("sgd", "adafactor"):
+        native.put("optim.optimizer", theirs["optim"], theirs.place("optim"))
+    if theirs["optim"] == "adafactor":
+        # torch.optim.Adafactor; their Trainer sets scale_parameter: false in transformers' own.
+        native.note(
+            "optim: adafactor: a step here is learning_rate times the size of the weight that moves, as in its paper; "
+            "theirs is learning_rate alone, so the same number trains more slowly here"
+        )
     if theirs.given("max_grad_norm"):
         norm = theirs["max_grad_norm"]
         native.put("optim.max_grad_norm", norm if norm != 0 else None, theirs.place("max_grad_norm"))

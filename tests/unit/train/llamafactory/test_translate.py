@@ -55,6 +55,7 @@ def test_what_they_do_not_say_is_as_theirs(read: Read) -> None:
         ({"lr_scheduler_type": "constant_with_warmup", "warmup_ratio": 0.1}, {"optim.scheduler": "constant"}),
         ({"max_grad_norm": 0.0}, {"optim.max_grad_norm": None}),
         ({"optim": "sgd"}, {"optim.optimizer": "sgd"}),
+        ({"optim": "adafactor"}, {"optim.optimizer": "adafactor"}),
         ({"neat_packing": True}, {"data.packing": True, "data.max_length": 2047, "data.on_long_row": "drop"}),
         ({"train_on_prompt": True}, {"data.loss_on": "all"}),
         ({"val_size": 0.1}, {"data.eval_fraction": 0.1}),
