@@ -21,7 +21,7 @@ _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
-_SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$")
+_SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$")
 _BELOW = 3
 """Lines below one that may belong to it."""
 _LOOK_BACK = 200

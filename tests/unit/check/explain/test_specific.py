@@ -54,10 +54,17 @@ def test_other_programs_errors_are_no_exceptions_of_python(explained: Explained)
     assert "tide_t" in _line(explained(log))
 
 
-def test_an_error_that_says_only_where_is_shown_with_what_follows(explained: Explained) -> None:
-    log = "-- Configuring\nCMake Error at moon/CMakeLists.txt:20 (message):\n\n  the phase is not known\n"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CMake Error at moon/CMakeLists.txt:20 (message):",
+        "Lmod has detected the following error: The following module(s) are unknown:",
+    ],
+)
+def test_an_error_that_says_only_where_is_shown_with_what_follows(explained: Explained, line: str) -> None:
+    log = f"-- Configuring\n{line}\n\n  the phase is not known\n"
 
-    assert "CMakeLists.txt:20" in _line(explained(log))
+    assert line in _line(explained(log))
     assert "the phase is not known" in _line(explained(log))
 
 
