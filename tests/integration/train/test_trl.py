@@ -1,6 +1,7 @@
 """The same loss, step by step, as TRL's trainers: same weights, same tokens, same order.
 
 TRL's orpo is not here: its cross-entropy counts the tokens of the prompt, the paper's (and ours) those of the answer.
+Nor is label smoothing: TRL's sigmoid leaves it out, whatever its value.
 """
 
 from __future__ import annotations
