@@ -14,7 +14,8 @@ MARK = "ASCENDTUNE_JOB"
 """Carries the job's id into every process of the job, so that none is lost when its parents are gone."""
 
 _NPU = {
-    # Level 2 of the dispatch queue also overlaps workspace allocation; runs are often bound by the host.
+    # Level 2 of the dispatch queue also overlaps workspace allocation; runs are often bound by the host. More memory at
+    # the peak: https://www.hiascend.com/document/detail/zh/Pytorch/600/apiref/Envvariables/Envir_019.html
     "TASK_QUEUE_ENABLE": "2",
     # Ranks reach their first collective at different times (weights are read, kernels compiled); 120 s is too short.
     "HCCL_CONNECT_TIMEOUT": "600",
@@ -61,7 +62,9 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place
         chosen |= flight_recorder.for_nccl(spec.run_dir)
     if spec.kind == "npu":
         chosen |= _NPU
-        # Both at once is an error from torch_npu 26.2 on.
+        # Segments that grow leave fewer gaps where lengths differ from batch to batch; needs Ascend HDK 23.0.0.
+        # https://www.hiascend.com/document/detail/zh/Pytorch/710/comref/Envvariables/Envir_011.html
+        # Both variables at once are an error from torch_npu 26.2 on.
         if "PYTORCH_ALLOC_CONF" not in user:
             chosen[_ALLOCATOR] = "expandable_segments:True"
     return {name: value for name, value in chosen.items() if name not in user}

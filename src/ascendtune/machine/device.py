@@ -131,6 +131,10 @@ class Device(ABC):
     def versions(self) -> dict[str, str | None]:
         """Versions of the software below torch, for run.json."""
 
+    def settings(self) -> dict[str, str]:
+        """What is set for this process beside torch's own defaults and decides speed or memory, for run.json."""
+        return {}
+
     def best_precision(self) -> Literal["bf16", "fp16", "fp32"]:
         """What `precision: auto` means."""
         if self.supports_bf16:

@@ -84,7 +84,12 @@ def build(
     total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
     trainable, parameters = trainable_share(model)
     resolved = {
-        "device": {"kind": device.kind, "name": device.name, "world_size": strategy.world_size},
+        "device": {
+            "kind": device.kind,
+            "name": device.name,
+            "world_size": strategy.world_size,
+            "settings": device.settings(),
+        },
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": trainee.attention,
         "kernel": trainee.kernels,

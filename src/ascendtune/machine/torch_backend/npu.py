@@ -15,6 +15,10 @@ _PEAK_FLOPS = {"Ascend910B": 354e12}
 # Chips without bf16: 910A ("Ascend910", "Ascend910ProB") and the 310 inference family.
 _WITHOUT_BF16 = ("Ascend910A", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA", "Ascend310")
 
+_JIT_COMPILE = "ASCENDTUNE_JIT_COMPILE"
+"""1: compile operators at first use; with packed rows of one length they can be faster."""
+_SETTINGS = ("TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
 
 def npu_is_usable() -> bool:
     """Whether torch_npu is installed, imports, and sees a device. A broken installation is the doctor's to explain."""
@@ -73,9 +77,15 @@ class NpuDevice(Device):
 
     def activate(self) -> None:
         self._npu.set_device(self.index)
-        # Compiled-ahead operators instead of compiling at first use: without this the first steps take minutes
-        # (torch_npu documentation, set_compile_mode).
-        self._npu.set_compile_mode(jit_compile=False)
+        # Operators that are compiled ahead: with lengths that differ from batch to batch, those that are compiled at
+        # first use are compiled again and again. The default of the first generation is the other one.
+        # https://www.hiascend.com/document/detail/zh/canncommercial/601/modeldevpt/ptmigr/ptmigr_0013.html
+        # https://www.hiascend.com/document/detail/zh/Pytorch/700/apiref/apilist/ptaoplist_000610.html
+        self._npu.set_compile_mode(jit_compile=os.environ.get(_JIT_COMPILE) == "1")
+
+    def settings(self) -> dict[str, str]:
+        variables = {name: os.environ[name] for name in _SETTINGS if name in os.environ}
+        return {"jit_compile": str(not self._npu.is_jit_compile_false()).lower(), **variables}
 
     def synchronize(self) -> None:
         self._npu.synchronize(self.index)

@@ -57,6 +57,7 @@ def train_on_npu(node: Node, prepared: Callable[..., RunDir]) -> Callable[..., T
         node.call(train, run.path)
         resolved = run.read()["resolved"]
         assert resolved["device"]["kind"] == "npu" and resolved["attention"]["name"] == "npu_fusion"
+        assert resolved["device"]["settings"]["jit_compile"] == "false"
         return Trained(run)
 
     return start

@@ -190,3 +190,33 @@ def step_with_three_optimizers() -> list[list[float]]:
             curve.append(module.weight[0, 0].item())
         curves.append(curve)
     return curves
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, {"jit_compile": "false"}),
+        (
+            {
+                "ASCENDTUNE_JIT_COMPILE": 1,
+                "TASK_QUEUE_ENABLE": 2,
+                "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:False",
+            },
+            {
+                "jit_compile": "true",
+                "TASK_QUEUE_ENABLE": "2",
+                "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:False",
+            },
+        ),
+    ],
+    ids=["ours", "the user's"],
+)
+def test_what_the_device_was_told_is_recorded(node: Node, variables: dict[str, Any], told: dict[str, str]) -> None:
+    assert node.call(settings_of_the_device, **variables) == told
+
+
+def settings_of_the_device() -> dict[str, str]:
+    """On the node."""
+    device = open_device("npu")
+    device.activate()
+    return device.settings()
