@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from matrix.cells import attempt
 RECIPES = Path(__file__).parents[2] / "recipes"
 FILES = sorted(RECIPES.glob("*.yaml"))
 STEPS = 2
+ZERO_3 = ("parallel.deepspeed.stage=3", "parallel.deepspeed.offload_optimizer=none")
 
 _QWEN15 = ("Qwen2Config", {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False})
 _QWEN25 = ("Qwen2Config", {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False})
@@ -90,9 +91,9 @@ def _write_rows(name: str, directory: Path) -> Path:
     return file
 
 
-def _in_small(file: Path, tiny_model: Path, place: Path) -> dict[str, Any]:
+def _in_small(file: Path, tiny_model: Path, place: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The recipe with its model, data, length and places swapped. A CPU has no fp16; all else stays as it is."""
-    values = Recipe.load(file).model_dump(mode="json")
+    values = Recipe.load(file, overrides).model_dump(mode="json")
     values["model"]["path"] = str(_small_model(values["model"]["path"], tiny_model, place / "model"))
     for each in values["data"]["train"]:
         # What is read from the hub by split and subset is a single file here.
@@ -104,10 +105,14 @@ def _in_small(file: Path, tiny_model: Path, place: Path) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.stem))
-def test_it_trains(file: Path, tiny_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "overrides"),
+    [*((file, ()) for file in FILES), (RECIPES / "alpaca-zero.yaml", ZERO_3)],
+    ids=[*(str(file.stem) for file in FILES), "alpaca-zero-3"],
+)
+def test_it_trains(file: Path, overrides: Sequence[str], tiny_model: Path, tmp_path: Path) -> None:
     _require_libraries(file)
-    values = _in_small(file, tiny_model, tmp_path)
+    values = _in_small(file, tiny_model, tmp_path, overrides)
     ranks = 2 if values["parallel"]["strategy"] in ("fsdp", "deepspeed") else 1
     outcome = attempt(values, ranks)
     assert outcome.curve is not None, outcome.failed or outcome.refused

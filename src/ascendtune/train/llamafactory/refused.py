@@ -160,8 +160,8 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"push_to_hub": False, "export_hub_model_id": None},
     ),
     (
-        "several nodes are not in this version",
-        "remove it and start on one node; parallel.strategy fsdp or deepspeed fits larger models",
+        "where nodes meet is said at the start",
+        "remove it; start with --nodes HOSTS, or set NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on each node",
         {"master_addr": None, "master_port": None},
     ),
     (

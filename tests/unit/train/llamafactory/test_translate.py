@@ -196,6 +196,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"finetuning_type": "galore"}, "'finetuning_type: galore'", "choose one of: lora, freeze, full"),
         ({"visual_inputs": True}, "images, video and sound are not in this version", "text"),
         ({"audio_inputs": True}, "no key 'audio_inputs'", "docs/compat.md"),
+        ({"master_addr": "10.0.0.1"}, "where nodes meet is said at the start", "--nodes HOSTS"),
         ({"optim": "paged_adamw_8bit"}, "paged_adamw_8bit", "adamw_torch"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}, "steps_per_print": 5}}, "deepspeed", "JSON file"),
         ({"fsdp": "hybrid_shard"}, "hybrid_shard", "full_shard"),
