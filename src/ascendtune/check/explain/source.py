@@ -40,12 +40,14 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
             if start:
                 file.seek(start)
-            is_first = True
+            is_first, has_crlf = True, False
             rest = b""
             while new := file.read(BLOCK_BYTES):
                 if is_first:
                     _require_text(new, name)
-                    is_first = False
+                    is_first, has_crlf = False, b"\r\n" in new[:_LONGEST_LINE]
+                if has_crlf:
+                    new = (new + file.read(1) if new.endswith(b"\r") else new).replace(b"\r\n", b"\n")
                 # Many stand where a log was cut while it was written.
                 new = new.replace(b"\0", b"")
                 data = rest + new.translate(_TO_NEWLINES)

@@ -14,6 +14,7 @@ import pytest
 
 from ascendtune.check.explain.explain import Explanation, as_json, explain
 from ascendtune.check.explain.report import as_text
+from ascendtune.check.explain.source import BLOCK_BYTES
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.registry import Job, close, register
@@ -144,6 +145,19 @@ def test_a_month_that_does_not_exist(explained: Explained) -> None:
     log = "E0000 00:00:1737817030.660638 1887713 moon.cc:8310] the moon is full\nERROR 2024-00-41 00:00:00,000 end\n"
 
     assert "the moon is full" in explained(log).headline()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_lines_that_end_in_crlf_count_once(tmp_path: Path, shift: int) -> None:
+    """Wherever a block of the file ends."""
+    line = b"x" * 6 + b"\r\n"
+    log = tmp_path / "job.log"
+    log.write_bytes(b"y" * shift + line * (BLOCK_BYTES // len(line) * 2) + b"RuntimeError: the moon is full\r\n")
+
+    first = explain([str(log)]).verdict.first
+
+    assert first is not None
+    assert first.number == BLOCK_BYTES // len(line) * 2 + 1
 
 
 def test_no_such_file(tmp_path: Path) -> None:
