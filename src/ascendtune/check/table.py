@@ -22,14 +22,18 @@ _NARROW = 80
 """Below this the measured value gets lines of its own."""
 
 
-def as_text(verdict: str, findings: Sequence[Finding], *, columns: int | None, paint: Paint) -> str:
+def as_text(
+    verdict: str, findings: Sequence[Finding], *, columns: int | None, paint: Paint, everything: bool = False
+) -> str:
     """The verdict, then one block a finding, worst first: status, code, measured; expected, remedy and evidence below.
 
     Args:
         columns: width of the terminal, None where there is none.
+        everything: what is ok says what it rests on, too.
     """
     limit = columns or WIDE
-    return "\n".join([*headline(verdict, limit=limit, paint=paint), *blocks(findings, limit=limit, paint=paint)])
+    lines = blocks(findings, limit=limit, paint=paint, everything=everything)
+    return "\n".join([*headline(verdict, limit=limit, paint=paint), *lines])
 
 
 def headline(verdict: str, *, limit: int, paint: Paint) -> list[str]:
@@ -37,10 +41,10 @@ def headline(verdict: str, *, limit: int, paint: Paint) -> list[str]:
     return [paint(line, "bold") for line in lines]
 
 
-def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint) -> list[str]:
+def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint, everything: bool = False) -> list[str]:
     """The lines below the verdict, none longer than `limit` where words allow it."""
     width = max((len(finding.code) for finding in findings), default=0)
-    return [line for finding in worst_first(findings) for line in _block(finding, width, limit, paint)]
+    return [line for finding in worst_first(findings) for line in _block(finding, width, limit, paint, everything)]
 
 
 def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, body: Body) -> list[str]:
@@ -79,10 +83,10 @@ def wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
     )
 
 
-def _block(finding: Finding, code_width: int, limit: int, paint: Paint) -> list[str]:
+def _block(finding: Finding, code_width: int, limit: int, paint: Paint, everything: bool) -> list[str]:
     def body(indent: int) -> list[str]:
         lines = wrapped("", finding.measured, indent, limit)
-        if finding.status == "ok":
+        if finding.status == "ok" and not everything:
             return lines
         if finding.expected:
             lines += wrapped("expected: ", finding.expected, indent, limit)

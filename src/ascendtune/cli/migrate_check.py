@@ -26,8 +26,8 @@ def check(
     ascendtune migrate check train.py --json
 
     Python is read as a syntax tree, other files line by line. What moves by itself under `ascendtune migrate run` is
-    counted only. Exit code 1: something will not move; 0: nothing, though there may be things to look at; 4: there is
-    no code.
+    counted; --all and JSON name its places too. Exit code 1: something will not move; 0: nothing, though there may be
+    things to look at; 4: there is no code.
     """
     import sys
 
@@ -44,7 +44,7 @@ def check(
         print(findings_as_json(found.verdict, found.findings, files=found.files))
     else:
         shown = found.findings if everything else [_shortened(each) for each in found.findings]
-        print(as_text(found.verdict, shown, columns=width(sys.stdout), paint=paint))
+        print(as_text(found.verdict, shown, columns=width(sys.stdout), paint=paint, everything=everything))
     return exit_code(found.findings)
 
 

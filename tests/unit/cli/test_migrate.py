@@ -51,6 +51,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
     return specs
 
 
+def test_all_names_what_moves_by_itself_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "x.py"
+    script.write_text('import torch\ntorch.distributed.init_process_group("nccl")\n')
+    assert _called("check", str(script)) == 0 and f"{script}:2:" not in capsys.readouterr().out
+    assert _called("check", str(script), "--all") == 0 and f"{script}:2:" in capsys.readouterr().out
+
+
 def test_run_hands_everything_behind_the_script_on(tmp_path: Path, started: list[JobSpec]) -> None:
     script = tmp_path / "train.py"
     script.touch()

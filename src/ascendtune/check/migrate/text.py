@@ -21,6 +21,7 @@ _IN_CPP = (
     (r"#\s*include\s*[<\"](cuda|cublas|cudnn|cufft|curand|cusparse|nccl|thrust/|cub/)", "cuda-kernels"),
     (r"#\s*include\s*[<\"](c10/cuda/|ATen/cuda/|torch/csrc/cuda/)", "cuda-kernels"),
     (r"\bcuda[A-Z]\w+\s*\(|<<<|__global__\b|at::cuda::|c10::cuda::|\.is_cuda\(\)", "cuda-kernels"),
+    (r"(\.|->)cuda\(|\bnccl[A-Z]\w+\s*\(|\bncclComm_t\b|\btorch::cuda::|[\"']cuda(:\d+)?[\"']", "cuda-kernels"),
     (r"\bkCUDA\b|DispatchKey::CUDA\b|\bCUDAGuard\b|TORCH_LIBRARY_IMPL\([^)]*\bCUDA\b", "cuda-kernels"),
 )
 _IN_SETTINGS = (
