@@ -30,6 +30,11 @@ def _put_stage(theirs: Theirs, native: Native) -> None:
     native.put("method.stage", _STAGES[stage], place)
     if stage == "kto":
         native.put("method.preference.loss", "kto", place)
+        if theirs["pref_ftx"] and theirs["per_device_train_batch_size"] > 1:
+            native.note(
+                "pref_ftx with stage: kto: the cross-entropy of good answers is a mean over all rows; theirs is weighted "
+                "more, the fewer of a device's rows are good"
+            )
     elif theirs.given("pref_loss") or stage == "dpo":
         _put_loss(theirs, native)
     if theirs.given("ref_model"):

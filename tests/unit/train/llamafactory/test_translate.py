@@ -270,6 +270,8 @@ def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
         ({"lr_scheduler_type": "constant", "warmup_ratio": 0.1}, "has no warm-up"),
         ({"val_size": 0.1}, "after each epoch"),
         ({"adapter_name_or_path": "a", "stage": "dpo", "dataset": "pairs"}, "without any adapter"),
+        ({"stage": "kto", "dataset": "marked", "pref_ftx": 0.3, "per_device_train_batch_size": 2}, "theirs is weighted"),
+        ({"optim": "adafactor"}, "trains more slowly here"),
     ],
     ids=str,
 )  # fmt: skip
