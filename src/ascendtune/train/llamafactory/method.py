@@ -32,7 +32,7 @@ def _put_stage(theirs: Theirs, native: Native) -> None:
         native.put("method.preference.loss", "kto", place)
         if theirs["pref_ftx"] and theirs["per_device_train_batch_size"] > 1:
             native.note(
-                "pref_ftx with stage: kto: the cross-entropy of good answers is a mean over all rows; theirs is weighted "
+                "pref_ftx with stage: kto: the cross-entropy of good answers is a mean over all rows; theirs weighs "
                 "more, the fewer of a device's rows are good"
             )
     elif theirs.given("pref_loss") or stage == "dpo":
