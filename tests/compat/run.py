@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -91,8 +92,10 @@ class Examples:
         if recipe.parallel.strategy == "deepspeed" and find_spec("deepspeed") is None:
             return "translated; not run: DeepSpeed is not installed here"
         runs = self._workshop / "runs" / path.parent.name / path.stem
+        quantised = re.search(r"-(AWQ|GPTQ|AQLM)\b", recipe.model.path)
+        model = self._quantised(quantised[1].lower()) if quantised else self._model
         words = [
-            str(path), f"model.path={self._model}", f"run_dir={runs}/{{name}}", "model.trust_remote_code=false",
+            str(path), f"model.path={model}", f"run_dir={runs}/{{name}}", "model.trust_remote_code=false",
             f"optim.max_steps={STEPS}", "data.max_length=256", "data.processes=1",
         ]  # fmt: skip
         for number, spec in enumerate(recipe.data.train):
@@ -100,13 +103,24 @@ class Examples:
             if not Path(spec.path).exists():
                 words.append(f"data.train.{number}.path={STAND_IN}")
         ended = self._ascendtune("train", *words, "--devices", "1")
-        if ended.returncode:
+        if quantised and (error := re.search(r"^error: (this model is quantised.+)\n +do: (.+)$", ended.stderr, re.M)):
+            return f"refused: {error[1]} (do: {error[2]})"
+        if ended.returncode or quantised:
             return f"FAILED: {ended.stderr[-600:]}"
         metrics = [json.loads(line) for line in (runs / recipe.name / "metrics.jsonl").read_text().splitlines()]
         if metrics[-1]["step"] != STEPS:
             return f"FAILED: {metrics[-1]['step']} steps"
         self._runs[str(read_document(path).values["output_dir"])] = runs / recipe.name
         return f"runs; loss {metrics[-1]['loss']:.3f}"
+
+    def _quantised(self, method: str) -> Path:
+        """The tiny model, which says of itself that its weights are quantised, as the one does that is asked for."""
+        model = self._workshop / method
+        if not model.exists():
+            shutil.copytree(self._model, model)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": method}}))
+        return model
 
     def _merge(self, command: str) -> str | None:
         """Run the command that the refusal spells out, on what an earlier example left; None when there is nothing."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError
+from ascendtune.train.llamafactory.environment import from_modelscope
 
 KEYS = (
     "file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name",
@@ -113,7 +114,11 @@ class Entry:
         if self.is_on_hub:
             if modelscope and values.get("ms_hub_url"):
                 what = f"{name}: USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version"
-                remedy = f"{instead}; or unset the variable, and set HF_ENDPOINT to a mirror"
+                command, directory = from_modelscope("dataset", values["ms_hub_url"])
+                remedy = (
+                    f"{command} and give the file in {directory} as file_name; or unset the variable, and set "
+                    "HF_ENDPOINT to a mirror"
+                )
                 self._complain(("ms_hub_url",), what, remedy)
             elif not values.get("hf_hub_url"):
                 key = "ms_hub_url" if values.get("ms_hub_url") else "om_hub_url"

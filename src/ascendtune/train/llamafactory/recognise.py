@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -39,7 +40,7 @@ def is_theirs(document: Document, native_keys: Collection[str]) -> bool:
         return True
     if isinstance(document.values.get("model"), dict):
         return False
-    if refusal := _other_file_of_theirs(keys):
+    if refusal := _other_file_of_theirs(document.values):
         what, remedy = refusal
         raise RecipeError(what, remedy=remedy, where=document.source)
     if len(keys & set(KEYS) - set(native_keys)) >= 3:
@@ -49,7 +50,8 @@ def is_theirs(document: Document, native_keys: Collection[str]) -> bool:
     return False
 
 
-def _other_file_of_theirs(keys: set[str]) -> tuple[str, str] | None:
+def _other_file_of_theirs(values: dict[str, Any]) -> tuple[str, str] | None:
+    keys = set(values)
     if len(keys & (_OF_V1 | {"model"})) >= 2:
         return (
             "this is a recipe of LLaMA-Factory's v1, whose keys are others",
@@ -59,6 +61,11 @@ def _other_file_of_theirs(keys: set[str]) -> tuple[str, str] | None:
         return (
             "this configures `accelerate launch`; it is not a recipe",
             "train the recipe itself, with parallel.strategy=fsdp (and parallel.fsdp.offload=true) on the command line",
+        )
+    if keys and all(re.fullmatch(r"<.+>", key) and isinstance(value, str) for key, value in values.items()):
+        return (
+            "this is a list of new tokens with descriptions (new_special_tokens_config); it is not a recipe",
+            f"name the tokens in one: add_special_tokens: {', '.join(values)}; their rows begin as the others' mean",
         )
     if "zero_optimization" in keys:
         return (

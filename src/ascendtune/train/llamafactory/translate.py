@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.core.document import Document
 from ascendtune.train.llamafactory.data import put_data
-from ascendtune.train.llamafactory.environment import wants_modelscope
+from ascendtune.train.llamafactory.environment import from_modelscope, wants_modelscope
 from ascendtune.train.llamafactory.inert import WHY_NO_TRACKER
 from ascendtune.train.llamafactory.keys import TRANSLATED
 from ascendtune.train.llamafactory.method import put_method
@@ -79,9 +79,11 @@ def _put_weights(theirs: Theirs, native: Native, environment: Mapping[str, str])
         return
     path = final_weights(theirs["model_name_or_path"])
     if wants_modelscope(environment) and not Path(path).expanduser().exists():
+        command, directory = from_modelscope("model", path, theirs["model_revision"])
         theirs.complain(
             "model_name_or_path", "USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version",
-            "download the model and give its directory; or unset the variable, and set HF_ENDPOINT to a mirror",
+            f"{command} and set model_name_or_path: {directory}; or unset the variable, and set HF_ENDPOINT to a "
+            "mirror",
         )  # fmt: skip
     native.put("model.path", path, theirs.place("model_name_or_path"))
     if theirs["model_revision"] != "main":

@@ -132,6 +132,18 @@ def test_a_name_that_is_not_in_the_list(write: Write) -> None:
     assert caught.value.remedy == "did you mean 'rows'?" and caught.value.where == "theirs.yaml:5"
 
 
+def test_modelscope_is_answered_with_the_command_that_downloads(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
+    path = write({"model_name_or_path": ".", "dataset": "it"}, {"it": {"ms_hub_url": "AI-ModelScope/alpaca-gpt4"}})
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path)
+    assert (
+        "modelscope download --dataset AI-ModelScope/alpaca-gpt4 --local_dir datasets/alpaca-gpt4"
+        in caught.value.remedy
+    )
+    assert "file_name" in caught.value.remedy
+
+
 @pytest.mark.parametrize("directory", ["nowhere", "REMOTE:someone/list"])
 def test_no_list(directory: str, write: Write) -> None:
     with pytest.raises(RecipeError, match=r"dataset_info\.json|on the hub"):

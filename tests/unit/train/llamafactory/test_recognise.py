@@ -22,6 +22,7 @@ MODEL = "model_name_or_path: base\n"
         ("model: base\nmodel_class: llm\ntrain_dataset: a.yaml\n", "v1", "v0"),
         ("model: base\npeft_config: {name: lora, export_dir: out}\n", "v1", "v0"),
         ("distributed_type: FSDP\nmixed_precision: bf16\n", "accelerate", "parallel.strategy=fsdp"),
+        ('"<|a|>": begins an a\n"<|b|>": ends it\n', "a list of new tokens", "add_special_tokens: <|a|>, <|b|>;"),
         ("zero_optimization: {stage: 3}\n", "configures DeepSpeed", "deepspeed: {config: FILE}"),
         (
             MODEL + "adapter_name_or_path: saves/a, saves/b\nexport_dir: my models/out\n",
