@@ -76,6 +76,12 @@ _DIFFERENCES = (
     ),
     ("`num_samples` draws rows at random", "the first so many are taken"),
     (
+        "rows of new tokens begin as the mean of the others with noise, and the table grows to a multiple of 64; those "
+        "of `add_tokens` are ordinary tokens",
+        "they begin as the mean, the table grows by as many as are new, and all of them are special: a decoder that "
+        "skips special tokens leaves them out",
+    ),
+    (
         "`save_only_model` leaves checkpoints that cannot be resumed",
         "a checkpoint always resumes; final weights are in `model/`",
     ),
