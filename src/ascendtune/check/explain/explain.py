@@ -54,6 +54,11 @@ class Explanation:
     def sums(self) -> Sums | None:
         return sums_in(self.verdict.first.text) if self.verdict.first else None
 
+    @property
+    def plog(self) -> str | None:
+        """Where CANN says more, if the logs speak of Ascend at all."""
+        return PLOG if any(scan.speaks_of_ascend for scan in self.scans) else None
+
     def headline(self) -> str:
         """One sentence: what, and on which rank."""
         first = self.verdict.first
@@ -93,8 +98,9 @@ class Explanation:
             return (str(self.run_cause["remedy"]),)
         if first is not None and first.trace is not None and first.trace.place is not None:
             file, line, _ = first.trace.place
-            return (f"look at {file}:{line}; on Ascend, {PLOG} says more about errors of the device",)
-        return (f"read the lines shown; on Ascend, {PLOG} says more",)
+            more = f"; {self.plog} says more about errors of the device" if self.plog else ""
+            return (f"look at {file}:{line}{more}",)
+        return ("read the lines shown" + (f"; {self.plog} says more" if self.plog else ""),)
 
     def as_json(self) -> dict[str, Any]:
         found = self.verdict

@@ -36,6 +36,10 @@ _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
 _TIME = re.compile(r"\b20\d\d[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _GLOG_TIME = re.compile(r"\b[EWIF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
+_ASCEND = re.compile(
+    r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn|\bE(?:[A-Z]\d{4}: |RR\d{5} )",
+    re.IGNORECASE,
+)
 _LONGEST_PREFIXES = 4
 _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")
 """torchrun --log-dir: attempt_0/RANK/stderr.log"""
@@ -103,6 +107,11 @@ def rank_of_file(name: str) -> int | None:
 def device_in(text: str) -> int | None:
     match = _DEVICE.search(text)
     return int(next(part for part in match.groups() if part is not None)) if match else None
+
+
+def speaks_of_ascend(text: str) -> bool:
+    """Whether a line names the chip, its software, or an error code of theirs; our own name says nothing."""
+    return _ASCEND.search(text) is not None
 
 
 def time_of(text: str) -> float | None:

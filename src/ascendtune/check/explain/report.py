@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.explain import PLOG, Explanation
+from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.matcher import filled
 from ascendtune.check.table import WIDE, Paint
 
@@ -46,7 +46,8 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
         yield from _read(explanation)
         return
     if first is not None and first.hit.entry.kind == "consequence":
-        yield "", f"These logs hold echoes only; the cause stands in another rank's log, or on Ascend in {PLOG}."
+        or_in_plog = f", or in {explanation.plog}" if explanation.plog else ""
+        yield "", f"These logs hold echoes only; the cause stands in another rank's log{or_in_plog}."
     if explanation.is_running:
         yield "", "The run is under way; this is what it has written since it was started."
     if found.certainty == "symptom":
@@ -94,7 +95,8 @@ def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
         meaning = f": {events[0].meaning}" if events[0].is_known else ""
         yield "besides" if number == 0 else "", _short(f"{name}{who} ({events[0].where}){meaning}")
     if first is not None and first.hit.entry.kind in ("unknown", "detail"):
-        yield "unknown", f"nothing is known about this; on Ascend, {PLOG} of the failing process says more"
+        more = f"; {explanation.plog} of the failing process says more" if explanation.plog else ""
+        yield "unknown", f"nothing is known about this{more}"
 
 
 def _read(explanation: Explanation) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,8 @@ class Scan:
         self.lines = self._skipped = lines_before(name, start)
         self.bytes = 0
         self.launcher: launcher.RootCause | None = None
+        self.speaks_of_ascend = False
+        """Some line that was worth reading does."""
         self._start = start
         self._matcher = matcher
         self._sieve = Sieve(matcher)
@@ -113,6 +115,7 @@ class Scan:
         number = self.lines + index + 1
         if number <= self._passed:
             return
+        self.speaks_of_ascend = self.speaks_of_ascend or lines_of.speaks_of_ascend(text)
         if not self._traces.are_open and not level.may_matter(text) and not self._matcher.hits(text):
             self._look_for_frame(text, number)
             return

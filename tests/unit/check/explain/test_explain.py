@@ -46,7 +46,24 @@ def test_an_unknown_exception_is_said_to_be_unknown_and_where_it_came_from(expla
     assert first.trace.text == "odd.core.OddError: the moon is full"
     assert first.trace.place == ("/home/me/train.py", 12, "step")
     assert explanation.verdict.rank == 2
-    assert "plog" in as_text(explanation, columns=None, paint=lambda text, _: text)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("device npu:2, torch_npu 2.7.1", True),
+        ("loaded libhccl.so", True),
+        ("EZ9999: Inner Error!", True),
+        ("sorted in descending order; input ids cannot be ascending", False),
+        ("ascendtune 0.1.0 on cuda:0", False),
+    ],
+)
+def test_where_the_log_of_the_device_lies_is_said_to_those_who_have_one(
+    explained: Explained, line: str, told: bool
+) -> None:
+    text = as_text(explained(f"{line}\n{_UNKNOWN}"), columns=None, paint=lambda text, _: text)
+
+    assert ("plog" in text) == told
 
 
 def test_the_first_of_a_chain_of_exceptions(explained: Explained) -> None:
