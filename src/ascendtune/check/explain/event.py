@@ -62,6 +62,11 @@ class Event:
         return self.trace is not None and bool(self.trace.frames)
 
     @property
+    def is_cut_off(self) -> bool:
+        """The log ends before the exception that another one, which it names, led to."""
+        return self.trace is not None and not self.trace.type and self.trace.parent is not None
+
+    @property
     def says_little(self) -> bool:
         """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
         return self.trace is not None and (not self.is_known or self.hit.entry.family == _CODE)
@@ -77,7 +82,7 @@ class Event:
     @property
     def weight(self) -> int:
         """How little it explains; an unknown exception as much as a cause."""
-        if self.is_heading:
+        if self.is_heading or self.is_cut_off:
             return len(KINDS)
         if not self.is_known and self.trace is not None and self.trace.type:
             return 0

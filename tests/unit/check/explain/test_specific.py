@@ -135,3 +135,9 @@ def test_only_our_own_errors_have_a_remedy_below_them(explained: Explained) -> N
 
     assert explained(ours).headline().startswith("ascendtune says: optim")
     assert "ascendtune" not in explained("error: could not compile `moon`\nerror: exit status 1\n").headline()
+
+
+def test_kernels_that_are_missing_go_before_the_class_of_their_code(explained: Explained) -> None:
+    log = "call aclnnMoon failed, detail:EZ1001: [PID: 7] cannot open binary_info_config.json, file not found\n"
+
+    assert "not installed" in explained(log).headline()

@@ -197,3 +197,14 @@ def test_a_traceback_that_was_logged_as_a_warning_was_caught(explained: Explaine
     assert explained(f"{log}step 1 loss 2.0\n").is_healthy
     assert not explained(log).is_healthy
     assert not explained(f"{log}step 1 loss 2.0\n".replace("WARNING", "ERROR")).is_healthy
+
+
+def test_a_log_that_ends_within_a_chain_shows_the_exception_that_it_names(explained: Explained) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/usr/lib/python3.11/site-packages/odd/store.py", line 3, in get\n'
+        "    moon()\nRuntimeError: Connection reset by peer\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "/usr/bin/launch", line 9, in <module>\n    main()\n'
+    )
+
+    assert _line(explained(log)) == "RuntimeError: Connection reset by peer"
