@@ -51,7 +51,7 @@ def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
     if explanation.is_running:
         yield "", "The run is under way; this is what it has written since it was started."
     if found.certainty == "symptom":
-        yield "", "This is what broke; why it broke is not in these logs, so the causes below are what it usually is."
+        yield "", "This is what broke; no line is known to say why, so the causes below are what it usually is."
     if first is not None:
         yield "where", first.where
         yield "seen", _short(first.text)

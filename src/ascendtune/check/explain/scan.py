@@ -116,11 +116,14 @@ class Scan:
         if number <= self._passed:
             return
         self.speaks_of_ascend = self.speaks_of_ascend or lines_of.speaks_of_ascend(text)
-        if not self._traces.are_open and not level.may_matter(text) and not self._matcher.hits(text):
-            self._look_for_frame(text, number)
-            return
         line = lines_of.read(text)
         said = self._inner.without(line.said)
+        if not self._traces.are_open:
+            if number <= _HEAD and Traces.is_frame(said):
+                # The log begins in the middle of a traceback.
+                self._traces.begin_headless(line.speaker, number)
+            elif not level.may_matter(text) and not self._matcher.hits(said):
+                return
         if HEADER in said:
             self._begin_trace(line, text, said, number, lines[index - 1] if index else b"")
             return
@@ -140,13 +143,6 @@ class Scan:
         elif not level.is_aside(said):
             below = [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 : index + 1 + _BELOW]]
             self._note_line(line, text, said, number, below)
-
-    def _look_for_frame(self, text: str, number: int) -> None:
-        """The log may begin in the middle of a traceback."""
-        if number <= _HEAD and 'File "' in text:
-            line = lines_of.read(text)
-            if Traces.is_frame(line.said):
-                self._traces.begin_headless(line.speaker, number)
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]

@@ -26,6 +26,8 @@ _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
 _GO_ON = (":", ",")
+_BANNER = re.compile(r"\W{3,}.*\W{3,}$")
+"""A line of ornament between an exception and its message."""
 _LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
 LINKS = ("was the direct cause of the following", "another exception occurred")
@@ -161,9 +163,12 @@ class Traces:
     def _goes_on(self, speaker: str, trace: Trace, text: str, number: int) -> tuple[bool, Trace | None]:
         """The first line of the message said only that more follows."""
         said = text.strip()
+        may_go_on = number - trace.last_line < _LONGEST_MESSAGE
+        if said and may_go_on and _BANNER.match(said):
+            return True, None
         if any(map(str.isalnum, said)) and not _FRAME.match(text):
             trace.message, trace.goes_on = f"{trace.message} {said}".strip(), True
-            if said.endswith(_GO_ON) and number - trace.last_line < _LONGEST_MESSAGE:
+            if said.endswith(_GO_ON) and may_go_on:
                 return True, None
         return True, self._ended(speaker)
 

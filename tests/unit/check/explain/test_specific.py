@@ -141,3 +141,12 @@ def test_kernels_that_are_missing_go_before_the_class_of_their_code(explained: E
     log = "call aclnnMoon failed, detail:EZ1001: [PID: 7] cannot open binary_info_config.json, file not found\n"
 
     assert "not installed" in explained(log).headline()
+
+
+def test_what_the_compiler_of_kernels_said_goes_before_that_it_failed(explained: Explained) -> None:
+    log = (
+        "triton.compiler.errors.MLIRCompilationError: \n[ConvertLinalgRToBinary] encounters error:\n"
+        "bishengir-compile: for the --target option: Cannot find option named 'Moon7'!\n"
+    )
+
+    assert "does not know the chip Moon7" in explained(log).headline()

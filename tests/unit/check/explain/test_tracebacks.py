@@ -189,6 +189,12 @@ def test_a_message_that_goes_on_behind_a_comma(explained: Explained) -> None:
     assert _line(explained(log)) == "RuntimeError: Run failed, error msg: the moon, error msg: is full"
 
 
+def test_a_message_below_a_line_of_ornament(explained: Explained) -> None:
+    log = "\n".join((*_TRACEBACK[:-1], "odd.OddError: ", "///----[MOON]----", "[Rise] met an error:", "tide 7", "////"))
+
+    assert _line(explained(log)) == "odd.OddError: [Rise] met an error: tide 7"
+
+
 def test_a_traceback_that_was_logged_as_a_warning_was_caught(explained: Explained) -> None:
     prefix = "(EngineCore pid=24969) WARNING 06-25 16:32:09 [import_utils.py:408] "
 
