@@ -1,6 +1,7 @@
 """A path or a hub id becomes a path on this machine, or an error that says what to do.
 
 Downloads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN, proxies.
+Where USE_MODELSCOPE_HUB is set, `modelscope` does it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError, disk_fault
+from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault
 from ascendtune.core.log import say
 from ascendtune.core.nearest import nearest_path
+from ascendtune.hub import modelscope
+from ascendtune.hub.kind import Kind, input_error, noun
 from ascendtune.hub.verify import check_model_directory
-
-Kind = Literal["model", "dataset"]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
@@ -81,8 +82,7 @@ def fetch_dataset(
         named = f" named after {' and '.join(words)}" if words else ""
         raise DataError(
             f"the data set {path_or_id} has no data file{named}",
-            remedy=f"look at the names on {_endpoint()}/datasets/{path_or_id}/tree/main; "
-            f"files must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
+            remedy=f"look at the names of its files on the hub: they must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
         )
     return path
 
@@ -99,7 +99,7 @@ def find_local(text: str, kind: Kind) -> Path | None:
     if _reads_like_a_path(text):
         nearest = nearest_path(path)
         remedy = f"did you mean '{nearest}'?" if nearest else "check the path; it starts at the working directory"
-        raise _input_error(kind)(f"no such {_noun(kind)} path", remedy=remedy, where=text)
+        raise input_error(kind)(f"no such {noun(kind)} path", remedy=remedy, where=text)
     return None
 
 
@@ -110,6 +110,8 @@ def _reads_like_a_path(text: str) -> bool:
 
 
 def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
+    if modelscope.is_wanted(os.environ):
+        return modelscope.download(name, kind, revision, wanted, unwanted)
     try:
         import huggingface_hub
         import huggingface_hub.utils
@@ -120,7 +122,7 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
         ) from error
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
-    say(f"looking for the {_noun(kind)} {name} in the cache and on {_endpoint()}")
+    say(f"looking for the {noun(kind)} {name} in the cache and on {_endpoint()}")
     try:
         return Path(
             huggingface_hub.snapshot_download(
@@ -142,21 +144,18 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
     """Our error for one of huggingface_hub or of the network; None for what is neither."""
     from huggingface_hub import errors
 
-    refused, noun, url = (
-        _input_error(kind),
-        _noun(kind),
-        f"{_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}",
-    )
+    refused, what = input_error(kind), noun(kind)
+    url = f"{_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
     nearest = nearest_path(Path(name))
     or_path = f"; for a local path: did you mean '{nearest}'?" if nearest else ""
     if isinstance(error, errors.GatedRepoError):
         return refused(
-            f"the {noun} {name} is gated: access must be granted first",
+            f"the {what} {name} is gated: access must be granted first",
             remedy=f"ask for access on {url}, then set HF_TOKEN",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return refused(
-            f"there is no {noun} {name} on {_endpoint()} (or it is private), and no such local path",
+            f"there is no {what} {name} on {_endpoint()} (or it is private), and no such local path",
             remedy=f"check the spelling; a private one needs HF_TOKEN{or_path}",
         )
     if isinstance(error, errors.RevisionNotFoundError):
@@ -166,23 +165,23 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
     if _status(error) in (401, 403):
         return refused(f"{_endpoint()} refuses access to {name}", remedy="set HF_TOKEN to a token that may read it")
     if isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError):
-        return _unreachable(error, name, noun, or_path)
+        return _unreachable(error, name, what, or_path)
     if isinstance(error, errors.FileMetadataError) or type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
-        return _unreachable(error, name, noun, or_path)
+        return _unreachable(error, name, what, or_path)
     if isinstance(error, OSError):
-        return disk_fault(error, _cache(), "downloading") or _unreachable(error, name, noun, or_path)
+        return disk_fault(error, _cache(), "downloading") or _unreachable(error, name, what, or_path)
     return None
 
 
-def _unreachable(error: BaseException, name: str, noun: str, or_path: str) -> MachineError:
+def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> MachineError:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return MachineError(
-            f"the {noun} {name} is not a local path and not whole in the cache, and HF_HUB_OFFLINE forbids downloading",
+            f"the {what} {name} is not a local path and not whole in the cache, and HF_HUB_OFFLINE forbids downloading",
             remedy=f"unset HF_HUB_OFFLINE, or fetch it on another machine and copy {_cache()}{or_path}",
         )
     reason = _status(error) or type(error.__cause__ or error).__name__
     return MachineError(
-        f"the {noun} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used ({reason})",
+        f"the {what} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used ({reason})",
         remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
         f"machine and give its path here{or_path}",
     )
@@ -205,11 +204,3 @@ def _cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
-
-
-def _input_error(kind: Kind) -> type[RecipeError] | type[DataError]:
-    return RecipeError if kind == "model" else DataError
-
-
-def _noun(kind: Kind) -> str:
-    return "model" if kind == "model" else "data set"

@@ -48,8 +48,9 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
     for name in names:
         entry = Entry(info, name, stage)
         if entry.check(place, modelscope=modelscope):
-            made.specs.append(_spec(entry, directory))
-            made.places.append({"": place, **_places(entry)})
+            source = ("ms_hub_url" if modelscope else "hf_hub_url") if entry.is_on_hub else "file_name"
+            made.specs.append(_spec(entry, directory, source))
+            made.places.append({"": place, **_places(entry, source)})
             made.notes += _notes(entry)
         complaints += entry.complaints
     if complaints:
@@ -76,9 +77,9 @@ def _list_of(names: list[str], directory: str, place: str) -> Document:
     return read_document(path, "list of data sets")
 
 
-def _spec(entry: Entry, directory: str) -> dict[str, Any]:
+def _spec(entry: Entry, directory: str, source: str) -> dict[str, Any]:
     values = entry.values
-    path = values["hf_hub_url"] if entry.is_on_hub else str(Path(directory) / values["file_name"])
+    path = values[source] if entry.is_on_hub else str(Path(directory) / values[source])
     spec: dict[str, Any] = {"path": path, "format": _format(entry)}
     if entry.is_on_hub and values.get("split") not in (None, "train"):
         spec["split"] = values["split"]
@@ -116,9 +117,8 @@ def _columns(entry: Entry) -> dict[str, str | None]:
     return {ours: column for ours, column in (rivals | found).items() if column != ours}
 
 
-def _places(entry: Entry) -> dict[str, str]:
+def _places(entry: Entry, source: str) -> dict[str, str]:
     """Key of ours -> the line of the list that says it."""
-    source = next((key for key in ("hf_hub_url", "file_name") if entry.values.get(key)), "")
     ours = {"path": source, "format": "formatting", "columns": "columns", "tags": "tags", "split": "split"}
     return {key: entry.place(theirs) for key, theirs in ours.items() if theirs in entry.values}
 

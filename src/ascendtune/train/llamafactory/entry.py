@@ -8,7 +8,6 @@ from typing import Any
 
 from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.llamafactory.environment import from_modelscope
 
 KEYS = (
     "file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name",
@@ -112,18 +111,12 @@ class Entry:
         values, name = self.values, self.name
         instead = "download it and give file_name"
         if self.is_on_hub:
-            if modelscope and values.get("ms_hub_url"):
-                what = f"{name}: USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version"
-                command, directory = from_modelscope("dataset", values["ms_hub_url"])
-                remedy = (
-                    f"{command} and give the file in {directory} as file_name; or unset the variable, and set "
-                    "HF_ENDPOINT to a mirror"
-                )
-                self._complain(("ms_hub_url",), what, remedy)
-            elif not values.get("hf_hub_url"):
-                key = "ms_hub_url" if values.get("ms_hub_url") else "om_hub_url"
-                what = f"{name}: downloads from this hub are not in this version"
-                self._complain((key,), what, f"{instead}, or give hf_hub_url")
+            wanted = "ms_hub_url" if modelscope else "hf_hub_url"
+            if not values.get(wanted):
+                key = next(key for key in _HUBS if values.get(key))
+                switch = {"ms_hub_url": "set USE_MODELSCOPE_HUB=1", "hf_hub_url": "unset USE_MODELSCOPE_HUB"}.get(key)
+                what = f"{name}: it is on another hub than the one that is asked, and {wanted} is not given"
+                self._complain((key,), what, f"{switch or instead}, or give {wanted}")
             return
         for key in ("script_url", "cloud_file_name"):
             if values.get(key):

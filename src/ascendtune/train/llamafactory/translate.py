@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ascendtune.core.document import Document
+from ascendtune.hub import modelscope
 from ascendtune.train.llamafactory.data import put_data
-from ascendtune.train.llamafactory.environment import from_modelscope, wants_modelscope
 from ascendtune.train.llamafactory.inert import WHY_NO_TRACKER
 from ascendtune.train.llamafactory.keys import TRANSLATED
 from ascendtune.train.llamafactory.method import put_method
@@ -36,7 +36,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     require_training(document)
     theirs, native = Theirs(document), Native(document.source)
     put_method(theirs, native)
-    _put_model(theirs, native, environment)
+    _put_model(theirs, native)
     _put_optim(theirs, native)
     _put_precision(theirs, native)
     put_parallel(theirs, native)
@@ -44,7 +44,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     _put_evaluation(theirs, native)
     _put_copies(theirs, native)
     theirs.raise_complaints()
-    put_data(theirs, native, modelscope=wants_modelscope(environment))
+    put_data(theirs, native, modelscope=modelscope.is_wanted(environment))
     theirs.raise_complaints()
     for why, keys in theirs.inert().items():
         native.note(f"{', '.join(keys)}: no effect: {why}")
@@ -57,8 +57,8 @@ def _put_copies(theirs: Theirs, native: Native) -> None:
             native.put(key.becomes, theirs[name], theirs.place(name))
 
 
-def _put_model(theirs: Theirs, native: Native, environment: Mapping[str, str]) -> None:
-    _put_weights(theirs, native, environment)
+def _put_model(theirs: Theirs, native: Native) -> None:
+    _put_weights(theirs, native)
     if theirs["train_from_scratch"]:
         native.put("model.init", "random", theirs.place("train_from_scratch"))
     if theirs.given("flash_attn"):
@@ -73,18 +73,11 @@ def _put_model(theirs: Theirs, native: Native, environment: Mapping[str, str]) -
     native.put("memory.gradient_checkpointing", not theirs[name], theirs.place(name))
 
 
-def _put_weights(theirs: Theirs, native: Native, environment: Mapping[str, str]) -> None:
+def _put_weights(theirs: Theirs, native: Native) -> None:
     if not theirs.given("model_name_or_path"):
         theirs.complain("model_name_or_path", "model_name_or_path names no model", "give a directory or a hub id")
         return
     path = final_weights(theirs["model_name_or_path"])
-    if wants_modelscope(environment) and not Path(path).expanduser().exists():
-        command, directory = from_modelscope("model", path, theirs["model_revision"])
-        theirs.complain(
-            "model_name_or_path", "USE_MODELSCOPE_HUB: downloads from ModelScope are not in this version",
-            f"{command} and set model_name_or_path: {directory}; or unset the variable, and set HF_ENDPOINT to a "
-            "mirror",
-        )  # fmt: skip
     native.put("model.path", path, theirs.place("model_name_or_path"))
     if theirs["model_revision"] != "main":
         native.put("model.revision", theirs["model_revision"], theirs.place("model_revision"))

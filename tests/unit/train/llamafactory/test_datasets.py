@@ -112,7 +112,7 @@ def test_names_of_the_hub_need_no_list(read: Read) -> None:
         ("sft", {"formatting": "sharegpt", "tags": {"user_tag": "u"}}, "tags has no role_tag", "role_tag", "tags"),
         ("sft", {"split": "train[:9]"}, "split", "max_samples", "split"),
         ("sft", {"script_url": "x", "file_name": ""}, "script_url", "file_name", "script_url"),
-        ("sft", {"ms_hub_url": "x", "file_name": ""}, "hub", "file_name", "ms_hub_url"),
+        ("sft", {"ms_hub_url": "x", "file_name": ""}, "hub", "hf_hub_url", "ms_hub_url"),
     ],
     ids=str,
 )  # fmt: skip
@@ -132,16 +132,30 @@ def test_a_name_that_is_not_in_the_list(write: Write) -> None:
     assert caught.value.remedy == "did you mean 'rows'?" and caught.value.where == "theirs.yaml:5"
 
 
-def test_modelscope_is_answered_with_the_command_that_downloads(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
-    path = write({"model_name_or_path": ".", "dataset": "it"}, {"it": {"ms_hub_url": "AI-ModelScope/alpaca-gpt4"}})
-    with pytest.raises(RecipeError) as caught:
-        Recipe.load(path)
-    assert (
-        "modelscope download --dataset AI-ModelScope/alpaca-gpt4 --local_dir datasets/alpaca-gpt4"
-        in caught.value.remedy
+@pytest.mark.parametrize(("asked", "path"), [("1", "AI-ModelScope/it"), ("0", "someone/it")])
+def test_each_hub_has_its_name(asked: str, path: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_MODELSCOPE_HUB", asked)
+    recipe = Recipe.load(
+        write({"dataset": "it"}, {"it": {"ms_hub_url": "AI-ModelScope/it", "hf_hub_url": "someone/it"}})
     )
-    assert "file_name" in caught.value.remedy
+    assert recipe.data.train[0].path == path
+
+
+@pytest.mark.parametrize(
+    ("asked", "entry", "remedy"),
+    [
+        ("0", {"ms_hub_url": "a/b"}, "set USE_MODELSCOPE_HUB=1, or give hf_hub_url"),
+        ("1", {"hf_hub_url": "a/b"}, "unset USE_MODELSCOPE_HUB, or give ms_hub_url"),
+        ("1", {"om_hub_url": "a/b"}, "download it and give file_name, or give ms_hub_url"),
+    ],
+)
+def test_a_name_on_another_hub(
+    asked: str, entry: dict[str, str], remedy: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USE_MODELSCOPE_HUB", asked)
+    with pytest.raises(RecipeError, match="it is on another hub") as caught:
+        Recipe.load(write({"dataset": "it"}, {"it": entry}))
+    assert caught.value.remedy == remedy
 
 
 @pytest.mark.parametrize("directory", ["nowhere", "REMOTE:someone/list"])

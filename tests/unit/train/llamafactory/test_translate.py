@@ -295,21 +295,7 @@ def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> Non
     assert preference["reference"] == "saves/first/model"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("USE_MODELSCOPE_HUB", "1", "modelscope download --model Qwen/Qwen3-4B --local_dir models/Qwen3-4B and"),
-        ("NNODES", "2", None),
-        ("FORCE_TORCHRUN", "1", None),
-        ("USE_MODELSCOPE_HUB", "0", None),
-    ],
-)
-def test_their_environment(
-    name: str, value: str, said: str | None, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write()
+@pytest.mark.parametrize(("name", "value"), [("NNODES", "2"), ("FORCE_TORCHRUN", "1"), ("USE_MODELSCOPE_HUB", "1")])
+def test_their_environment_is_no_trouble(name: str, value: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    if said:
-        assert said in _refusals(path)[0].remedy
-    else:
-        Recipe.load(path)
+    Recipe.load(write())

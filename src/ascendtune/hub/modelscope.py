@@ -1,0 +1,96 @@
+"""Downloads from ModelScope, for whoever sets USE_MODELSCOPE_HUB, as LLaMA-Factory's users do.
+
+They go through modelscope_hub, so its variables work: MODELSCOPE_ENDPOINT, MODELSCOPE_CACHE, MODELSCOPE_API_TOKEN,
+proxies.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ascendtune.core.errors import AscendtuneError, MachineError, disk_fault
+from ascendtune.core.log import say
+from ascendtune.hub.kind import Kind, input_error, noun
+
+VARIABLE = "USE_MODELSCOPE_HUB"
+
+
+def is_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether what is no local path should come from ModelScope."""
+    return environment.get(VARIABLE, "0").strip().lower() in ("true", "y", "1")
+
+
+def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
+    """The directory of `name`, as ModelScope has it now or its cache had it before.
+
+    Args:
+        revision: branch or tag; None: ModelScope's own default, master.
+        wanted, unwanted: patterns of file names.
+
+    Raises:
+        RecipeError, DataError: there is no such model or data set, or no access to it.
+        MachineError: ModelScope cannot be reached, or the disk is full.
+    """
+    try:
+        from modelscope_hub.compat.snapshot_download import snapshot_download
+    except ImportError as error:
+        raise MachineError(
+            f"'{name}' is not a local path, and {VARIABLE} needs modelscope-hub",
+            remedy="pip install 'ascendtune[modelscope]'; or give a local path, or unset the variable",
+        ) from error
+    # It says at each file what a progress bar says as well.
+    logging.getLogger("modelscope_hub").setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    say(f"looking for the {noun(kind)} {name} in the cache and on {_endpoint()}")
+    try:
+        found = snapshot_download(
+            name,
+            repo_type=kind,
+            revision=revision,
+            allow_patterns=list(wanted),
+            ignore_patterns=list(unwanted) or None,
+            endpoint=_endpoint(),
+        )
+    except Exception as error:
+        translated = _translated(error, name, kind)
+        if translated is None:
+            raise
+        raise translated from error
+    return Path(found)
+
+
+def _translated(error: Exception, name: str, kind: Kind) -> AscendtuneError | None:
+    """Our error for one of modelscope_hub or of the network; None for what is neither."""
+    from modelscope_hub import errors
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.NotExistError) or status == 404:
+        return input_error(kind)(
+            f"there is no {noun(kind)} {name} on {_endpoint()} (or it is private), and no such local path",
+            remedy=f"check the spelling: names differ between hubs; without {VARIABLE} Hugging Face is asked",
+        )
+    if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError) or status in (401, 403):
+        return input_error(kind)(
+            f"{_endpoint()} refuses access to {name}", remedy="set MODELSCOPE_API_TOKEN to a token that may read it"
+        )
+    if isinstance(error, errors.HubError | OSError):
+        return disk_fault(error, _cache(), "downloading") or MachineError(
+            f"the {noun(kind)} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used "
+            f"({status or type(error).__name__})",
+            remedy="check network and proxy; or download it on another machine and give its path here",
+        )
+    return None
+
+
+def _endpoint() -> str:
+    named = os.environ.get("MODELSCOPE_ENDPOINT") or os.environ.get("MODELSCOPE_DOMAIN") or "www.modelscope.cn"
+    return named if "://" in named else f"https://{named}"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("MODELSCOPE_CACHE", "~/.cache/modelscope")).expanduser()

@@ -1,0 +1,101 @@
+"""Downloads by the real modelscope_hub from a server of ours that answers as ModelScope's does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import DataError, MachineError, RecipeError
+from ascendtune.hub.download import fetch_dataset, fetch_model
+
+MODEL = {"config.json": b'{"model_type": "qwen2"}', "tokenizer.json": b"{}", "pytorch_model.bin": b"a pickle"}
+ROWS = {"train.jsonl": b'{"text": "a"}\n', "README.md": b"of no use"}
+
+
+class _Hub(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        url = urllib.parse.urlparse(self.path)
+        query = urllib.parse.parse_qs(url.query)
+        files = {"models": MODEL, "datasets": ROWS}.get(url.path.split("/")[3], {}) if "/org/there/" in url.path else {}
+        if url.path.endswith(("/repo/files", "/repo/tree")) and files:
+            self._answer(
+                json.dumps({"Code": 200, "Success": True, "Data": {"Files": [*map(_entry, files.items())]}}).encode()
+            )
+        elif url.path.endswith("/repo") and query["FilePath"][0] in files:
+            self._answer(files[query["FilePath"][0]])
+        else:
+            self._answer(b"", 404)
+
+    def _answer(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def _entry(file: tuple[str, bytes]) -> dict[str, object]:
+    name, content = file
+    return {
+        "Path": name,
+        "Name": name,
+        "Size": len(content),
+        "Type": "blob",
+        "Sha256": hashlib.sha256(content).hexdigest(),
+        "Revision": "abc",
+    }
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
+    pytest.importorskip("modelscope_hub", reason="modelscope-hub is not installed (pip install '.[modelscope]')")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_model_and_a_data_set_come_from_it(hub: ThreadingHTTPServer) -> None:
+    model = fetch_model("org/there", weights_needed=False)
+    assert (model / "config.json").read_bytes() == MODEL["config.json"]
+    # Pickled weights are never wanted.
+    assert not (model / "pytorch_model.bin").exists()
+    data = fetch_dataset("org/there")
+    assert [path.name for path in data.iterdir()] == ["train.jsonl"]
+
+
+def test_what_is_not_there_is_told(hub: ThreadingHTTPServer) -> None:
+    with pytest.raises(RecipeError, match=r"there is no model org/absent on http://127\.0\.0\.1"):
+        fetch_model("org/absent")
+    with pytest.raises(DataError, match="there is no data set org/absent"):
+        fetch_dataset("org/absent")
+
+
+def test_a_server_that_is_down_is_told(hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(MachineError, match="cannot be used"):
+        fetch_model("org/there")
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
+    for name in ("modelscope_hub", "modelscope_hub.compat", "modelscope_hub.compat.snapshot_download"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MachineError, match="needs modelscope-hub") as caught:
+        fetch_model("org/there")
+    assert "pip install" in (caught.value.remedy or "")
