@@ -161,7 +161,7 @@ class Scan:
         """An exception: what is known about it, else that it was one."""
         if trace.ignored or (trace.headless and not trace.type):
             return
-        said = said if trace.type and said and not trace.goes_on else trace.text
+        said = said if trace.type and said and not trace.is_composed else trace.text
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
         for hit in hits[:_HITS_KEPT] or [generic.exception(trace)]:
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)

@@ -26,6 +26,7 @@ _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
 _GO_ON = (":", ",")
+_ASSERT = "assert "
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
 """A line of ornament between an exception and its message."""
 _LONGEST_MESSAGE = 4
@@ -56,8 +57,10 @@ class Trace:
     """The rank that its first line named."""
     last_line: int = 0
     """Where the exception stands."""
-    goes_on: bool = False
-    """Its message goes on in the next line."""
+    code: str = ""
+    """The line of code below its last frame."""
+    is_composed: bool = False
+    """Its message was put together from several lines."""
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -138,9 +141,11 @@ class Traces:
                 del trace.frames[30]
             trace.frames.append((frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             trace.indent = len(text) - len(text.lstrip(" "))
+            trace.code = ""
             return True, None
         text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
         if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
+            trace.code = trace.code or text.strip()
             return True, None
         match = _EXCEPTION.match(text.strip())
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
@@ -149,6 +154,9 @@ class Traces:
         trace.type, trace.message, trace.last_line = match["type"], (match["message"] or "").strip(), number
         if text.rstrip().endswith(_GO_ON):
             return True, None
+        if not trace.message and trace.code.startswith(_ASSERT):
+            # Only the code says what was not so.
+            trace.message, trace.is_composed = trace.code, True
         return True, self._ended(speaker)
 
     def settle(self, speaker: str) -> Trace | None:
@@ -167,7 +175,7 @@ class Traces:
         if said and may_go_on and _BANNER.match(said):
             return True, None
         if any(map(str.isalnum, said)) and not _FRAME.match(text):
-            trace.message, trace.goes_on = f"{trace.message} {said}".strip(), True
+            trace.message, trace.is_composed = f"{trace.message} {said}".strip(), True
             if said.endswith(_GO_ON) and may_go_on:
                 return True, None
         return True, self._ended(speaker)

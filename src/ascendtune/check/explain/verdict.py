@@ -12,6 +12,7 @@ from ascendtune.check.explain.scan import Scan
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
+_INTERRUPTED = "interrupted"
 _NEAR_LINES = 60
 _MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
@@ -103,12 +104,29 @@ def _first_cause(fatal: list[Event]) -> Event:
             parent = parent.parent
     ids = {event.hit.entry.id for event in fatal}
     candidates = [
-        event for event in fatal if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled))
+        event
+        for event in fatal
+        if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled) or _ends(event, fatal))
     ] or fatal
     first = min(candidates, key=lambda event: event.weight)
     if first.is_quoted:
         first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
     return _better_known(first, candidates) if first.says_little else first
+
+
+def _ends(event: Event, fatal: list[Event]) -> bool:
+    """Whether an interrupt only ended what had failed before, in words other than those that it was raised among."""
+    if event.hit.entry.id != _INTERRUPTED:
+        return False
+    handled, parent = set(), event.trace.parent if event.trace else None
+    while parent is not None:
+        handled.add(id(parent))
+        parent = parent.parent
+    return any(
+        each.hit.entry.kind in ("symptom", "detail") or (each.is_raised and not each.is_known)
+        for each in fatal[: fatal.index(event)]
+        if id(each.trace) not in handled
+    )
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:

@@ -150,3 +150,35 @@ def test_what_the_compiler_of_kernels_said_goes_before_that_it_failed(explained:
     )
 
     assert "does not know the chip Moon7" in explained(log).headline()
+
+
+_INTERRUPT = f"{_CALLED}KeyboardInterrupt: the engine was ended\n"
+
+
+def test_an_interrupt_after_a_failure_is_how_it_was_ended(explained: Explained) -> None:
+    log = (
+        f"EZ9999: [PID: 7] tide 7 is higher than 6[FUNC:Tide][FILE:tide.cpp][LINE:9]\nINFO: Shutting down\n{_INTERRUPT}"
+    )
+
+    assert "tide 7" in _line(explained(log))
+
+
+@pytest.mark.parametrize("before", ["step 1 loss 2.0\n", "WARNING: retrying\n"])
+def test_an_interrupt_of_a_job_that_ran_is_one(explained: Explained, before: str) -> None:
+    assert "KeyboardInterrupt" in _line(explained(f"{before}{_INTERRUPT}"))
+
+
+def test_an_interrupt_of_what_handled_an_exception_is_one(explained: Explained) -> None:
+    link = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+    assert "KeyboardInterrupt" in _line(explained(f"{_CALLED}_queue.EmptyError\n{link}{_INTERRUPT}"))
+
+
+def test_packages_in_conflict_are_shown_by_name(explained: Explained) -> None:
+    log = (
+        "ERROR: Cannot install moon==7 and tide==6 because these package versions have conflicting dependencies.\n\n"
+        "The conflict is caused by:\n    moon 7 depends on tide==7\n\n"
+        "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/\n"
+    )
+
+    assert "moon==7 and tide==6" in _line(explained(log))

@@ -189,6 +189,16 @@ def test_a_message_that_goes_on_behind_a_comma(explained: Explained) -> None:
     assert _line(explained(log)) == "RuntimeError: Run failed, error msg: the moon, error msg: is full"
 
 
+@pytest.mark.parametrize("prefix", ["", "(Worker pid=7) ERROR 11-20 10:11:12 [core.py:708] "])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_bare_assertion_says_what_was_not_so(explained: Explained, prefix: str, first: int) -> None:
+    """Also where the head of the traceback is lost."""
+    lines = (*_TRACEBACK[:2], "    assert moon.phase < 7", "           ^^^^^^^^^^^^^^", "AssertionError")
+    explanation = explained("\n".join(prefix + line for line in lines[first:]))
+
+    assert explanation.headline() == "Python failed with AssertionError: assert moon.phase < 7"
+
+
 def test_a_message_below_a_line_of_ornament(explained: Explained) -> None:
     log = "\n".join((*_TRACEBACK[:-1], "odd.OddError: ", "///----[MOON]----", "[Rise] met an error:", "tide 7", "////"))
 
