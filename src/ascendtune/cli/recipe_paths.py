@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.places import cache_directory
-from ascendtune.hub.download import Kind, find_local
+from ascendtune.hub.download import find_local
+from ascendtune.hub.kind import Kind
 from ascendtune.job.backend.submission import Mount
 
 if TYPE_CHECKING:
