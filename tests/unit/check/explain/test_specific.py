@@ -182,3 +182,11 @@ def test_packages_in_conflict_are_shown_by_name(explained: Explained) -> None:
     )
 
     assert "moon==7 and tide==6" in _line(explained(log))
+
+
+def test_a_library_that_is_found_elsewhere_is_not_missing(explained: Explained) -> None:
+    searched = "CUDA_SETUP: WARNING! libmoon.so not found in any environmental path. Searching in backup paths...\n"
+    found = "DEBUG: Possible options found for libmoon.so: {}\nstep 1 loss 2.0\n"
+
+    assert explained(searched + found.format("{PosixPath('/usr/lib/libmoon.so')}")).is_healthy
+    assert "libmoon.so" in explained(searched + found.format("set()")).headline()
