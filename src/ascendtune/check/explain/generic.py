@@ -14,7 +14,9 @@ def exception(trace: Trace) -> Hit:
     if not trace.type:
         return Hit(_CUT_OFF, 0, {})
     what = _EXCEPTION if trace.message else _BARE_EXCEPTION
-    return Hit(what, 0, {"type": trace.type, "message": trace.message[:_LONGEST]})
+    function = trace.place[2] if trace.place else ""
+    names = {"type": trace.type, "message": trace.message[:_LONGEST]}
+    return Hit(what, 0, {**names, "place": f"in {function}"} if function.isidentifier() else names)
 
 
 def line(said: str) -> Hit:
@@ -38,6 +40,6 @@ def _entry(identity: str, what: str, source: str) -> Entry:
 
 _PYTHON = "https://docs.python.org/3/tutorial/errors.html"
 _EXCEPTION = _entry("python-exception", "Python failed with {type}: {message}", _PYTHON)
-_BARE_EXCEPTION = _entry("python-exception", "Python failed with {type}", _PYTHON)
+_BARE_EXCEPTION = _entry("python-exception", "Python failed with {type} ({place})", _PYTHON)
 _CUT_OFF = _entry("traceback-cut-off", "Python failed; the log ends before it says with what", _PYTHON)
 _LINE = _entry("error-line", "something failed, in its own words: {message}", "the run's own log")

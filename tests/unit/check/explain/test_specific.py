@@ -190,3 +190,8 @@ def test_a_library_that_is_found_elsewhere_is_not_missing(explained: Explained) 
 
     assert explained(searched + found.format("{PosixPath('/usr/lib/libmoon.so')}")).is_healthy
     assert "libmoon.so" in explained(searched + found.format("set()")).headline()
+
+
+def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> None:
+    assert explained(f"{_CALLED}NotImplementedError\n").headline() == "Python failed with NotImplementedError (in step)"
+    assert explained("odd.OddError\n").headline() == "Python failed with odd.OddError"
