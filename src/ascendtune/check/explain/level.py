@@ -46,7 +46,7 @@ _ASIDE = re.compile(
 _OF_TROUBLE = re.compile(r"\b(?:error|failed|failure|exception|abort(?:ed|ing)|killed|fatal|crashed)\b", re.IGNORECASE)
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
-    r"\bexception ignored\b|\b(?:error|fail\w*)s?\W{1,3}(?:none\b|false\b|[\d.]+)",
+    r"\bexception ignored\b|\b(?:error|fail\w*)s?(?:[ _]rate)?\W{1,3}(?:none\b|false\b|[\d.]+)",
     re.IGNORECASE,
 )
 
