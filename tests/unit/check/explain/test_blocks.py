@@ -138,6 +138,8 @@ def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, wor
     assert explained(f"{words}\nstep 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8\n").is_healthy
 
 
-@pytest.mark.parametrize("words", ["finished with 0 errors", "error 0.25", "error rate 0.25", "failed: 0", "no failures"])
+@pytest.mark.parametrize(
+    "words", ["finished with 0 errors", "error 0.25", "error rate 0.25", "failed: 0", "no failures"]
+)
 def test_figures_of_merit_are_no_last_words(explained: Explained, words: str) -> None:
     assert explained(f"step 1 loss 2.0\n{words}\n").is_healthy
