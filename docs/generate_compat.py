@@ -20,8 +20,8 @@ is; it is told by a top-level `model_name_or_path`. Keys on the command line are
 `ascendtune recipe convert theirs.yaml` prints the same recipe in our form. Every key of theirs is translated, or
 accepted and said to be inert, or refused by name with an alternative; an unknown one is an error.
 
-Its environment variables `FORCE_TORCHRUN`, `NNODES`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT` and `USE_MODELSCOPE_HUB` work;
-the last needs `pip install 'ascendtune[modelscope]'`, and serves recipes of ours as well.
+Its environment variables `FORCE_TORCHRUN`, `NNODES`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT` and `USE_MODELSCOPE_HUB`
+work; the last needs `pip install 'ascendtune[modelscope]'`, and serves recipes of ours as well.
 
 Written by `make compat`, which takes the examples of LLaMA-Factory's own source distribution; do not edit.
 """
