@@ -526,10 +526,10 @@ def test_a_port_in_use(bench: Workshop) -> None:
 
 def test_more_devices_than_there_are(bench: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     from ascendtune.cli.main import main
-    from ascendtune.machine import visible
+    from ascendtune.machine.visible import Visible
 
     monkeypatch.chdir(bench.directory)
-    monkeypatch.setattr(visible, "visible_devices", lambda: visible.Visible("npu", ("0", "1")))
+    monkeypatch.setattr("ascendtune.cli.node_choice.visible_devices", lambda: Visible("npu", ("0", "1")))
     with pytest.raises(SystemExit) as left:
         main(["train", "r.yaml", "--devices", "4"])
     said = capsys.readouterr().err

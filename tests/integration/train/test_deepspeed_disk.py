@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.integration.train.test_deepspeed import deepspeed
 from tests.integration.train.test_fsdp import EXACT, go_on
 
 from ascendtune.core.errors import RecipeError
@@ -24,6 +23,10 @@ pytest.importorskip("deepspeed", reason="DeepSpeed is shown to a process of its 
 BOTH = ("offload_optimizer", "offload_param")
 BUILD = "from deepspeed.ops.op_builder import AsyncIOBuilder; AsyncIOBuilder().load()"
 BUILT = Path(__file__).parents[3] / ".venv-deepspeed/torch_extensions"
+
+
+def deepspeed(**section: Any) -> dict[str, Any]:
+    return {"strategy": "deepspeed", "deepspeed": {"stage": 3, **section}}
 
 
 @pytest.fixture
@@ -71,8 +74,8 @@ def test_a_run_goes_on_bit_by_bit(
         "precision": precision,
         "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
     }
-    on_disk = deepspeed(stage=3, nvme_path=str(swap), **dict.fromkeys(parts, "nvme"))
-    in_host = deepspeed(stage=3, **dict.fromkeys(parts, "cpu"))
+    on_disk = deepspeed(nvme_path=str(swap), **dict.fromkeys(parts, "nvme"))
+    in_host = deepspeed(**dict.fromkeys(parts, "cpu"))
     in_memory = start_by_torchrun(ranks, name="in-memory", parallel=in_host, **changes)
     trained = start_by_torchrun(ranks, name="on-disk", parallel=on_disk, **changes)
     before, weights = list(trained.run.read_metrics()), trained.weights()
