@@ -33,7 +33,7 @@ def logs(
     from ascendtune.job.hang.verdict import ranks
     from ascendtune.job.registry import find, reread, state_of
 
-    found = find(job)
+    found = find(job, newest=True)
 
     def is_over() -> bool:
         return not follow or state_of(reread(found)) in ("ended", "lost")

@@ -23,8 +23,9 @@ def show(
     """
     from ascendtune.job.registry import find
 
-    facts = _facts(find(job))
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(find(job), facts)))
+    found = find(job, newest=True)
+    facts = _facts(found)
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(found, facts)))
 
 
 def _facts(job: Job) -> dict[str, Any]:

@@ -216,10 +216,13 @@ def reread(job: Job) -> Job:
     return named(job.id) or job
 
 
-def find(text: str) -> Job:
+def find(text: str, *, newest: bool = False) -> Job:
     """The job that `text` means: its id, its name, the last letters of its id, or the beginning of any.
 
     Where several fit and one of them runs, it is that one.
+
+    Args:
+        newest: of several that have this name and are over, take the last; for who only looks.
 
     Raises:
         InputError: none fits, or several do.
@@ -230,14 +233,19 @@ def find(text: str) -> Job:
         or [job for job in known if text and job.id.startswith(text)]
         or [job for job in known if text and job.id.rpartition("-")[2].startswith(text)]
     )
-    if len(fitting) > 1:
-        fitting = [job for job in fitting if state_of(job) == "running"] or fitting
+    if len(fitting) > 1 and (running := [job for job in fitting if state_of(job) == "running"]):
+        fitting = running
+    elif newest and all(job.name == text for job in fitting):
+        fitting = fitting[-1:]
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
         raise InputError(f"there is no job '{text}'", remedy="`ascendtune jobs list --all` shows them")
     named = ", ".join(job.id for job in fitting[-5:])
-    raise InputError(f"'{text}' may be any of {len(fitting)} jobs: {named}", remedy="write more of the id")
+    more = "…, " if len(fitting) > 5 else ""
+    raise InputError(
+        f"'{text}' may be any of {len(fitting)} jobs: {more}{named} (the newest last)", remedy="write more of the id"
+    )
 
 
 def state_of(job: Job) -> State:

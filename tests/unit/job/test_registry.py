@@ -106,6 +106,10 @@ def test_a_job_is_found_by_what_people_type() -> None:
         registry.find("ab")
     registry.close(second, 0)
     assert registry.find("ab") == third, "of several it is the one that runs"
+    registry.close(third, 0)
+    assert registry.find("ab", newest=True).id == third.id
+    with pytest.raises(InputError, match="newest last"):
+        registry.find("ab")
     for nothing in ("", "zzzzz", "../a"):
         with pytest.raises(InputError, match="there is no job"):
             registry.find(nothing)
