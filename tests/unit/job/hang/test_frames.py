@@ -20,7 +20,7 @@ Process 4711: python -m ascendtune.train.worker runs/a
 Python v3.11.7 (/venv/bin/python3.11)
 
 Thread 4711 (idle): "MainThread"
-    sleep_a_while (/work/hook.py:12)
+    sleep_a_while (/srv/hook.py:12)
     make (/home/me/src/ascendtune/train/batch.py:70)
     <module> (<frozen runpy>:88)
 Thread 4720 (active): "Thread-1 (write)"
