@@ -9,7 +9,7 @@ _JOB, _HANG, _COMM = "tests/unit/job", "tests/unit/job/hang", "tests/unit/check/
 JOB_FAULTS = [
     # Whose process is it
     Fault(
-        "job/registry.py",
+        "job/record.py",
         "return stat is not None and stat.start_ticks == job.start_ticks",
         "return stat is not None",
         "a process that got the pid of a job that is over is taken for it, and stopped",

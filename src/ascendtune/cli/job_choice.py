@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ascendtune.job.registry import Job
+    from ascendtune.job.record import Job
 
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Ids that begin so, the newest first, each with what has become of the job."""
-    from ascendtune.job.registry import jobs, state_of
+    from ascendtune.job.record import state_of
+    from ascendtune.job.registry import jobs
 
     fitting = [job for job in jobs() if job.id.startswith(incomplete)]
     return [(job.id, f"{state_of(job)}, {' '.join(job.argv[-3:])}") for job in reversed(fitting)]
@@ -27,7 +28,7 @@ JobId = Annotated[
 
 def state_in_words(job: Job) -> str:
     """ "running", "ended (exit code 1)", "lost": what `jobs list` and `jobs show` say."""
-    from ascendtune.job.registry import state_of
+    from ascendtune.job.record import state_of
 
     state = state_of(job)
     if state == "ended" and job.exit_code is not None:

@@ -10,7 +10,7 @@ import typer
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ascendtune.job.registry import Job
+    from ascendtune.job.record import Job
 
 
 def list_jobs(
@@ -26,7 +26,8 @@ def list_jobs(
     The other commands take a job's id, its last four letters, or the beginning of either. State "lost": the job's
     process has gone without a word; "unknown": it runs on another machine.
     """
-    from ascendtune.job.registry import jobs, state_of
+    from ascendtune.job.record import state_of
+    from ascendtune.job.registry import jobs
 
     known = list(jobs())
     shown = [job for job in known if everything or state_of(job) in ("running", "unknown")]

@@ -31,7 +31,8 @@ def logs(
     from ascendtune.job.follow import follow as followed
     from ascendtune.job.follow import has_the_terminal, logs_of, missing_logs
     from ascendtune.job.hang.verdict import ranks
-    from ascendtune.job.registry import find, reread, state_of
+    from ascendtune.job.record import state_of
+    from ascendtune.job.registry import find, reread
 
     found = find(job, newest=True)
 

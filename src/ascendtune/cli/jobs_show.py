@@ -9,7 +9,7 @@ from ascendtune.cli.job_choice import JobId
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ascendtune.job.registry import Job
+    from ascendtune.job.record import Job
 
 
 def show(
@@ -29,18 +29,19 @@ def show(
 
 
 def _facts(job: Job) -> dict[str, Any]:
-    from ascendtune.cli.run_summary import last_metrics, state_of
+    from ascendtune.cli import run_summary
+    from ascendtune.cli.run_summary import last_metrics
     from ascendtune.core.rundir import RunDir
-    from ascendtune.job import registry
+    from ascendtune.job.record import state_of
 
     run = RunDir(job.run_dir)
     record = run.read() if run.run_json.is_file() else None
     last = last_metrics(run)
     return {
         **job.as_json(),
-        "state": registry.state_of(job),
+        "state": state_of(job),
         "processes": processes_of(job),
-        "run_state": state_of(record) if record else None,
+        "run_state": run_summary.state_of(record) if record else None,
         "step": last["step"] if last else None,
         "loss": last.get("loss") if last else None,
         "exit_cause": record.get("exit_cause") if record and _is_newest_attempt_of(record, job) else None,

@@ -10,7 +10,7 @@ import typer
 from ascendtune.cli.job_choice import JobId
 
 if TYPE_CHECKING:
-    from ascendtune.job.registry import Job
+    from ascendtune.job.record import Job
     from ascendtune.job.stop import Stopped
 
 
@@ -32,7 +32,8 @@ def stop(
     from ascendtune.cli.jobs_show import processes_in_lines, processes_of
     from ascendtune.cli.progress import Progress
     from ascendtune.core.units import count_of
-    from ascendtune.job.registry import find, state_of
+    from ascendtune.job.record import state_of
+    from ascendtune.job.registry import find
     from ascendtune.job.stop import require_ours
     from ascendtune.job.stop import stop as end
 

@@ -8,7 +8,7 @@ from ascendtune.core.background import Other, divide
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.job import registry
 from ascendtune.job.follow import JOB_LOG
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
 
 _START_SECONDS = 60.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core.tail import Tail, begin_of_last
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job
 
 JOB_LOG = "job.log"
 """What a job in the background says itself; rank 0 of a training speaks there, too."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ascendtune.core.procfs import Stat, is_first_pid_namespace
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job
 from ascendtune.machine.free import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
 from ascendtune.machine.snapshot import take_snapshot

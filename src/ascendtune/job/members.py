@@ -14,7 +14,7 @@ import psutil
 
 from ascendtune.core import procfs
 from ascendtune.job.environment import MARK
-from ascendtune.job.registry import Job, is_alive
+from ascendtune.job.record import Job, is_alive
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ascendtune.job import registry
 from ascendtune.job.environment import MARK
 from ascendtune.job.held import Held, devices_of, pid_here
 from ascendtune.job.members import Marked, handle, marked, still_there
+from ascendtune.job.record import is_alive, state_of
 from ascendtune.machine.inventory import Accelerator
 
 _DEVICE_FILES = re.compile(r"(?:davinci|nvidia)\d+")
@@ -90,7 +91,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
             # It stands in another registry, of another machine or a container, or was forgotten.
             is_over = _has_lost_its_parent(_highest(each))
         else:
-            is_over = registry.state_of(job) in ("ended", "lost")
+            is_over = state_of(job) in ("ended", "lost")
         if is_over:
             yield each.stat, each.job_id
 
@@ -136,7 +137,7 @@ def _device_files(pid: int, dev: Path) -> set[str]:
 
 def _spared() -> Collection[int]:
     """This process and those above it, and whoever runs a job: a job started inside another carries that one's mark."""
-    spared = {job.pid for job in registry.jobs() if registry.is_alive(job)}
+    spared = {job.pid for job in registry.jobs() if is_alive(job)}
     stat = procfs.stat_of(os.getpid())
     while stat is not None:
         spared.add(stat.pid)

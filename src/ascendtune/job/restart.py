@@ -15,7 +15,7 @@ from ascendtune.job import registry
 from ascendtune.job.asked import Asked
 from ascendtune.job.hang.watcher import has_hung
 from ascendtune.job.outcome import Outcome, record_of
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
 
 

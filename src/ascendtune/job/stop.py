@@ -24,7 +24,7 @@ from ascendtune.job import registry
 from ascendtune.job.held import Held, held_after
 from ascendtune.job.members import driver_of, handle, members_of, still_there
 from ascendtune.job.outcome import close as close_run
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job, state_of
 
 _TERMINATE_SECONDS = 10.0
 _KILL_SECONDS = 10.0
@@ -74,7 +74,7 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
 
 def require_ours(job: Job) -> None:
     """Raise unless this user may stop the job, from here; see `stop`."""
-    if registry.state_of(job) == "unknown":
+    if state_of(job) == "unknown":
         raise InputError(
             f"{job.id} runs on {job.host}, or in another container: its processes cannot be reached from here",
             remedy=f"run `ascendtune jobs stop {job.id}` there",
@@ -146,7 +146,7 @@ def _pids(stats: Sequence[procfs.Stat]) -> str:
 
 def _note_the_end(job: Job, was_killed: bool) -> None:
     """Where whoever would have noted it was ended before it could."""
-    if job.watched and registry.state_of(registry.reread(job)) == "lost":
+    if job.watched and state_of(registry.reread(job)) == "lost":
         registry.close(job, 128 + signal.SIGKILL)
     if was_killed and job.is_local:
         close_run(job.run_dir, "stopped", None)

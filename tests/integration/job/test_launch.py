@@ -17,7 +17,7 @@ from ascendtune.core import procfs
 from ascendtune.job import registry
 from ascendtune.job.members import members_of
 from ascendtune.job.reap import left_behind
-from ascendtune.job.registry import state_of
+from ascendtune.job.record import state_of
 from cluster import until
 
 _ASCENDTUNE = (sys.executable, "-m", "ascendtune")

@@ -17,7 +17,7 @@ from ascendtune.core import procfs
 from ascendtune.core.errors import FoundWrong, InputError, MachineError
 from ascendtune.job import registry, stop
 from ascendtune.job.members import members_of
-from ascendtune.job.registry import Job, state_of
+from ascendtune.job.record import Job, state_of
 from cluster import until
 
 # With a restart allowed the driver stays beside its one worker.

@@ -16,7 +16,7 @@ from ascendtune.cli.main import main
 from ascendtune.core import procfs
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
 
 Called = Callable[..., tuple[int, str, str]]

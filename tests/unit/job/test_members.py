@@ -15,6 +15,7 @@ import pytest
 from ascendtune.job import registry
 from ascendtune.job.environment import MARK
 from ascendtune.job.members import members_of
+from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
 
 
@@ -39,7 +40,7 @@ def carry_mark(spec: JobSpec) -> Iterator[Any]:
         each.wait()
 
 
-def _lost(spec: JobSpec) -> registry.Job:
+def _lost(spec: JobSpec) -> Job:
     """Registered by a process that has ended since."""
     ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
     return replace(registry.register(spec, [], watched=True), pid=2**22 - 1, start_ticks=ticks)

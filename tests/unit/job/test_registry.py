@@ -11,6 +11,7 @@ import pytest
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
+from ascendtune.job.record import Job, is_alive, state_of
 from ascendtune.job.spec import JobSpec
 
 SPEC = JobSpec(("program", "run"), Path("runs/a"), nproc=2, kind="cpu")
@@ -23,11 +24,11 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ascendtune" / "jobs"
 
 
-def _registered(name: str = "runs/a", *, watched: bool = True) -> registry.Job:
+def _registered(name: str = "runs/a", *, watched: bool = True) -> Job:
     return registry.register(JobSpec(("program",), Path(name), nproc=2, kind="cpu"), ["torchrun"], watched=watched)
 
 
-def _noted(job: registry.Job, state: Path) -> None:
+def _noted(job: Job, state: Path) -> None:
     """Write what another process, or another machine, would have written."""
     (state / f"{job.id}.json").write_text(json.dumps(job.as_json()))
 
@@ -36,10 +37,10 @@ def test_a_job_is_registered_and_closed() -> None:
     job = registry.register(SPEC, ["torchrun"], watched=True)
     assert list(registry.jobs()) == [job]
     assert job.run_dir == Path("runs/a").resolve() and job.argv == ("torchrun",) and job.uid == os.getuid()
-    assert registry.state_of(job) == "running" and registry.is_alive(job)
+    assert state_of(job) == "running" and is_alive(job)
     registry.close(job, 3)
     (ended,) = registry.jobs()
-    assert (registry.state_of(ended), ended.exit_code) == ("ended", 3)
+    assert (state_of(ended), ended.exit_code) == ("ended", 3)
     assert ended.ended is not None and ended.ended >= job.started
 
 
@@ -70,14 +71,14 @@ def test_a_job_is_closed_however_it_ends() -> None:
 
 def test_another_process_with_the_same_pid_is_not_the_job() -> None:
     job = _registered()
-    assert registry.state_of(replace(job, start_ticks=job.start_ticks - 1)) == "lost"
-    assert registry.state_of(replace(job, boot_id="before the machine was started")) == "lost"
+    assert state_of(replace(job, start_ticks=job.start_ticks - 1)) == "lost"
+    assert state_of(replace(job, boot_id="before the machine was started")) == "lost"
 
 
 def test_a_pid_of_another_machine_or_container_means_nothing_here() -> None:
     job = _registered()
     for elsewhere in (replace(job, host="elsewhere"), replace(job, pid_namespace="pid:[1]")):
-        assert registry.is_alive(elsewhere) is None and registry.state_of(elsewhere) == "unknown"
+        assert is_alive(elsewhere) is None and state_of(elsewhere) == "unknown"
 
 
 def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path: Path, state: Path) -> None:
@@ -86,14 +87,14 @@ def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path:
     job = _registered(str(run), watched=False)
     run.begin_attempt({})
     _noted(replace(job, start_ticks=1), state)
-    assert registry.state_of(registry.find(job.id)) == "lost"
+    assert state_of(registry.find(job.id)) == "lost"
     run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "", "exit_code": 1, "rank": 0})
-    assert (registry.find(job.id).exit_code, registry.state_of(registry.find(job.id))) == (1, "ended")
+    assert (registry.find(job.id).exit_code, state_of(registry.find(job.id))) == (1, "ended")
     run.begin_attempt({})
     run.end_attempt("finished")
     assert registry.find(job.id).exit_code == 0
     run.run_json.write_text("{")
-    assert registry.state_of(registry.find(job.id)) == "lost"
+    assert state_of(registry.find(job.id)) == "lost"
 
 
 def test_a_job_is_found_by_what_people_type() -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.registry import Job, jobs, state_of
+from ascendtune.job.record import Job, state_of
+from ascendtune.job.registry import jobs
 
 Cause = dict[str, Any]
 

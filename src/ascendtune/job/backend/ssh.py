@@ -23,7 +23,7 @@ from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.nodes.screen import Screen, screen
 from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
-from ascendtune.job.registry import Job
+from ascendtune.job.record import Job
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec, Place
 

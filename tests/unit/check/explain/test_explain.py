@@ -17,7 +17,8 @@ from ascendtune.check.explain.report import as_text
 from ascendtune.check.explain.source import BLOCK_BYTES
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.registry import Job, close, register
+from ascendtune.job.record import Job
+from ascendtune.job.registry import close, register
 from ascendtune.job.spec import JobSpec
 
 Explained = Callable[..., Explanation]

@@ -7,6 +7,7 @@ import pytest
 from ascendtune.core.errors import InputError
 from ascendtune.job import registry
 from ascendtune.job.nodes.joined import joined
+from ascendtune.job.record import state_of
 from ascendtune.job.spec import JobSpec
 
 
@@ -21,7 +22,7 @@ def test_a_part_of_a_job_is_noted_and_so_is_its_end(spec: JobSpec) -> None:
         # The second time it is a restart.
         with joined(spec, ["node1", "node2"], "laptop") as ended_with:
             job = registry.find(spec.id)
-            assert (job.hosts, job.started_from, registry.state_of(job)) == (("node1", "node2"), "laptop", "running")
+            assert (job.hosts, job.started_from, state_of(job)) == (("node1", "node2"), "laptop", "running")
             ended_with(exit_code)
         assert registry.find(spec.id).exit_code == exit_code
 
