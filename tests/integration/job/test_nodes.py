@@ -301,20 +301,21 @@ def test_whichever_process_is_killed_none_is_left(
     wait_until(cluster.is_quiet, 10)
 
 
+def _command(cluster: Any, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What `ascendtune WORDS` did in `place`; it went well."""
+    argv = [sys.executable, "-m", "ascendtune", *words]
+    env = {**cluster.environment(), "XDG_STATE_HOME": str(place / "state")}
+    done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize("by", ["host file", "IPv6 address"])
 def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path, by: str) -> None:
     (tmp_path / "hosts").write_text("nodea slots=1\nnodeb slots=3\n")
     hosts = str(tmp_path / "hosts") if by == "host file" else "[{nodea}],{nodeb}".format(**cluster.addresses)
     words = ("comm", "test", "--nodes", hosts, "--collective", "all_reduce", "--dtype", "float32", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "ascendtune", *words],
-        cwd=tmp_path,
-        env={**cluster.environment(), "XDG_STATE_HOME": str(tmp_path / "state")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = _command(cluster, tmp_path, *words)
     assert json.loads(done.stdout)["verdict"].startswith(
         f"{4 if by == 'host file' else 2} ranks over gloo: 1 of 1 collectives are right"
     )
@@ -324,14 +325,6 @@ def test_the_network_between_two_hosts_is_tried(cluster: Any, tmp_path: Path, by
 
 def test_a_program_may_say_a_thing_twice(cluster: Any, tmp_path: Path) -> None:
     words = ("launch", "--nodes", "nodea,nodeb", "--", "sh", "-c", "echo again; echo again")
-    done = subprocess.run(
-        [sys.executable, "-m", "ascendtune", *words],
-        cwd=tmp_path,
-        env={**cluster.environment(), "XDG_STATE_HOME": str(tmp_path / "state")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    done = _command(cluster, tmp_path, *words)
     for place in ("[nodea rank 0]", "[nodeb rank 1]"):
         assert done.stderr.splitlines().count(f"{place} again") == 2, done.stderr
