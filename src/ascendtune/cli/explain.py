@@ -31,14 +31,14 @@ def explain(
     from ascendtune.check.explain.explain import as_json as explanation_as_json
     from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.check.explain.report import as_text
-    from ascendtune.cli.terminal import colour, width
+    from ascendtune.cli.terminal import paint, width
     from ascendtune.core.errors import NoVerdict
 
     explanation = explain_logs(logs)
     if as_json:
         print(explanation_as_json(explanation))
     else:
-        print(as_text(explanation, columns=width(sys.stdout), paint=lambda text, name: colour(text, name, sys.stdout)))
+        print(as_text(explanation, columns=width(sys.stdout), paint=paint))
     if explanation.is_empty:
         return NoVerdict.exit_code
     return 0 if explanation.is_healthy else 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from ascendtune.core.units import format_bytes, format_duration
+from ascendtune.core.wrap import wrapped
 
 
 def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
@@ -18,22 +18,7 @@ def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
     known = {name: value for name, value in values.items() if value not in (None, "", [], {})}
     shown = [(name.removesuffix("_bytes"), _of(name, value)) for name, value in known.items()]
     longest = max((len(name) for name, _ in shown), default=0)
-    lines: list[str] = []
-    for name, text in shown:
-        begin = f"  {name.ljust(longest)}  "
-        if columns is None:
-            lines.append(begin + text)
-            continue
-        wrapped = textwrap.wrap(
-            text,
-            max(columns, len(begin) + 20),
-            initial_indent=begin,
-            subsequent_indent=" " * len(begin),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines += wrapped or [begin.rstrip()]
-    return lines
+    return [wrapped(f"  {name.ljust(longest)}  {text}", columns, indent=longest + 4) for name, text in shown]
 
 
 def plain(value: Any) -> str:
