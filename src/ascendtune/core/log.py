@@ -13,9 +13,11 @@ _logger = logging.getLogger("ascendtune")
 
 class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        rank = f"[rank {os.environ['RANK']}] " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+        # A scheduler may set one of the two alone: then this process is no rank.
+        rank, is_alone = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1") == "1"
+        label = "" if rank is None or is_alone else f"[rank {rank}] "
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        return wrapped(f"{rank}{level}{record.getMessage()}", columns_of(sys.stderr))
+        return wrapped(f"{label}{level}{record.getMessage()}", columns_of(sys.stderr))
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in the stubs
