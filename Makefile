@@ -14,13 +14,15 @@ TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 NPU := .venv-npu/.installed
 DEEPSPEED := .venv-deepspeed/.installed
+DOCS := .venv-docs/.installed
 DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/train/test_deepspeed_disk.py \
+  tests/integration/train/test_deepspeed_kill_points.py \
   tests/integration/train/npu/test_deepspeed.py tests/integration/test_recipes.py
 
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix matrix-npu compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix matrix-npu families compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks docs docs-serve clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -38,9 +40,10 @@ test: lint types contracts ## Everything that runs without accelerators: lint, t
 
 check: lint types contracts unit ## What to run before a commit.
 
-lint: $(DEV) ## ruff: rules and format.
+lint: $(DEV) ## ruff: rules and format; definitions that nothing uses.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/unused_definitions.py
 
 format: $(DEV) ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix .
@@ -69,6 +72,7 @@ soak: $(DEV) ## The tests that take minutes to hours.
 
 mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants/run.py --write
+	$(BIN)/python tests/mutants/drawn.py --write
 
 matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
 	PYTHONPATH=tests $(BIN)/python -m matrix.run cpu --write
@@ -77,6 +81,9 @@ matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strate
 
 matrix-npu: $(NPU) $(DEEPSPEED) ## The same on a simulated Ascend node, with the real ProcessGroupHCCL.
 	PYTHONPATH=tests $(BIN)/python -m matrix.run npu --write
+
+families: $(DEV) ## Train a tiny model of every causal language model type of transformers. Writes docs/models.md.
+	PYTHONPATH=tests $(BIN)/python -m families.run --write
 
 compat: $(DEV) $(DEEPSPEED) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.
 	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/python tests/compat/run.py --write
@@ -96,8 +103,15 @@ benchmarks: $(DEV) ## Measure speed and memory beside peers, which get environme
 	  OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python benchmarks/$$each.py || exit 1; \
 	done
 
+docs: $(DOCS) ## Build the documentation as a site, in both languages: build/site/index.html.
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
+docs-serve: $(DOCS) ## Show the documentation at http://127.0.0.1:8000, with search.
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve --dev-addr 127.0.0.1:8000
+
 clean: ## Remove .venv and caches; runs stay.
-	rm -rf .venv .venv-npu .venv-deepspeed .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-npu .venv-deepspeed .venv-docs build/site .mypy_cache .ruff_cache .pytest_cache \
+	  .import_linter_cache .hypothesis .mutants
 
 $(BIN)/python:
 	@python=; \
@@ -132,4 +146,11 @@ $(NPU): constraints/torch-npu.txt | $(DEV)
 $(DEEPSPEED): constraints/deepspeed.txt | $(DEV)
 	@rm -rf .venv-deepspeed
 	$(BIN)/pip install --quiet --no-deps --retries 1 --timeout 30 --target .venv-deepspeed/packages --requirement $<
+	@touch $@
+
+# In an environment of its own: nothing that trains needs it.
+$(DOCS): constraints/docs.txt | $(BIN)/python
+	@rm -rf .venv-docs
+	@$(BIN)/python -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --requirement $<
 	@touch $@

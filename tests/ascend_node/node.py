@@ -38,6 +38,7 @@ class Chip:
     network_health: str = "Success"
     tls: int = 0
     udp_source: str = "auto"
+    link_downs: int = 1
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class Node:
             "-ip": f"ipaddr:{address}\nnetmask:255.255.255.0\n" if address else "ip not configured\n",
             "-route": route + (f"default {chip.gateway} 0.0.0.0 UG 0 0 0 eth{index}\n" if chip.gateway else ""),
             "-net_health": f"net health status: {chip.network_health}\n",
+            "-link_stat": _link_history(index, chip.link_downs),
             "-udp": f"status:{chip.udp_source}\nudp_port:4791\n",
             "-tls": f"dev_id:{index}, tls switch[{chip.tls}](0:disable, 1:enable), tls alarm time threshold[60]days\n",
         }
@@ -213,3 +215,11 @@ def _program(path: Path, body: str) -> None:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def _link_history(index: int, downs: int) -> str:
+    times = [
+        f"Sun Oct {day:2d} 10:13:50 2025    LINK {state}" for day in range(downs, 0, -1) for state in ("UP", "DOWN")
+    ]
+    lines = [f"link up count       : {downs + 1}", f"link down count     : {downs}", "link change records :", *times]
+    return "".join(f"[devid {index}]{line}\n" for line in lines)

@@ -23,6 +23,7 @@ SCENARIOS: dict[str, Node] = {
     "link-down": replace(HEALTHY, chips=(Chip(link="DOWN", network_health="Fault"), *_REST)),
     "tls-differs": replace(HEALTHY, chips=(Chip(tls=1), *_REST)),
     "udp-source-fixed": replace(HEALTHY, chips=tuple(replace(chip, udp_source="custom") for chip in HEALTHY.chips)),
+    "link-unstable": replace(HEALTHY, chips=(Chip(link_downs=7), *_REST)),
     "udp-source-differs": replace(HEALTHY, chips=(Chip(udp_source="custom"), *_REST)),
     "address-twice": replace(HEALTHY, chips=(Chip(address="10.20.0.17"), *_REST)),
     "leftover-process": replace(HEALTHY, chips=(_LEFT_OVER, *_REST)),

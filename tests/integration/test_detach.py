@@ -57,6 +57,6 @@ def test_what_is_wrong_is_said_in_front() -> None:
 
 def test_what_goes_wrong_before_the_start_is_said_in_front_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "nonsense")
-    refused = _run("train", "recipe.yaml", "--detach", "--devices", "2")
+    refused = _run("launch", "--detach", "--devices", "2", "--", "true")
     assert refused.returncode == 2 and "MASTER_PORT=nonsense is not a port" in refused.stderr
     assert "Traceback" not in refused.stderr

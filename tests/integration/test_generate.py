@@ -162,7 +162,9 @@ def test_an_adapter_goes_onto_its_base(taught: Path, tmp_path: Path) -> None:
 
 
 def test_an_adapter_without_its_base_says_so(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "gone")}))
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "gone")})
+    )
     with pytest.raises(InputError, match="base model of this adapter"):
         load(tmp_path)
 

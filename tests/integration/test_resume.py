@@ -486,6 +486,8 @@ def _flip_a_bit(path: Path) -> None:
         ("digests.json", Path.unlink),
         (".metadata", Path.unlink),
         (".metadata", _truncate),
+        ("tensors.json", Path.unlink),
+        ("tensors.json", _truncate),
         ("state.json", _truncate),
         ("state.json", lambda path: path.write_text("[]")),
         ("rng/rank_0.safetensors", _truncate),

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -22,11 +23,15 @@ from job_faults import JOB_FAULTS
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 TABLE = ROOT / "docs" / "mutants.md"
+TITLE = "## Faults chosen by hand"
 PATIENCE_SECONDS = 180
+MOST_BYTES = 8 << 30
+"""Of memory for a test of a faulty source, which may ask for more and more."""
 # Imported once, before the processes that test are forked: each would pay seconds for them.
 HEAVY = (
     "torch", "torch.distributed.checkpoint", "torch.nn.parallel", "transformers", "peft", "pyarrow", "tokenizers",
     "pytest", "transformers.models.qwen2.modeling_qwen2", "transformers.models.auto.modeling_auto",
+    "hypothesis", "pydantic", "yaml", "jinja2", "rich.console", "psutil", "safetensors.torch", "torch.testing",
 )  # fmt: skip
 
 
@@ -65,7 +70,7 @@ def main() -> int:
     alive = [verdict for verdict in verdicts if verdict.outcome != "killed"]
     print(f"{len(verdicts) - len(alive)} of {len(verdicts)} faults were noticed")
     if arguments.write:
-        TABLE.write_text(as_table(verdicts))
+        replace_part(TABLE, TITLE, as_table(verdicts))
     return 1 if alive or not verdicts else 0
 
 
@@ -73,7 +78,7 @@ def without_fault(faults: Sequence[Fault]) -> str:
     """What fails on the source as it is; a test that fails anyway notices nothing. Empty when all pass."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         place = Path(name)
-        code = _test(sorted({fault.test for fault in faults}), SOURCE, place, patience=5 * PATIENCE_SECONDS)
+        code = run_tests(sorted({fault.test for fault in faults}), SOURCE, place, patience=5 * PATIENCE_SECONDS)
         return "" if code == 0 else (place / "output").read_text(errors="replace")
 
 
@@ -88,7 +93,7 @@ def judge(fault: Fault) -> Verdict:
         if (places := text.count(fault.old)) != 1:
             return Verdict(fault, "broken", f"stands there {places} times", fault.old)
         path.write_text(text.replace(fault.old, fault.new))
-        code = _test([fault.test], source, place, patience=PATIENCE_SECONDS)
+        code = run_tests([fault.test], source, place, patience=PATIENCE_SECONDS)
         output = (place / "output").read_text(errors="replace")
     failed = re.search(r"^FAILED (.+?)(?: - .*)?$", output, re.MULTILINE)
     if code == 1 and failed:
@@ -98,7 +103,7 @@ def judge(fault: Fault) -> Verdict:
     return Verdict(fault, "survived" if code == 0 else "broken", fault.test, output)
 
 
-def _test(tests: Sequence[str], source: Path, place: Path, *, patience: float) -> int | None:
+def run_tests(tests: Sequence[str], source: Path, place: Path, *, patience: float) -> int | None:
     """pytest's exit code: 0 all passed, 1 some failed, others: it could not run; None: it did not end."""
     sys.stdout.flush()
     child = os.fork()
@@ -119,10 +124,11 @@ def _test(tests: Sequence[str], source: Path, place: Path, *, patience: float) -
 def _be_pytest(tests: Sequence[str], source: Path, place: Path) -> int:
     import pytest
 
-    output = os.open(place / "output", os.O_WRONLY | os.O_CREAT)
+    output = os.open(place / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(ROOT)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     # For the processes that tests start, too.
     os.environ |= {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True
@@ -136,7 +142,7 @@ def _be_pytest(tests: Sequence[str], source: Path, place: Path) -> int:
 
 def as_table(verdicts: Sequence[Verdict]) -> str:
     lines = [
-        "# Faults that the tests notice",
+        TITLE,
         "",
         "Written by `make mutants`: each fault is put into a copy of the source, and the named test is run on it.",
         f"{sum(each.outcome == 'killed' for each in verdicts)} of {len(verdicts)} were noticed.",
@@ -148,6 +154,17 @@ def as_table(verdicts: Sequence[Verdict]) -> str:
         by = f"`{verdict.by}`" if verdict.outcome == "killed" else f"**{verdict.outcome}**"
         lines.append(f"| {verdict.fault.file} | {verdict.fault.spoils} | {by} |")
     return "\n".join(lines) + "\n"
+
+
+def replace_part(path: Path, title: str, part: str) -> None:
+    """Put `part` where the part with this title stands in the page, or at its end; the other parts stay."""
+    head, *parts = re.split(r"^(?=## )", path.read_text(), flags=re.MULTILINE)
+    kept = [each if each.startswith(f"{title}\n") else None for each in parts]
+    if any(kept):
+        parts = [part if old else each for old, each in zip(kept, parts, strict=True)]
+    else:
+        parts.append(part)
+    path.write_text("\n\n".join(each.strip() for each in (head, *parts)) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ from ascendtune.machine.visible import VARIABLES, Kind, Visible
 _WORDS: dict[Kind, str] = {"npu": "NPU", "cuda": "GPU", "cpu": "CPU process"}
 
 
+# With a gigabyte each, more processes than cores soon need more memory than a host without accelerators has.
+_MOST_ON_CPU = 64
+
+
 @dataclass(frozen=True)
 class Devices:
     """What the job gets."""
@@ -39,7 +43,12 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
             raise InputError("--devices and --device-ids contradict each other", remedy="keep one of them")
         return _by_ids(visible, ids)
     if visible.kind == "cpu":
-        warning = None
+        warning, most = None, max(_MOST_ON_CPU, cores)
+        if count is not None and count > most:
+            raise MachineError(
+                f"{count:,} processes on {count_of(cores, 'core')} would only fill its memory",
+                remedy=f"use --devices {cores}; {most} is the most",
+            )
         if count is not None and count > cores:
             warning = f"{count} processes share {count_of(cores, 'core')}: slower than {cores}"
         return Devices("cpu", count or 1, warning=warning)

@@ -76,13 +76,14 @@ def _watch(interval: float, as_json: bool) -> int:
     import sys
     import time
 
+    from ascendtune.core.safe_text import control
     from ascendtune.machine.snapshot import take_snapshot
 
     clears = sys.stdout.isatty() and not as_json
     snapshot = _look()
     while True:
         if clears:
-            print("\x1b[H\x1b[2J", end="")
+            print(control("[H", sys.stdout) + control("[2J", sys.stdout), end="")
         _print_snapshot(snapshot, as_json, indent=None)
         if not as_json and not clears:
             print()

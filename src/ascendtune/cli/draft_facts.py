@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -61,14 +61,15 @@ def look_at_model(path: str) -> ModelFacts:
     """
     from ascendtune.data.tokenizer import Tokenizer
     from ascendtune.hub.download import fetch_model
+    from ascendtune.hub.model_config import read_model_config, text_config
 
     directory = fetch_model(path, weights_needed=False)
-    config = json.loads((directory / "config.json").read_text())
+    config = read_model_config(directory / "config.json")
     return ModelFacts(
         path=path,
         model_type=config["model_type"],
         parameters=_parameters(directory),
-        max_length=config.get("max_position_embeddings"),
+        max_length=text_config(config).get("max_position_embeddings"),
         has_chat_template="default" in Tokenizer.load(directory).chat_templates,
     )
 
@@ -145,14 +146,8 @@ def _guessed_columns(found: Sequence[str]) -> dict[str, str]:
 
 def _parameters(directory: Path) -> float | None:
     """From the headers of the weights: the product of each tensor's shape."""
-    total = 0
-    for file in directory.glob("*.safetensors"):
-        with file.open("rb") as opened:
-            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-        shapes = (tensor["shape"] for name, tensor in header.items() if name != "__metadata__")
-        for shape in shapes:
-            size = 1
-            for length in shape:
-                size *= length
-            total += size
+    from ascendtune.hub.safetensors_header import read_safetensors_header
+
+    headers = [read_safetensors_header(file) for file in directory.glob("*.safetensors")]
+    total = sum(math.prod(tensor.shape) for header in headers for tensor in header.tensors.values())
     return float(total) if total else None

@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from ascendtune.core.mask import command_without_secrets
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(spec: JobSpec, nodes: Nodes) -> None:
-    """Print a command line of this machine's part: variables that are not set yet, then the program.
+    """Print a command line of this machine's part: variables that are not set yet, then the program; no secrets.
 
     Hosts that we would start are asked for nothing; they add the interface that leads to the first of them.
     """
@@ -29,4 +30,4 @@ def show(spec: JobSpec, nodes: Nodes) -> None:
         print(f"# on {names}, over ssh, when all have answered and agree on versions and the run directory")
     for word in words:
         print(f"{word} \\")
-    print(shlex.join(command(spec, os.environ, nodes.place)))
+    print(shlex.join(command_without_secrets(command(spec, os.environ, nodes.place))))

@@ -40,7 +40,7 @@ def generate(
 
     \b
     ascendtune generate runs/alpaca-qwen "Give three tips for staying healthy."
-    ascendtune generate runs/alpaca-qwen --file questions.jsonl --json > answers.jsonl
+    ascendtune generate runs/alpaca-qwen --file rows.jsonl --json > answers.jsonl
 
     Prompts are written with the chat template of training. Rows have `prompt`, `messages`, or any format that training
     reads; an answer that the row has itself is set aside and printed as `expected` by --json.

@@ -11,6 +11,7 @@ import typer
 
 from ascendtune.cli.complain import warn
 from ascendtune.core.errors import InputError
+from ascendtune.core.files import expanded
 
 
 def init(
@@ -69,7 +70,7 @@ def _require_other_than(output: Path, given: Sequence[str]) -> None:
     if not output.exists():
         return
     for each in given:
-        source = Path(each).expanduser().resolve()
+        source = expanded(each).resolve()
         is_part = output.parent.resolve().is_relative_to(source) and output.suffix not in (".yaml", ".yml")
         if is_part or (source.exists() and output.samefile(source)):
             raise InputError(f"--output would write over {each}", remedy="give a file of its own", where=output)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ascendtune.cli.terminal import colour
+from ascendtune.core.safe_text import plain
 from ascendtune.job.follow import Line
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -15,12 +16,13 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 def show(lines: Iterable[Line]) -> None:
     """Print them on stdout as they come. What the job itself says stands without a prefix."""
     for line in lines:
+        shown = plain(line.text)
         if line.rank is None:
-            print(line.text, flush=True)
+            print(shown, flush=True)
         else:
             prefix = f"[rank {line.rank}]"
             # A worker of ours names its rank itself.
-            text = line.text.removeprefix(f"{prefix} ")
+            text = shown.removeprefix(f"{prefix} ")
             print(f"{colour(prefix, _COLOURS[line.rank % len(_COLOURS)], sys.stdout)} {text}", flush=True)
 
 

@@ -41,17 +41,14 @@ def list_jobs(
 
 def _print(shown: list[Job]) -> None:
     import time
-    from functools import partial
 
     from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
-    from ascendtune.cli.run_summary import last_metrics, unless_damaged
     from ascendtune.cli.terminal import table
-    from ascendtune.core.rundir import RunDir
     from ascendtune.core.units import format_duration
 
     rows = []
     for job in shown:
-        step = (unless_damaged(partial(last_metrics, RunDir(job.run_dir))) or {}).get("step")
+        step = _step(job)
         rows.append(
             [
                 job.id,
@@ -66,3 +63,17 @@ def _print(shown: list[Job]) -> None:
     header = ["job", "state", "devices", "hosts", "started", "time", "step"]
     # An id is there to be copied, whole.
     print(table(header, rows, right=["time", "step"], spare=["hosts", "started", "devices", "time", "step"]))
+
+
+def _step(job: Job) -> int | None:
+    """How far the job has come; None where its run cannot be read, or does not tell."""
+    from ascendtune.cli.run_summary import unless_damaged
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.job.record import attempt_of
+
+    run = RunDir(job.run_dir)
+    record = unless_damaged(run.read) if run.run_json.is_file() else None
+    attempt = attempt_of(job, record) if record else None
+    if record is None or attempt is None:
+        return None
+    return attempt.get("step") if "ended" in attempt or attempt is not record["attempts"][-1] else run.last_step()

@@ -30,30 +30,24 @@ def show(
 
 def _facts(job: Job) -> dict[str, Any]:
     from ascendtune.cli import run_summary
-    from ascendtune.cli.run_summary import last_metrics
     from ascendtune.core.rundir import RunDir
-    from ascendtune.job.record import state_of
+    from ascendtune.job.record import attempt_of, state_of
 
     run = RunDir(job.run_dir)
     record = run.read() if run.run_json.is_file() else None
-    last = last_metrics(run)
+    attempt = attempt_of(job, record) if record else None
+    is_newest = record is not None and attempt is not None and attempt is record["attempts"][-1]
+    last = run.last_metrics() if is_newest else None
     return {
         **job.as_json(),
         "state": state_of(job),
         "processes": processes_of(job),
         "run_state": run_summary.state_of(record) if record else None,
-        "step": last["step"] if last else None,
+        "step": last["step"] if last else attempt.get("step") if attempt else None,
         "loss": last.get("loss") if last else None,
-        "exit_cause": record.get("exit_cause") if record and _is_newest_attempt_of(record, job) else None,
+        "exit_cause": record.get("exit_cause") if record and is_newest else None,
         "log_files": {str(path): path.stat().st_size for path in sorted(job.logs.glob("*.log"))},
     }
-
-
-def _is_newest_attempt_of(record: dict[str, Any], job: Job) -> bool:
-    """Whether it is this job, and no later one in the same run directory, of which run.json tells."""
-    attempts = record.get("attempts") or []
-    began = attempts[-1].get("started", 0) if attempts else 0
-    return bool(job.started <= began <= (job.ended or began))
 
 
 def processes_of(job: Job) -> list[dict[str, Any]]:

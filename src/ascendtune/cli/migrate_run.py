@@ -63,7 +63,8 @@ def run(
     argv = (sys.executable, str(script), *(arguments or []))
     # Read by torch_npu when torch loads it, in this process and in whatever it starts.
     variables = {"TORCH_TRANSFER_TO_NPU": "1"}
-    result = start(JobSpec(argv, logs, chosen.count, chosen.kind, chosen.ids, variables))
+    # Its ranks meet as those of any program do, by MASTER_ADDR and MASTER_PORT.
+    result = start(JobSpec(argv, logs, chosen.count, chosen.kind, chosen.ids, variables, meets_by_address=True))
     if result.error:
         complain(result.error)
     raise typer.Exit(result.exit_code)

@@ -10,8 +10,11 @@ import typer
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 # Where processes run.
+MOST_PROCESSES = 1024
+"""On one machine. None has as many devices; on a CPU more would only fill its memory."""
 DeviceCount = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 1).")
+    int | None,
+    typer.Option(metavar="N", min=1, max=MOST_PROCESSES, help="How many devices (default: all visible; on CPU 1)."),
 ]
 DeviceIds = Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")]
 Hosts = Annotated[
@@ -27,7 +30,10 @@ Detach = Annotated[bool, typer.Option("--detach", help="Run in the background, o
 
 # Ranks that only talk to each other.
 RankCount = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="How many devices (default: all visible; on CPU 2 ranks).")
+    int | None,
+    typer.Option(
+        metavar="N", min=1, max=MOST_PROCESSES, help="How many devices (default: all visible; on CPU 2 ranks)."
+    ),
 ]
 RankTimeout = Annotated[float, typer.Option(metavar="SECONDS", min=1, help="How long a rank waits for another.")]
 RankDirectory = Annotated[

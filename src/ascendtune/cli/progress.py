@@ -6,6 +6,7 @@ import os
 import time
 from typing import TextIO
 
+from ascendtune.core.safe_text import control
 from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0
@@ -38,7 +39,7 @@ class Progress:
         if not self._watched or waited < _SILENT_SECONDS or now - self._last < _REFRESH_SECONDS:
             return
         self._last, self._shown = now, True
-        self._stream.write("\r\x1b[K" + self._line(done, total, waited))
+        self._stream.write("\r" + control("[K", self._stream) + self._line(done, total, waited))
         self._stream.flush()
 
     def say(self, message: str) -> None:
@@ -59,6 +60,6 @@ class Progress:
 
     def _wipe(self) -> None:
         if self._shown:
-            self._stream.write("\r\x1b[K")
+            self._stream.write("\r" + control("[K", self._stream))
             self._stream.flush()
             self._shown = False

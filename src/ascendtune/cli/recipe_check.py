@@ -77,6 +77,7 @@ def _model(recipe: Recipe) -> str:
     from ascendtune.data.template import ChatTemplate
     from ascendtune.data.tokenizer import Tokenizer
     from ascendtune.hub.download import find_local
+    from ascendtune.hub.model_config import require_rows_for_tokens
     from ascendtune.hub.verify import check_model_directory, require_unquantised
 
     path = find_local(recipe.model.path, "model")
@@ -84,7 +85,8 @@ def _model(recipe: Recipe) -> str:
         return f"{recipe.model.path} (hub id, not looked at)"
     check_model_directory(path, weights_needed=recipe.model.init == "pretrained")
     require_unquantised(path)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path, recipe.model.new_tokens)
+    require_rows_for_tokens(path / "config.json", tokenizer.vocab_size, len(recipe.model.new_tokens))
     if recipe.method.stage != "pretrain":
         ChatTemplate.load(recipe.data.template, tokenizer, loss_on=recipe.data.loss_on)
     return str(path)
@@ -93,13 +95,17 @@ def _model(recipe: Recipe) -> str:
 def _require_files(recipe: Recipe) -> None:
     """Look at what else a start would read before it begins to train."""
     from ascendtune.hub.download import find_local
+    from ascendtune.hub.verify import check_model_directory, require_unquantised
+    from ascendtune.train.adapters import find_adapters
     from ascendtune.train.run_choice import require_checkpoint
     from ascendtune.train.strategy.zero_config import zero_config
 
-    if recipe.method.preference.reference:
-        find_local(recipe.method.preference.reference, "model")
-    for adapter in recipe.method.lora.start_from:
-        find_local(adapter, "model")
+    if recipe.method.preference.reference and (path := find_local(recipe.method.preference.reference, "model")):
+        check_model_directory(path, weights_needed=True)
+        require_unquantised(path, "comparing with")
+    if all(find_local(adapter, "model") for adapter in recipe.method.lora.start_from):
+        base = find_local(recipe.model.path, "model") if recipe.model.init == "pretrained" else None
+        find_adapters(recipe.method, base)
     if recipe.checkpoint.resume not in ("auto", "never"):
         require_checkpoint(Path(recipe.checkpoint.resume))
     if recipe.parallel.strategy == "deepspeed":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.files import expanded
 from ascendtune.core.log import warn
 from ascendtune.core.places import cache_directory
 from ascendtune.hub.download import find_local
@@ -74,7 +75,7 @@ def _sources(recipe: Recipe) -> list[tuple[str, Kind]]:
 def _files(recipe: Recipe) -> set[Path]:
     """Paths, where the key says one and no name."""
     given = {recipe.data.template, recipe.parallel.deepspeed.config or "", recipe.checkpoint.resume}
-    paths = ((text, Path(text).expanduser()) for text in given if text)
+    paths = ((text, expanded(text)) for text in given if text)
     return {path.absolute() for text, path in paths if "/" in text or path.is_file()}
 
 

@@ -14,13 +14,11 @@ import psutil
 
 from ascendtune.cli.complain import warn
 from ascendtune.core.errors import AscendtuneError, InputError
-from ascendtune.core.files import parsed_record
 from ascendtune.core.rundir import RunDir
 
 _Read = TypeVar("_Read")
 
 _DEPTH = 3
-_TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,22 @@ class RunSummary:
     @classmethod
     def of(cls, run: RunDir) -> RunSummary:
         try:
-            record, last = run.read(), last_metrics(run) or {}
+            record, last = run.read(), run.last_metrics() or {}
         except (AscendtuneError, OSError) as error:
             # One damaged run must not hide the others.
             state = "damaged" if isinstance(error, AscendtuneError) else "unreadable"
+            reason = error.what if isinstance(error, AscendtuneError) else str(error.strerror)
+            warn(f"{reason}: {run.run_json}")
             return cls(run.path.name, str(run), state, None, None, None, None)
         attempts = record.get("attempts") or []
-        began = attempts[-1].get("started") if attempts else record.get("created")
+        began = number(attempts[-1].get("started") if attempts else record.get("created"))
         return cls(
             name=run.path.name,
             path=str(run),
             state=state_of(record),
-            step=last.get("step"),
-            loss=last.get("loss"),
-            tokens_per_second=last.get("tokens_per_second"),
+            step=whole(last.get("step")),
+            loss=number(last.get("loss")),
+            tokens_per_second=number(last.get("tokens_per_second")),
             age_seconds=time.time() - began if began is not None else None,
         )
 
@@ -76,7 +76,8 @@ def find_runs(directory: Path) -> list[RunDir]:
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:
     run = RunDir(directory)
     try:
-        is_run = run.run_json.is_file()
+        # Also what is a link, a pipe or a device: it is shown as damaged.
+        is_run = os.path.lexists(run.run_json)
         inside = [] if is_run or not depth else list(os.scandir(directory))
     except PermissionError:
         # It may be one; nobody may know.
@@ -90,7 +91,7 @@ def _below(directory: Path, depth: int) -> Iterator[RunDir]:
 
 def _changed(run: RunDir) -> float:
     try:
-        return run.run_json.stat().st_ctime
+        return run.run_json.lstat().st_ctime
     except PermissionError:
         return run.path.stat().st_ctime
 
@@ -101,8 +102,19 @@ def state_of(record: dict[str, Any]) -> str:
     if state != "running" or not attempts:
         return state
     newest = attempts[-1]
+    pid = whole(newest.get("pid"))
     is_here = newest.get("host", socket.gethostname()) == socket.gethostname()
-    return "died" if is_here and not psutil.pid_exists(newest["pid"]) else state
+    return "died" if is_here and pid is not None and not psutil.pid_exists(pid) else state
+
+
+def number(value: Any) -> float | None:
+    """`value` where it is a number, also one that is not finite: a loss may be."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def whole(value: Any) -> int | None:
+    """`value` where it is a whole number that a process or a step may have."""
+    return value if type(value) is int and 0 <= value < 1 << 31 else None
 
 
 def unless_damaged(read: Callable[[], _Read]) -> _Read | None:
@@ -114,19 +126,3 @@ def unless_damaged(read: Callable[[], _Read]) -> _Read | None:
     except PermissionError as error:
         warn(f"may not be read: {error.filename}")
     return None
-
-
-def last_metrics(run: RunDir) -> dict[str, Any] | None:
-    """The newest whole line of metrics.jsonl, without reading the rest.
-
-    Raises:
-        MachineError: it is damaged.
-    """
-    if not run.metrics.is_file():
-        return None
-    with run.metrics.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL_BYTES))
-        tail = file.read()
-    lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-    return parsed_record(lines[-1], run.metrics) if lines else None

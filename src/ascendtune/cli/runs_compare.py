@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ascendtune.core.rundir import RunDir
 
@@ -25,7 +25,7 @@ def compare(
 ) -> None:
     """Compare runs: losses side by side, and what differs in recipe and data.
 
-    Runs that learn from preferences are compared by their rewards too: how often the right answer is ahead, how far.
+    Evaluation losses are compared where all runs have some, and rewards where all learn from preferences.
 
     \b
     ascendtune runs compare runs/a runs/b
@@ -40,7 +40,8 @@ def compare(
 
 
 def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
-    metrics = [{record["step"]: record for record in run.read_metrics()} for run in runs]
+    metrics = [_of_steps(run.read_metrics()) for run in runs]
+    evaluations = [_evaluations(run) for run in runs]
     recipes = _recipes(runs)
     data = [run.read().get("data_hash") for run in runs]
     return {
@@ -53,7 +54,19 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "loss_kinds": None if recipes is None else [_kind_of_loss(recipe) for recipe in recipes],
         "loss": _curves(metrics, "loss"),
         **{name: _curves(metrics, name) for name in _REWARDS if all(_has(each, name) for each in metrics)},
+        **({"evaluation_loss": _curves(evaluations, "loss")} if all(evaluations) else {}),
     }
+
+
+def _evaluations(run: RunDir) -> dict[int, dict[str, Any]]:
+    from ascendtune.cli.run_summary import unless_damaged
+
+    return _of_steps(unless_damaged(lambda: list(run.read_evaluations())) or [])
+
+
+def _of_steps(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Step -> its record; what names no step is not one of ours."""
+    return {record["step"]: record for record in records if type(record.get("step")) is int}
 
 
 def _has(metrics: dict[int, dict[str, Any]], name: str) -> bool:
@@ -127,9 +140,9 @@ def _lines(compared: dict[str, Any]) -> list[str]:
         named = "; ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
         lines += [f"the losses are of different kinds, and their values do not compare: {named}", ""]
     lines.append(_table_of(compared["loss"], "step", names))
-    for name in _REWARDS:
+    for name in (*_REWARDS, "evaluation_loss"):
         if name in compared:
-            lines += ["", _table_of(compared[name], name, names)]
+            lines += ["", _table_of(compared[name], name.replace("_", " "), names)]
     return lines
 
 

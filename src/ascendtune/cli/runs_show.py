@@ -31,14 +31,14 @@ def show(
 
 
 def _facts(run: RunDir) -> dict[str, Any]:
-    from ascendtune.cli.run_summary import last_metrics, state_of, unless_damaged
+    from ascendtune.cli.run_summary import state_of, unless_damaged
 
     record = run.read()
     return {
         "path": str(run),
         **record,
         "state": state_of(record),
-        "last_metrics": unless_damaged(lambda: last_metrics(run)),
+        "last_metrics": unless_damaged(run.last_metrics),
         "last_evaluation": unless_damaged(lambda: next(reversed(list(run.read_evaluations())), None)),
         "data_report": unless_damaged(run.read_data_report),
         "checkpoints": [str(run.checkpoint(step)) for step in run.checkpoint_steps()],

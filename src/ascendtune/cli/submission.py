@@ -140,13 +140,22 @@ def _check(asked: Asked) -> None:
             )
     for name, pattern in _KUBERNETES_NAMES.items():
         _require_name(f"--{name}", getattr(asked, name), pattern)
-    if asked.image is not None and not re.fullmatch(r"[^\s'\"]+", asked.image):
+    if asked.image is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", asked.image):
         raise InputError(f"--image {asked.image!r} is no name of an image", remedy="write it as registry/name:tag")
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
             f"--hours {asked.hours:g} is no time in which to start, train and write a checkpoint",
             remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit holds",
         )
+    if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
+        raise InputError(
+            f"--partition {asked.partition!r} is not a name of Slurm's", remedy="`sinfo --summarize` lists them"
+        )
+    for option in asked.sbatch:
+        if not re.fullmatch(r"--?[a-zA-Z][^\n\r]*", option):
+            raise InputError(
+                f"--sbatch {option!r} is not an option of sbatch", remedy="give one option each, as --sbatch=--qos=high"
+            )
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(

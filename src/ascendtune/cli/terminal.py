@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from ascendtune.core.safe_text import control
 from ascendtune.core.wrap import columns_of
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
@@ -16,7 +17,7 @@ _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
 def colour(text: str, name: str, stream: TextIO) -> str:
     """`text` in a colour, where `stream` is a terminal and NO_COLOR is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
-    return text if plain else f"\x1b[{_CODES[name]}m{text}\x1b[0m"
+    return text if plain else f"{control(f'[{_CODES[name]}m', stream)}{text}{control('[0m', stream)}"
 
 
 def paint(text: str, name: str) -> str:

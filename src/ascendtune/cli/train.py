@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ def train(
         typer.Option(metavar="KEY", help="Resume although this recipe key (or `data`) changed; repeatable."),
     ] = None,
     trust_checkpoint: Annotated[
-        bool, typer.Option("--trust-checkpoint", help="Load a checkpoint of another run; its metadata is a pickle.")
+        bool, typer.Option("--trust-checkpoint", help="Load a checkpoint of another run or of another user.")
     ] = False,
 ) -> None:
     """Train the model that a recipe describes.
@@ -52,6 +53,7 @@ def train(
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.core.ownership import restrict_umask
     from ascendtune.core.rundir import RunDir
     from ascendtune.core.wrap import wrapped
     from ascendtune.data.report import lines
@@ -61,6 +63,7 @@ def train(
     from ascendtune.train.recipe import Recipe
 
     log.set_up()
+    restrict_umask()
     require_one_starter(os.environ)
     loaded, origins = Recipe.load_with_origins(recipe, overrides or [])
     where = choose_nodes(
@@ -73,7 +76,9 @@ def train(
         warn("on_hang: restart will end a run that hangs: give --max-restarts N to let it start again")
 
     def job(run: Path) -> JobSpec:
-        argv = (sys.executable, "-m", "ascendtune.train.worker", str(run))
+        # The worker refuses a run directory that another start has claimed since.
+        start = RunDir(run).read().get("start") if not dry_run else None
+        argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start,) if start else ()))
         return JobSpec(
             argv, run, chosen.count, chosen.kind, chosen.ids, max_restarts=max_restarts, on_hang=loaded.on_hang
         )
@@ -103,14 +108,18 @@ def train(
     if prepare:
         print(f"the tokens are in {ready.prepared.directory}")
         return
-    run = where.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
-    spec = job(run.path)
-    if detach and stays_with_the_terminal(spec):
-        return
-    # What is still buffered would be lost when this process becomes the worker.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    result = where.start(spec)
+    with ready.claim or nullcontext():
+        run = where.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
+        spec = job(run.path)
+        if detach and stays_with_the_terminal(spec):
+            return
+        if ready.claim:
+            ready.claim.hold()
+            ready.claim.hand_over()
+        # What is still buffered would be lost when this process becomes the worker.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        result = where.start(spec)
     if result.error:
         complain(result.error)
     if 0 < result.exit_code < 128:

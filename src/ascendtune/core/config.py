@@ -17,6 +17,9 @@ from ascendtune.core.errors import RecipeError, together
 
 Model = TypeVar("Model", bound=BaseModel)
 
+MOST = 1_000_000_000
+"""The upper bound of a count that has no other: more is a slip of the keyboard, and overflows somewhere below."""
+
 _UNKNOWN, _VALID = "unknown key ", "valid here: "
 
 
@@ -218,7 +221,9 @@ def _expectation(item: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value) if not isinstance(value, str) else value
+    # Python refuses to write integers of more than 4,300 digits.
+    is_endless = type(value) is int and value.bit_length() > 1000
+    text = "a number of too many digits" if is_endless else value if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

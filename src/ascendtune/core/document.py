@@ -2,6 +2,9 @@
 
 YAML is read with positions: `1e-4` is a number, a key that stands twice is an error, and each value remembers where it
 came from, so that a refusal can point at it and `origins.json` can tell default, file and override apart.
+
+Size, depth and number of values are bounded, also of what aliases repeat: a file of any content is read or refused
+within a second.
 """
 
 from __future__ import annotations
@@ -17,10 +20,21 @@ import yaml
 
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import is_endless
+from ascendtune.core.mask import holds_secret, is_name_of_secret, without_secrets
 
 Path_ = tuple[str | int, ...]
 
 _RECIPE = "recipe"
+
+# PyYAML reads 0.2 MB a second where every line is a key.
+_MOST_BYTES = 256 * 1024
+_MOST_VALUES = 10_000
+_DEEPEST = 32
+# JSON can escape all of them, and YAML these and more; a name or a path with one of them is a mistake or an attack.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_MERGE = "tag:yaml.org,2002:merge"
+_INDEX = re.compile(r"[0-9]{1,6}")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass
@@ -42,12 +56,60 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, except that `1e-4` is a float, as YAML 1.2 and every user mean it."""
+    """YAML 1.1 as PyYAML reads it, with the numbers of YAML 1.2: `1e-4` is a float, `1:30:00` and dates are text."""
+
+    yaml_implicit_resolvers = {
+        first: [each for each in resolvers if each[0].rpartition(":")[2] not in ("int", "float", "timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)
+        self._source = source
+        self._depth = 0
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Raises:
+        RecipeError: too deep, too many values, or an explicit tag.
+        """
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        mark = event.start_mark
+        where = f"{self._source}:{mark.line + 1}" if mark else self._source
+        self._nodes += 1
+        # A key and its value are two nodes.
+        if self._depth > _DEEPEST or self._nodes > 2 * _MOST_VALUES:
+            raise _too_much(where)
+        if (tag := getattr(event, "tag", None)) not in (None, "!"):
+            raise RecipeError(
+                f"the tag '{_short(tag)}' is not read",
+                remedy="remove it: quotes make a value text, without them a number is one",
+                where=where,
+            )
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def _too_much(where: str) -> RecipeError:
+    return RecipeError(
+        f"more than {_MOST_VALUES:,} values or {_DEEPEST} levels",
+        remedy="check what stands here and what aliases (*name) repeat; no recipe is that large",
+        where=where,
+    )
 
 
 _Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(0b[01]+|0x[0-9a-fA-F]+|0[0-7]*|[1-9][0-9_]*)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.[\d_]*$|^[-+]?\.\d[\d_]*([eE][-+]?\d+)?$"),
+    re.compile(
+        r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.[\d_]*$|^[-+]?\.\d[\d_]*([eE][-+]?\d+)?$"
+        r"|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$",
+        re.ASCII,
+    ),
     list("-+0123456789."),
 )
 
@@ -65,7 +127,16 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
     try:
         if is_endless(path):
             raise RecipeError("a pipe or a device, not a file", remedy=f"write the {what} into a file", where=path)
-        text = path.read_text(encoding="utf-8")
+        # A pipe of the shell has no size, and a file may grow.
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise RecipeError(
+                f"larger than {_MOST_BYTES // 1024} KiB",
+                remedy=f"give a {what}; a file of this size is something else",
+                where=path,
+            )
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise RecipeError(f"no such {what}", remedy=_missing_file_remedy(path, what), where=path) from None
     except IsADirectoryError:
@@ -86,20 +157,9 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
 
 def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
     """`read_document` for text; `source` is the place used in messages."""
-    loader, language = None, "JSON" if source.endswith(".json") else "YAML"
+    language = "JSON" if source.endswith(".json") else "YAML"
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            start = "`ascendtune init` writes one to start from" if what == _RECIPE else "write its keys into it"
-            raise RecipeError(f"the {what} is empty", remedy=start, where=source)
-        if not isinstance(node, yaml.MappingNode):
-            raise RecipeError(
-                f"the {what} is not a mapping of keys to values", remedy="write it as `key: value` lines", where=source
-            )
-        document = Document({}, source)
-        document.values = _plain(loader, node, document, ())
-        return document
+        values = _values_of(text, source, what)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -113,29 +173,113 @@ def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
         raise RecipeError(
             f"not valid {language}: {said}", remedy="check the file for stray characters", where=source
         ) from error
+    return values
+
+
+def _values_of(text: str, source: str, what: str) -> Document:
+    loader = _Loader(text, source)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            start = "`ascendtune init` writes one to start from" if what == _RECIPE else "write its keys into it"
+            raise RecipeError(f"the {what} is empty", remedy=start, where=source)
+        if not isinstance(node, yaml.MappingNode):
+            raise RecipeError(
+                f"the {what} is not a mapping of keys to values", remedy="write it as `key: value` lines", where=source
+            )
+        document = Document({}, source)
+        document.values = _PlainValues(loader, document).of(node, ())
+        return document
     finally:
-        if loader is not None:
-            loader.dispose()
+        loader.dispose()
 
 
-def _plain(loader: _Loader, node: yaml.Node, document: Document, path: Path_) -> Any:
-    document.places.setdefault(path, f"{document.source}:{node.start_mark.line + 1}")
-    if isinstance(node, yaml.MappingNode):
-        loader.flatten_mapping(node)
+class _PlainValues:
+    """From composed nodes to dict, list, str, int, float, bool and None; aliases are written out, within bounds."""
+
+    def __init__(self, loader: _Loader, document: Document) -> None:
+        self._loader = loader
+        self._document = document
+        self._count = 0
+        self._around: list[yaml.Node] = []
+
+    def of(self, node: yaml.Node, path: Path_) -> Any:
+        """Raises:
+        RecipeError: a key that is not text or stands twice, a value that is not what it looks like, an alias that
+            stands for itself or for too much.
+        """
+        where = self._where(node)
+        self._document.places.setdefault(path, where)
+        self._count += 1
+        if self._count > _MOST_VALUES or len(self._around) > _DEEPEST:
+            raise _too_much(where)
+        if any(node is each for each in self._around):
+            raise RecipeError("an alias stands for what it is a part of", remedy="remove this alias", where=where)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        self._around.append(node)
+        if isinstance(node, yaml.MappingNode):
+            made: Any = self._mapping(node, path)
+        else:
+            made = [self.of(item, (*path, index)) for index, item in enumerate(node.value)]
+        self._around.pop()
+        return made
+
+    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
+        own = [(key, value) for key, value in node.value if key.tag != _MERGE]
         result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = loader.construct_object(key_node, deep=True)
-            where = f"{document.source}:{key_node.start_mark.line + 1}"
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    result = self._merged(each, path) | result
+        seen = set[str]()
+        for key_node, value_node in own:
+            where = self._where(key_node)
+            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                raise RecipeError(f"the key {key!r} is not text", remedy="put the key in quotes", where=where)
-            if key in result:
-                raise RecipeError(f"the key '{key}' stands twice", remedy="remove one of them", where=where)
-            document.places[(*path, key)] = where
-            result[key] = _plain(loader, value_node, document, (*path, key))
+                shown = f"'{key_node.value}'" if isinstance(key_node, yaml.ScalarNode) else "a list or a mapping"
+                raise RecipeError(f"the key {_short(shown)} is not text", remedy="put the key in quotes", where=where)
+            if key in seen:
+                raise RecipeError(f"the key '{_short(key)}' stands twice", remedy="remove one of them", where=where)
+            seen.add(key)
+            self._document.places[(*path, key)] = where
+            result[key] = self.of(value_node, (*path, key))
         return result
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(loader, item, document, (*path, index)) for index, item in enumerate(node.value)]
-    return loader.construct_object(node, deep=True)
+
+    def _merged(self, node: yaml.Node, path: Path_) -> dict[str, Any]:
+        """What `<<: *name` puts beside a mapping's own keys."""
+        values = self.of(node, path)
+        if not isinstance(values, dict):
+            raise RecipeError("what << merges is not a mapping", remedy="name a mapping", where=self._where(node))
+        return values
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        try:
+            value = self._loader.construct_object(node)
+        except (ValueError, OverflowError) as error:
+            raise RecipeError(
+                f"'{_short(node.value)}' looks like a number and cannot be read as one",
+                remedy="write a smaller number, or put it in quotes if it is text",
+                where=self._where(node),
+            ) from error
+        if isinstance(value, str) and (fault := _fault_of_text(value)):
+            raise RecipeError(f"the text holds {fault}", remedy="remove it", where=self._where(node))
+        return value
+
+    def _where(self, node: yaml.Node) -> str:
+        return f"{self._document.source}:{node.start_mark.line + 1}"
+
+
+def _fault_of_text(text: str) -> str | None:
+    if found := _CONTROL_CHARACTERS.search(text):
+        return f"the control character U+{ord(found.group()):04X}"
+    if found := _SURROGATES.search(text):
+        return f"half a surrogate pair (U+{ord(found.group()):04X}), which is no character"
+    return None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _missing_file_remedy(path: Path, what: str) -> str:
@@ -150,6 +294,27 @@ def _missing_file_remedy(path: Path, what: str) -> str:
     return "check the path" + ("; `ascendtune init` writes a recipe" if what == _RECIPE else "")
 
 
+def require_no_secrets(document: Document, remedy: str) -> None:
+    """Raise where a key is called like a secret, or a value surely is one: what is in a recipe is written to files.
+
+    Raises:
+        RecipeError: it names the key, and never the value.
+    """
+    waiting: list[tuple[Path_, Any]] = [((), document.values)]
+    seen: set[int] = set()
+    while waiting:
+        path, value = waiting.pop()
+        named = bool(path) and isinstance(path[-1], str) and is_name_of_secret(path[-1])
+        if (named and value is not None) or (isinstance(value, str) and holds_secret(value)):
+            dotted = ".".join(map(str, path))
+            raise RecipeError(f"'{dotted}' holds a password or a token", remedy=remedy, where=document.place(path))
+        # An alias may lead back to what it is in.
+        if id(value) not in seen and isinstance(value, dict | list):
+            seen.add(id(value))
+            inner = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting += [((*path, key), each) for key, each in inner]
+
+
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     """Set `a.b=c` words in place; the value is read as YAML.
 
@@ -158,16 +323,13 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     """
     for word in overrides:
         dotted, equals, text = word.partition("=")
-        where = f"command line '{word}'"
+        where = f"command line '{without_secrets(word)}'"
         if not equals or not all(dotted.split(".")):
             raise RecipeError(
                 "not an override", remedy="write it as key=value, e.g. optim.learning_rate=1e-4", where=where
             )
-        try:
-            value = yaml.load(text, _Loader)  # a SafeLoader
-        except yaml.YAMLError as error:
-            raise RecipeError("the value is not valid YAML", remedy="put the value in quotes", where=where) from error
-        *parents, last = (int(part) if part.isdigit() else part for part in dotted.split("."))
+        value = _value_of_word(text, where)
+        *parents, last = (int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         target: Any = document.values
         for part in parents:
             if isinstance(target, dict) and isinstance(part, str):
@@ -192,3 +354,17 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         for known in [known for known in document.places if known[: len(path)] == path]:
             del document.places[known]
         document.places[path] = where
+
+
+def _value_of_word(text: str, where: str) -> Any:
+    try:
+        loader = _Loader(text, where)
+        try:
+            node = loader.get_single_node()
+            return None if node is None else _PlainValues(loader, Document({}, where)).of(node, ())
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise RecipeError("the value is not valid YAML", remedy="put the value in quotes", where=where) from error
+    except RecipeError as error:
+        raise RecipeError(error.what, remedy=error.remedy, where=where) from error

@@ -111,6 +111,9 @@ _WRITE_FAULTS = {
     errno.EISDIR: ("a directory of that name is in the way", "choose another path"),
     errno.ENOTDIR: ("a part of the path is a file, not a directory", "choose another path"),
     errno.EIO: ("the disk reports an input/output error", "look at `dmesg`; choose another disk"),
+    errno.EFBIG: ("the file reached the largest size that is allowed", "raise the limit: ulimit -f unlimited"),
+    errno.ENAMETOOLONG: ("the name of a file is too long", "choose a shorter name or path"),
+    errno.EMFILE: ("too many files are open", "raise the limit: ulimit -n 65536"),
 }
 _READ_FAULTS = {
     errno.EACCES: ("permission is denied", "check its permissions, and those of the directories above it"),

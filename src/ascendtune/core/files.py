@@ -12,13 +12,16 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.regular_file import open_regular
 
 # A writer that gave up in the middle of a block has left less than this.
 _PROBE_BYTES = 1 << 20
+_LONGEST_LINE = 64 << 20
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -27,7 +30,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         MachineError: the disk is full, read-only or not permitted.
     """
-    data = content.encode() if isinstance(content, str) else content
+    # A file name that is not UTF-8 reaches us as half surrogate pairs; JSON and YAML can escape them.
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with translated_disk_errors(path, "writing a file"):
         try:
@@ -44,17 +48,41 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def is_endless(path: Path) -> bool:
-    """Whether to read `path` may never end: a device, or a pipe with a name, into which nobody may ever write.
+    """Whether to read `path` may never end: a device, a pipe with a name, or a file of the kernel (/proc/kmsg waits).
 
-    A pipe of the shell, as in `<(command)`, has no name: somebody is writing into it.
+    A pipe of the shell, as in `<(command)`, has no name: a command is writing into it.
 
     Raises:
         OSError: nothing is there, or it may not be looked at.
     """
-    mode = path.stat().st_mode
+    found = path.stat()
+    mode = found.st_mode
     if stat.S_ISFIFO(mode):
         return path.resolve().is_fifo()
+    if stat.S_ISREG(mode) and found.st_dev in _devices_of_kernel_files():
+        return True
     return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull))
+
+
+def _devices_of_kernel_files() -> set[int]:
+    return {each.stat().st_dev for each in (Path("/proc"), Path("/sys")) if each.is_mount()}
+
+
+def expanded(path: str | Path) -> Path:
+    """The path, a leading `~` or `~user` replaced by the home directory.
+
+    Raises:
+        InputError: no such user, or one without a home directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        user = str(path).partition("/")[0]
+        raise InputError(
+            f"'{user}' stands for the home directory of a user, and there is no such user",
+            remedy=f"write the directory out, or ./{path} for a file of that name",
+            where=str(path),
+        ) from error
 
 
 def require_writable(path: Path) -> None:
@@ -150,12 +178,14 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of an append-only file. A last line without newline is a write that was cut off: it is ignored.
 
     Raises:
-        MachineError: another line is damaged.
+        MachineError: another line is damaged, or it is not a regular file.
     """
     if not path.exists():
         return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    with open_regular(path) as file:
+        for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), 1):
+            if len(line) == _LONGEST_LINE:
+                raise _damaged(f"{path}:{number}", "a line has no end", "bring it back, or remove it")
             if not line.endswith(b"\n"):
                 return
             yield parsed_record(line, f"{path}:{number}")
@@ -174,9 +204,15 @@ def parsed_record(
         if not isinstance(record, dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
-        name = Path(where).name.partition(":")[0]
-        raise MachineError(f"{name} is damaged: {error}", remedy=remedy, where=where) from error
+        raise _damaged(where, str(error), remedy) from error
+    except RecursionError as error:
+        raise _damaged(where, "it is nested too deeply", remedy) from error
     return record
+
+
+def _damaged(where: str | Path, reason: str, remedy: str) -> MachineError:
+    name = Path(where).name.partition(":")[0]
+    return MachineError(f"{name} is damaged: {reason}", remedy=remedy, where=where)
 
 
 class LineWriter:
@@ -189,12 +225,18 @@ class LineWriter:
             self._drop_cut_off_line()
 
     def write(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with translated_disk_errors(self.path, "appending a line"):
-            before = os.fstat(self._file.fileno()).st_size
+            before = os.fstat(self._file.fileno())
+            if before.st_nlink == 0:
+                raise MachineError(
+                    f"{self.path.name} was removed while it was written",
+                    remedy="give the command again, and leave the directory alone while it runs",
+                    where=self.path,
+                )
             if self._file.write(line) != len(line):
                 # A short write to a regular file means that the disk is full.
-                os.ftruncate(self._file.fileno(), before)
+                os.ftruncate(self._file.fileno(), before.st_size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def sync(self) -> None:
@@ -220,18 +262,47 @@ def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold an exclusive lock on `path`; the kernel drops it when the process dies, however it dies.
 
     Args:
-        path: the lock file; it is created and stays.
+        path: the lock file; it is created, in a directory that exists, and stays.
         wait: block until the lock is free; otherwise yield False at once when somebody holds it.
     """
-    with translated_disk_errors(path, "taking a lock"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    while True:
+        with translated_disk_errors(path, "taking a lock"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
+            is_ours = try_lock(descriptor, path, wait=wait)
+            # The one that had it may have removed the file: then others lock another one by now.
+            if not is_ours or is_opened_from(path, descriptor):
+                yield is_ours
+                return
+        finally:
+            os.close(descriptor)
+
+
+def is_opened_from(path: Path, descriptor: int) -> bool:
+    """Whether the file of `descriptor` still is the one at `path`."""
+    try:
+        opened, named = os.fstat(descriptor), path.stat()
+    except OSError:
+        return False
+    return (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
+
+
+def try_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
+    """Lock an open file for this open file description; False where another one has the lock.
+
+    Raises:
+        MachineError: the file system of `path` has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        raise MachineError(
+            f"the file system has no locks: {error.strerror}",
+            remedy="mount it with locks (NFS 4; Lustre with -o flock), or use a directory on another file system",
+            where=path,
+        ) from error
+    return True

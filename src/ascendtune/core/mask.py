@@ -9,7 +9,8 @@ from ipaddress import ip_address
 _SECRET_NAME = (
     r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*)"
 )
-_ASSIGNED = re.compile(rf"""(?i)(["']?{_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
+# A name begins where no name is before it: tried at each of its letters, a long word takes the square of its length.
+_ASSIGNED = re.compile(rf"""(?i)(["']?(?<![\w.-]){_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _IN_URL = re.compile(r"(://)[^/\s:@]+(?::[^/\s@]*)?@")
 _KEY = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[bp]-|ms-)[A-Za-z0-9_-]{12,}")
@@ -17,6 +18,10 @@ _V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
 _V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:])")
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b")
 _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
+_SURE_KEY = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-(?:[\w]+-)*[A-Za-z0-9]{20,}|gh[po]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"|AKIA[A-Z0-9]{16}|xox[bp]-[\w-]{20,}|ms-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
+)
 _TOO_COMMON = ("root", "localhost", "user", "admin", "ubuntu", "node", "master", "worker")
 
 
@@ -26,6 +31,19 @@ def without_secrets(text: str) -> str:
     text = _ASSIGNED.sub(r"\1***", text)
     text = _BEARER.sub(r"\1 ***", text)
     return _KEY.sub("***", text)
+
+
+def is_name_of_secret(name: str) -> bool:
+    """Whether `name`, of a variable or a key, speaks of a password, a token or a key."""
+    return _IS_SECRET.fullmatch(name) is not None
+
+
+def holds_secret(text: str) -> bool:
+    """Whether `text` surely has a secret in it: a URL with a user or a password, a key of a form that services give.
+
+    Stricter than `without_secrets`, which may mask too much: a model may well be called ms-marco-MiniLM-L-6-v2.
+    """
+    return bool(_IN_URL.search(text) or _SURE_KEY.search(text))
 
 
 def command_without_secrets(argv: Sequence[str]) -> list[str]:

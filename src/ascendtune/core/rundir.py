@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,11 +14,18 @@ from typing import Any, Literal
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import parsed_record, read_json_lines, unfinished_files, write_atomically, write_json
+from ascendtune.core.regular_file import open_regular, read_record
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
 """Free: neither torch, torchrun, DeepSpeed nor torch_npu has a handler for it."""
+_TAIL_BYTES = 64 * 1024
+
+
+def hash_of_recipe(recipe_yaml: str) -> str:
+    """What run.json notes of recipe.yaml."""
+    return hashlib.sha256(recipe_yaml.encode()).hexdigest()[:16]
 
 
 class RunDir:
@@ -78,12 +86,12 @@ class RunDir:
         return self.path / "model"
 
     def reference(self, part: str, key: str) -> Path:
-        """Log-probabilities under the reference model, a little-endian fp32 for every row of a part (train or eval).
+        """Log-probabilities under the reference model, a little-endian fp64 for every row of a part (train or eval).
 
         Args:
             key: of the data and the model; another reference has another file.
         """
-        return self.path / f"reference_{part}_{key[:16]}.f32"
+        return self.path / f"reference_{part}_{key[:16]}.f64"
 
     @property
     def lock(self) -> Path:
@@ -112,8 +120,9 @@ class RunDir:
             MachineError: the place cannot be written.
         """
         with translated_disk_errors(self.path, "creating the run directory"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             for directory in (self.path, self.checkpoints, self.logs, self.heartbeats):
-                directory.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(0o755, exist_ok=True)
         self.rewrite_recipe(recipe_yaml, origins)
         write_json(self.run_json, {"schema_version": SCHEMA_VERSION, "state": "created", "attempts": [], **facts})
 
@@ -133,9 +142,12 @@ class RunDir:
             MachineError: the file is damaged.
         """
         remedy = "start a new run with another name"
-        record = parsed_record(self.run_json.read_bytes(), self.run_json, remedy=remedy)
+        record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
         if "state" not in record:
             raise MachineError("run.json is damaged: it says no state", remedy=remedy, where=self.run_json)
+        attempts = record.get("attempts") or []
+        if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
+            raise MachineError("run.json is damaged: its attempts are of no form", remedy=remedy, where=self.run_json)
         return record
 
     def read_data_report(self) -> dict[str, Any] | None:
@@ -144,7 +156,35 @@ class RunDir:
         Raises:
             MachineError: the file is damaged.
         """
-        return parsed_record(self.data_report.read_bytes(), self.data_report) if self.data_report.is_file() else None
+        return parsed_record(read_record(self.data_report), self.data_report) if self.data_report.is_file() else None
+
+    def require_present(self) -> None:
+        """Raise where the directory has been removed: whatever failed since, failed for that.
+
+        Raises:
+            MachineError: it has been removed.
+        """
+        if not self.run_json.is_file():
+            raise MachineError(
+                "the run directory was removed while the run trained",
+                remedy="give the command again: it starts anew; or first bring the directory back from a copy: then it "
+                "goes on from the checkpoints in it",
+                where=self.path,
+            )
+
+    def require_started_for(self, start: str) -> None:
+        """Raise unless recipe.yaml is the one that `start` wrote (see `Claim.start`).
+
+        Raises:
+            MachineError: another start has rewritten it, or a user has edited it.
+        """
+        record = self.read()
+        if record.get("start") != start or record.get("recipe_hash") != hash_of_recipe(self.recipe.read_text("utf-8")):
+            raise MachineError(
+                "recipe.yaml is not the recipe that this process was started for",
+                remedy="give the command again: it writes the recipe anew",
+                where=self.recipe,
+            )
 
     def update(self, **changes: Any) -> None:
         """Replace top-level keys of run.json. Only one process writes: rank 0, or the command that holds the lock."""
@@ -162,8 +202,32 @@ class RunDir:
         """Close the newest attempt. `cause` says why it did not finish: {what, remedy, exit_code, rank}."""
         attempts = self.read()["attempts"]
         if attempts:
-            attempts[-1].update(ended=time.time(), state=state)
+            code = cause["exit_code"] if cause else 0
+            attempts[-1].update(ended=time.time(), state=state, exit_code=code, step=self.last_step())
         self.update(state=state, attempts=attempts, exit_cause=cause)
+
+    def last_metrics(self) -> dict[str, Any] | None:
+        """The newest whole line of metrics.jsonl, without reading the rest.
+
+        Raises:
+            MachineError: it is damaged.
+        """
+        if not self.metrics.is_file():
+            return None
+        with open_regular(self.metrics) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            tail = file.read()
+        lines = tail[: tail.rfind(b"\n") + 1].splitlines()
+        return parsed_record(lines[-1], self.metrics) if lines else None
+
+    def last_step(self) -> int | None:
+        """Of the newest record; None where there is none, or none that can be read."""
+        try:
+            step = (self.last_metrics() or {}).get("step")
+        except MachineError:
+            return None
+        return step if type(step) is int and 0 <= step < 1 << 31 else None
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
         return read_json_lines(self.metrics)

@@ -1,4 +1,4 @@
-"""The three standard streams, made safe to use: each is open, and takes every character."""
+"""The three standard streams, made safe to use: each is open, takes every character, and shows no foreign controls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import io
 import json
 import os
 import sys
+
+from ascendtune.core.safe_text import SafeStream
 
 _STAND_INS = {
     **dict(zip("▁▂▃▄▅▆▇█░▒▓▏▎▍▌▋▊▉", "_.:-=+*#.:=|||||||", strict=True)),
@@ -22,7 +24,7 @@ _HANDLER = "ascendtune.stand_in"
 
 
 def make_safe() -> None:
-    """Let a closed stream be /dev/null, and a character that a stream cannot encode be like it in ASCII.
+    """Let a closed stream be /dev/null, show control characters, and let ASCII stand for what cannot be encoded.
 
     Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. To be called first of all: a
     file that is opened before might get the descriptor of a closed stream, and be written into.
@@ -32,9 +34,13 @@ def make_safe() -> None:
         if getattr(sys, name) is None:
             _connect_to_nothing(descriptor)
             setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, SafeStream):
+            continue
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
+        setattr(sys, name, SafeStream(stream, has_progress_bars=name == "stderr"))
 
 
 def _connect_to_nothing(descriptor: int) -> None:

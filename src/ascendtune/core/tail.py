@@ -7,6 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from ascendtune.core.errors import MachineError
+from ascendtune.core.regular_file import open_regular
+
 _BLOCK_BYTES = 64 * 1024
 
 
@@ -46,8 +49,8 @@ class Tail:
 
     def _open(self) -> bool:
         try:
-            file = self._path.open("rb")
-        except OSError:
+            file = open_regular(self._path)
+        except (OSError, MachineError):
             return False
         self.close()
         self._file = file
@@ -73,7 +76,7 @@ class Tail:
 
 def begin_of_last(path: Path, count: int, first: int = 0) -> int:
     """Where the last `count` lines of a file begin, but not before the byte `first`."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError, MachineError), open_regular(path) as file:
         position = file.seek(0, os.SEEK_END)
         # The newline at the end completes the last line and begins none.
         found = -1

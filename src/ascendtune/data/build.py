@@ -17,12 +17,12 @@ from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
 from ascendtune.data.groups import groups_of
 from ascendtune.data.load import Loaded, Places, load_rows
-from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.outcome import INDIVISIBLE, NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
-from ascendtune.data.template import ChatTemplate
+from ascendtune.data.template import ChatTemplate, TemplateTooCostly
 from ascendtune.data.tokenize import tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -161,7 +161,12 @@ def _write(
     if template is None:
         outcome = tokenize_texts(loaded.rows, tokenizer, directory, **options)
     else:
-        outcome = tokenize(groups_of(loaded.rows, source.task), template, directory, **options)
+        try:
+            outcome = tokenize(groups_of(loaded.rows, source.task), template, directory, **options)
+        except TemplateTooCostly as error:
+            if error.row is not None:
+                error.where = loaded.places[error.row]
+            raise
     _refuse(outcome, loaded.places, section)
     for number, reason, detail in outcome.dropped:
         dropped = report.dropped.get(reason)
@@ -171,6 +176,8 @@ def _write(
     report.rows_kept = outcome.rows
     report.truncated_rows = outcome.truncated_rows
     report.truncated_tokens = outcome.truncated_tokens
+    report.uncounted_rows = outcome.uncounted_rows
+    report.uncounted_characters = outcome.uncounted_characters
     report.split_rows = outcome.split_rows
     report.pieces = outcome.pieces
     report.unlabelled_rows = sum(reason in (NO_ANSWER_LEFT, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped)
@@ -181,12 +188,16 @@ def _write(
 
 
 def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
-    refused = [(number, detail) for number, reason, detail in outcome.dropped if reason == REFUSED]
-    if refused and (section.on_bad_row == "fail" or not outcome.rows):
-        raise DataError(
-            _listed(f"the chat template refuses {count_of(len(refused), 'row')}", refused, places),
-            remedy="mend these rows, choose another data.template, or leave them out with data.on_bad_row: skip",
-        )
+    for bad, what, remedy in (
+        (REFUSED, "the chat template refuses", "mend these rows, choose another data.template,"),
+        (INDIVISIBLE, "one word of millions of characters fills", "divide these texts,"),
+    ):
+        refused = [(number, detail) for number, reason, detail in outcome.dropped if reason == bad]
+        if refused and (section.on_bad_row == "fail" or not outcome.rows):
+            raise DataError(
+                _listed(f"{what} {count_of(len(refused), 'row')}", refused, places),
+                remedy=f"{remedy} or leave them out with data.on_bad_row: skip",
+            )
     too_long = [(number, detail) for number, reason, detail in outcome.dropped if reason == TOO_LONG]
     if too_long and section.on_long_row == "fail":
         raise DataError(
@@ -195,16 +206,19 @@ def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
                 too_long,
                 places,
             ),
-            remedy=f"set data.max_length: {outcome.longest}, or data.on_long_row to truncate or drop",
+            remedy="set data.on_long_row to truncate or drop"
+            if outcome.uncounted_rows
+            else f"set data.max_length: {outcome.longest}, or data.on_long_row to truncate or drop",
         )
     if outcome.rows:
         return
     reasons = {reason for _, reason, _ in outcome.dropped}
+    least = "more than " if outcome.uncounted_rows else ""
     if reasons & {NO_ANSWER_LEFT, TOO_LONG}:
         raise DataError(
             f"data.max_length ({section.max_length:,}) leaves no row an answer: "
-            f"the shortest row has {outcome.shortest:,} tokens, the longest {outcome.longest:,}",
-            remedy=f"set data.max_length to {outcome.longest} or to what memory allows",
+            f"the shortest row has {outcome.shortest:,} tokens, the longest {least}{outcome.longest:,}",
+            remedy=f"set data.max_length to {least}{outcome.longest} or to what memory allows",
         )
     raise DataError("no row is left to train on", remedy="look at `train: false` and at the roles in the data")
 

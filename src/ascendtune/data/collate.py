@@ -35,6 +35,8 @@ class Batch:
     """(labelled,) token ids to predict there."""
     tokens: int
     """Real tokens, padding not counted."""
+    attention_mask: NDArray[np.int64] | None = None
+    """(batch, tokens) when padded: 1 for tokens, 0 for padding."""
     # What follows is only filled where groups have several rows: elsewhere nobody asks, and every step would pay.
     documents: int = 0
     """Rows in the batch, group by group."""
@@ -111,12 +113,14 @@ def _pad(rows: list[Row], pad_id: int) -> Batch:
     longest = max(len(ids) for ids, _ in rows)
     input_ids = np.full((len(rows), longest), pad_id, dtype=np.int64)
     targets = np.full((len(rows), longest), IGNORED, dtype=np.int64)
+    mask = np.zeros_like(input_ids)
     for number, (ids, labels) in enumerate(rows):
         input_ids[number, : len(ids)] = ids
+        mask[number, : len(ids)] = 1
         targets[number, : len(ids)] = _next_labels(labels, np.array([len(ids)]))
     flat = targets.reshape(-1)
     index = np.flatnonzero(flat != IGNORED)
-    return Batch(input_ids, None, None, index, flat[index], sum(len(ids) for ids, _ in rows))
+    return Batch(input_ids, None, None, index, flat[index], int(mask.sum()), mask)
 
 
 def _next_labels(labels: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int64]:

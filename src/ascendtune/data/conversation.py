@@ -100,6 +100,8 @@ class RawRow:
     values: dict[str, Any]
     source: Source
     number: int
+    fault: BadRow | None = None
+    """What reading has found wrong already."""
 
     @property
     def place(self) -> str:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ascendtune.core.errors import DataError
+from ascendtune.core.files import expanded, is_endless
 from ascendtune.core.log import say
 from ascendtune.core.nearest import nearest_path
 from ascendtune.core.units import count_of
@@ -33,26 +34,33 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
     Raises:
         DataError: nothing is there, or no data file, or none of the split or subset.
     """
-    path = path or Path(spec.path).expanduser()
+    path = path or expanded(spec.path)
     if not path.exists():
         nearest = nearest_path(path)
         remedy = f"did you mean '{nearest}'?" if nearest else "check the path; it starts at the working directory"
         raise DataError("no such data file or directory", remedy=remedy, where=path)
     if path.is_dir():
         return _files_in(path, spec)
-    if not path.is_file():
+    _require_file(path)
+    return [path]
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file() or is_endless(path):
         raise DataError(
             "neither a file nor a directory: a data file is read several times, which a pipe or a device cannot be",
             remedy="write the rows into a file",
             where=path,
         )
-    return [path]
 
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
     # Asked first: a pattern finds nothing, and says nothing, where a directory may not be read.
     next(folder.iterdir(), None)
-    files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.is_file()]
+    files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.exists()]
+    files = [file for file in files if not file.is_dir()]
+    for file in files:
+        _require_file(file)
     if not files:
         raise DataError(
             "no data file in this directory",

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.files import digest_of_file
+from ascendtune.core.files import digest_of_file, expanded
 from ascendtune.data.files import data_files
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
@@ -50,7 +50,7 @@ def fingerprint(
     tokenizer = {
         name: digest_of_file(model_directory / name) for name in _TOKENIZER_FILES if (model_directory / name).is_file()
     }
-    template = Path(section.template).expanduser()
+    template = expanded(section.template)
     drawn = section.eval_fraction > 0 or section.eval_rows or any(spec.weight % 1 for spec, _ in locations)
     everything: dict[str, Any] = {
         "task": task,

@@ -12,7 +12,8 @@ from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ascendtune.data.limits import LimitedEnvironment
 
 # Around what a {% generation %} block writes. They leave the text before anybody sees it, and no data can hold them:
 # each process draws its own.
@@ -21,12 +22,13 @@ GENERATION_BEGINS = f"\ufdd0generation {_DRAWN}\ufdd1"
 GENERATION_ENDS = f"\ufdd0endgeneration {_DRAWN}\ufdd1"
 
 
-class ChatEnvironment(ImmutableSandboxedEnvironment):
+class ChatEnvironment(LimitedEnvironment):
     """Compiles chat templates."""
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
         self.filters["tojson"] = to_json
+        self.limit_filter("tojson")
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 

@@ -6,12 +6,12 @@ import json
 import re
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import RawRow, Source
+from ascendtune.data.conversation import BadRow, RawRow, Source
 from ascendtune.data.opened import head, read_lines, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
@@ -56,20 +56,57 @@ def _lines_of_rows(text: str) -> array[int]:
         _, position = decoder.raw_decode(text, start)
 
 
+class _Decoder(json.JSONDecoder):
+    """Notes a key that stands twice in one object: which of its values counts is not defined."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=self._object_of)
+        self._twice: str | None = None
+
+    def _object_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            keys = [key for key, _ in pairs]
+            self._twice = next(key for key in keys if keys.count(key) > 1)
+        return made
+
+    def fault(self) -> BadRow | None:
+        """What was found since this was asked last."""
+        twice, self._twice = self._twice, None
+        return None if twice is None else BadRow("a key that stands twice", f"'{twice[:60]}'")
+
+
 def _rows_of_array(path: Path) -> Iterator[RawRow]:
+    decoder, text = _Decoder(), read_text(path)
     try:
-        rows = json.loads(read_text(path))
+        rows = decoder.decode(text)
     except (ValueError, RecursionError) as error:
         raise _not_json(path, error) from error
+    faults = _faults_of_rows(text) if decoder.fault() else {}
     source = _ArraySource(path)
     for index, values in enumerate(rows):
         if type(values) is not dict:
             raise _not_an_object(values, source.place(index))
-        yield RawRow(values, source, index)
+        yield RawRow(values, source, index, faults.get(index))
+
+
+def _faults_of_rows(text: str) -> dict[int, BadRow]:
+    """The rows of an array that parses in which a key stands twice."""
+    decoder, faults, position = _Decoder(), dict[int, BadRow](), text.index("[") + 1
+    for index in count():
+        between = _BETWEEN_ROWS.match(text, position)
+        start = between.end() if between else position
+        if text.startswith("]", start):
+            break
+        _, position = decoder.raw_decode(text, start)
+        if fault := decoder.fault():
+            faults[index] = fault
+    return faults
 
 
 def _rows_of_lines(path: Path) -> Iterator[RawRow]:
-    source, parse = Source(path), json.loads
+    source, decoder = Source(path), _Decoder()
+    parse, fault = decoder.decode, decoder.fault
     lines = read_lines(path)
     for number, line in lines:
         try:
@@ -80,7 +117,7 @@ def _rows_of_lines(path: Path) -> Iterator[RawRow]:
             raise _one_object(path, number) or _malformed(path, chain([(number, line)], lines)) from error
         if type(values) is not dict:
             raise _not_an_object(values, source.place(number))
-        yield RawRow(values, source, number)
+        yield RawRow(values, source, number, fault())
 
 
 def _not_json(path: Path, error: Exception) -> DataError:

@@ -107,7 +107,7 @@ def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, firs
     kept, places, before = loaded.rows, loaded.places, len(loaded.rows)
     for row in chain(first_rows, rows):
         report.rows_read += 1
-        made = convert(row.values)
+        made = row.fault or convert(row.values)
         if isinstance(made, BadRow):
             _count(row, made, report, first_bad)
             continue

@@ -16,6 +16,9 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
+_LONGEST_LINE = 512 << 20
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of `path`, uncompressed.
@@ -71,7 +74,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         DataError: not UTF-8; names line and byte.
     """
     with opened(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
+            if len(line) > _LONGEST_LINE:
+                raise DataError(
+                    f"this line is longer than {_LONGEST_LINE >> 20} MiB",
+                    remedy="write one row a line, and divide a text of this size",
+                    where=f"{path}:{number}",
+                )
             if number == 1:
                 _refuse_utf16(line, path)
                 line = line.removeprefix(_UTF8_MARK)

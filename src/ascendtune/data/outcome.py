@@ -8,6 +8,7 @@ NO_ANSWER_LEFT = "no answer left within max_length"
 NOTHING_TO_LEARN = "nothing to learn in it"
 TOO_LONG = "longer than max_length"
 REFUSED = "the chat template refuses it"
+INDIVISIBLE = "one word of millions of characters"
 
 
 @dataclass
@@ -24,6 +25,10 @@ class Outcome:
     """Texts that became several rows of tokens."""
     pieces: int = 0
     """Rows of tokens that they became."""
+    uncounted_rows: int = 0
+    """Rows so long that only their beginning was tokenised: of them `truncated_tokens` and `longest` hold what was."""
+    uncounted_characters: int = 0
+    """Characters of such rows that were not tokenised."""
     longest: int = 0
     """Tokens of the longest row, before truncation."""
     shortest: int | None = None
@@ -40,6 +45,8 @@ class Outcome:
         self.truncated_tokens += other.truncated_tokens
         self.split_rows += other.split_rows
         self.pieces += other.pieces
+        self.uncounted_rows += other.uncounted_rows
+        self.uncounted_characters += other.uncounted_characters
         self.longest = max(self.longest, other.longest)
         shortest = [each for each in (self.shortest, other.shortest) if each is not None]
         self.shortest = min(shortest, default=None)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ascendtune.core.building import abandoned, building_of, lock_of
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import digest_of_file, file_lock, sync_directory, sync_tree, write_json
+from ascendtune.core.files import digest_of_file, expanded, file_lock, sync_directory, sync_tree, write_json
 from ascendtune.core.places import cache_directory
 from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport
@@ -81,7 +81,7 @@ def prepare(
     """
     model_directory = Path(model_directory)
     cache = cache or cache_directory() / "tokens"
-    resolve = resolve or (lambda spec: Path(spec.path).expanduser())
+    resolve = resolve or (lambda spec: expanded(spec.path))
     locations = [(spec, resolve(spec)) for spec in (*section.train, *section.eval)]
 
     def known(spec: DatasetSpec) -> Path:
@@ -91,6 +91,8 @@ def prepare(
     entry = cache / name
     if found := _intact(entry):
         return found
+    with translated_disk_errors(cache, "preparing the data"):
+        cache.mkdir(parents=True, exist_ok=True)
     with file_lock(lock_of(cache, name), wait=True):
         if found := _intact(entry):
             return found

@@ -65,7 +65,11 @@ class DataReport:
     """Reason -> rows, over all data sets; tokenisation adds its own reasons."""
     truncated_rows: int = 0
     truncated_tokens: int = 0
-    """Tokens cut off at the end of truncated rows."""
+    """Tokens cut off at the end of truncated rows; at least so many, where `uncounted_rows` is not 0."""
+    uncounted_rows: int = 0
+    """Rows so long that only their beginning was tokenised."""
+    uncounted_characters: int = 0
+    """Characters of such rows that were not tokenised."""
     split_rows: int = 0
     """Texts longer than max_length, which became several rows of tokens."""
     pieces: int = 0
@@ -77,7 +81,7 @@ class DataReport:
     length_histogram: list[tuple[int, int]] = field(default_factory=list)
     """(longest length in tokens of this bin, rows of tokens), ascending; a pair is two, a split text several."""
     longest: int = 0
-    """Tokens of the longest row, before truncation."""
+    """Tokens of the longest row, before truncation; at least so many, where `uncounted_rows` is not 0."""
     padding_ratio: float | None = None
     """Share of positions that hold no token; None until batches are planned."""
 
@@ -123,14 +127,16 @@ def _dropped_from_json(values: dict[str, Any]) -> dict[str, Dropped]:
 def lines(report: DataReport, width: int = 60) -> list[str]:
     """At most 12 lines of at most `width` characters; the whole stands in data.json."""
     printed = [_rows_line(report), *_dataset_lines(report), *_dropped_lines(report)]
+    least = "over " if report.uncounted_rows else ""
     if report.tokens:
         share = report.labelled_tokens / report.tokens
-        printed.append(f"tokens: {format_count(report.tokens)}, {share:.0%} labelled, longest row {report.longest:,}")
+        longest = f"longest row {least}{report.longest:,}"
+        printed.append(f"tokens: {format_count(report.tokens)}, {share:.0%} labelled, {longest}")
     if report.padding_ratio is not None:
         printed.append(f"padding: {report.padding_ratio:.1%} of all positions")
     if report.truncated_rows:
         rows = count_of(report.truncated_rows, "row")
-        printed.append(f"truncated: {rows}, {count_of(report.truncated_tokens, 'token')} lost")
+        printed.append(f"truncated: {rows}, {least}{count_of(report.truncated_tokens, 'token')} lost")
     if report.split_rows:
         printed.append(f"split: {count_of(report.split_rows, 'text')} into {count_of(report.pieces, 'row')}")
     if report.unlabelled_rows:

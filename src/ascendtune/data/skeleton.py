@@ -40,6 +40,8 @@ _WATCHED_FILTERS = {
     "last",
     "selectattr",
 }
+# A skeleton of many turns takes long to make, and hardly any other row has its shape.
+_MOST_MESSAGES = 256
 _UNWATCHED_METHODS = {"join", "format", "format_map", "replace"}
 _KEYS = {"role", "content", "train"}
 
@@ -61,7 +63,7 @@ class SkeletonRenderer:
 
     def shape_of(self, conversation: Conversation) -> Shape | None:
         """What rows of one skeleton have in common; None for a row that needs the slow way."""
-        if conversation.tools or not self.usable:
+        if conversation.tools or not self.usable or len(conversation.messages) > _MOST_MESSAGES:
             return None
         shape = []
         for message in conversation.messages:
@@ -169,16 +171,16 @@ class _WatchingEnvironment(ChatEnvironment):
     def __init__(self) -> None:
         super().__init__()
         self.filters["tojson"] = self._to_json
+        self.limit_filter("tojson")
 
     def _to_json(self, value: Any, **options: Any) -> str:
         text = to_json(value, **options)
         self.watch.alarmed |= any(placeholder[1:-1] in text for placeholder in self.watch.placeholders)
         return text
 
-    @staticmethod
-    def concat(parts: Iterable[str]) -> str:
+    def concat(self, parts: Iterable[str]) -> str:
         parts = list(parts)
-        text = "".join(parts)
+        text = super().concat(parts)
         watch = next((part.watch for part in parts if isinstance(part, _Watched)), None)
         return text if watch is None else _Watched(text, watch)
 

@@ -4,14 +4,17 @@ A template may trim, rewrite or drop what a message says, so looking for the mes
 enough. What turn i wrote is found by rendering once more with another text in its place: the two results agree before
 and after it, and only there. From there the beginning moves back to the end of the generation prompt (a template may
 put something in between, such as an empty thought, that the model has to write), and the end moves over the stop token.
+
+A template with {% generation %} tags says itself what is learnt, as in transformers; a stop token that follows right
+after the tags is added where the tags hold none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Message
@@ -19,6 +22,17 @@ from ascendtune.data.tokenizer import Tokenizer
 
 # Unicode's noncharacters: no template has them, and data hardly ever.
 _BORDERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+_AFTER: Mapping[str, tuple[str, ...]] = {
+    "system": ("user",),
+    "user": ("assistant",),
+    "assistant": ("user", "tool"),
+    "tool": ("assistant", "tool"),
+}
+# Below this a conversation is rendered whole, however little of it is needed.
+_MANY_MESSAGES = 64
+# Turns, of all renderings of one conversation: some ten seconds.
+_MOST_RENDERED = 2_000_000
 
 Span = tuple[int, int]
 
@@ -42,6 +56,15 @@ class Rendered:
     spans: list[Span]
 
 
+class Needed(NamedTuple):
+    """Of which part of a text the spans are needed, in characters."""
+
+    whole: int
+    """Of a text up to this length all of them."""
+    beginning: int
+    """Of a longer one those that begin before this; others may be missing."""
+
+
 class Template(Protocol):
     """What has to be known of a `ChatTemplate` here."""
 
@@ -63,30 +86,67 @@ class Template(Protocol):
     ) -> tuple[str, list[Span]]: ...
 
 
-def find_spans(template: Template, conversation: Conversation) -> Rendered:
+def find_spans(template: Template, conversation: Conversation, needed: Needed | None = None) -> Rendered:
     """Render, and find what is learnt.
 
+    Args:
+        needed: of which part of the text; by default of all of it.
+
     Raises:
-        Refused: the template does not take the conversation.
+        Refused: the template does not take the conversation, or it has too many turns for the time that they take.
     """
-    messages, tools = conversation.messages, conversation.tools
-    text, marked = template.text_of(messages, tools)
+    text, marked = template.text_of(conversation.messages, conversation.tools)
     _require_tools_in(text, conversation)
+    if needed is not None and len(text) > needed.whole and len(conversation.messages) > _MANY_MESSAGES:
+        shorter = _beginning(template, conversation, text, needed.beginning)
+        if shorter is not None:
+            spans = find_spans(template, shorter).spans
+            return Rendered(text, [(begin, end) for begin, end in spans if begin < needed.beginning])
+    return Rendered(*_text_and_spans(template, conversation, text, marked))
+
+
+def _beginning(template: Template, conversation: Conversation, text: str, enough: int) -> Conversation | None:
+    """The first turns of a long conversation, when a template writes them as it writes them in the whole one."""
+    messages = conversation.messages
+    count = 4 + 2 * enough * len(messages) // len(text)
+    while count < len(messages) // 2:
+        while count < len(messages) and messages[count - 1]["role"] != "assistant":
+            count += 1
+        shorter = Conversation(messages[:count], conversation.tools)
+        if _agreement(text, template.text_of(shorter.messages, shorter.tools)[0]) >= enough:
+            return shorter
+        count *= 2
+    return None
+
+
+def _text_and_spans(
+    template: Template, conversation: Conversation, text: str, marked: list[Span]
+) -> tuple[str, list[Span]]:
+    messages = conversation.messages
     turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    # Every turn is found by rendering all of them once more.
+    if len(marked) != len(turns) and len(turns) * len(messages) > _MOST_RENDERED:
+        raise Refused(f"its {len(messages):,} turns take too long to tell apart; divide it")
     finder = _Finder(template, conversation, text)
+    if marked:
+        finder.require_turns(roles=["assistant"])
+    if not _alternates(messages):
+        finder.require_turns()
+    learnt = [turn for turn in turns if _is_learnt(messages[turn])]
     if len(marked) == len(turns):
-        found = {
-            turn: finder.with_stop(span) for turn, span in zip(turns, marked, strict=True) if _is_learnt(messages[turn])
-        }
+        of_turn = dict(zip(turns, marked, strict=True))
+        spans = [finder.with_stop_after_mark(of_turn[turn], marked, messages[turn]["content"]) for turn in learnt]
+    elif marked and learnt == turns:
+        # Several tags for a turn: whose each one is need not be known where all are learnt.
+        spans = [finder.with_stop_after_mark(span, marked, "") for span in marked]
     else:
-        found = {turn: span for turn in turns if _is_learnt(messages[turn]) and (span := finder.span_of(turn))}
-    last = len(messages) - 1
-    if last in found and not text[: found[last][1]].rstrip().endswith(template.stop_tokens or ("\0",)):
+        spans = [span for turn in learnt if (span := finder.span_of(turn))]
+    is_last_learnt = spans and learnt[-1:] == [len(messages) - 1]
+    if is_last_learnt and not text[: spans[-1][1]].rstrip().endswith(template.stop_tokens or ("\0",)):
         # The template ends its answers with no token: the model has to write whatever follows, and then EOS.
         text += template.tokenizer.eos or ""
-        found[last] = (found[last][0], len(text))
-    spans = [(0, len(text))] if template.loss_on == "all" else [*found.values()]
-    return Rendered(text, spans)
+        spans[-1] = (spans[-1][0], len(text))
+    return text, [(0, len(text))] if template.loss_on == "all" else spans
 
 
 def _require_tools_in(text: str, conversation: Conversation) -> None:
@@ -96,6 +156,16 @@ def _require_tools_in(text: str, conversation: Conversation) -> None:
     for what, names in (("tool calls", calls), ("tools", offered)):
         if any(name not in text for name in names):
             raise Refused(f"it has no way to write {what}")
+
+
+def _alternates(messages: Sequence[Message]) -> bool:
+    """Whether question and answer alternate, after a system message or none; the order that every template is for."""
+    allowed: tuple[str, ...] = ("system", "user")
+    for message in messages:
+        if message["role"] not in allowed:
+            return False
+        allowed = _AFTER[message["role"]]
+    return True
 
 
 def _is_learnt(message: Message) -> bool:
@@ -118,6 +188,41 @@ class _Finder:
         if written is None:
             return None
         return self.with_stop((self._generation_begins(turn, written), written[1]))
+
+    def require_turns(self, roles: Collection[str] = ("system", "user", "assistant")) -> None:
+        """Refuse what the template leaves out.
+
+        Raises:
+            Refused: the text would be the same without what a turn of `roles` says.
+        """
+        behind, rendered = 0, 0
+        for turn, message in enumerate(self._messages):
+            content = message["content"].strip()
+            if message["role"] not in roles or message.get("tool_calls") or not content:
+                continue
+            # Turns are written in their order as a rule: looking on from the last one keeps long conversations linear.
+            found = self._text.find(content, behind)
+            if found >= 0:
+                behind = found + 1
+                continue
+            rendered += len(self._messages)
+            if rendered > _MOST_RENDERED:
+                raise Refused(f"its {len(self._messages):,} turns take too long to tell apart; divide it")
+            if content not in self._text and self._written_by(turn) is None:
+                raise Refused(f"it leaves out turn {turn + 1} ({message['role']})")
+
+    def with_stop_after_mark(self, span: Span, marked: Sequence[Span], content: str) -> Span:
+        """A tagged span, with the stop token that follows it where neither it nor another tag holds one.
+
+        Args:
+            content: what the message says; a stop token in it is none of the template's.
+        """
+        written = self._text[span[0] : span[1]]
+        own = written.partition(content.strip())[2] if content.strip() else written
+        if own.rstrip().endswith(_stop_texts(self._template)):
+            return span
+        extended = self.with_stop(span)
+        return span if any(span[1] <= begin < extended[1] for begin, _ in marked) else extended
 
     def with_stop(self, span: Span) -> Span:
         """The span up to and including the stop token that follows it, white space before it included."""
@@ -190,9 +295,19 @@ def _with_other_text(message: Message, other_text: str) -> Iterator[Message]:
 
 
 def _stops(template: Template) -> re.Pattern[str]:
-    texts = {*template.stop_tokens, *([template.turn_end] if template.turn_end else [])}
-    choices = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+    choices = "|".join(map(re.escape, _stop_texts(template)))
     return re.compile(rf"\s*(?:{choices})" if choices else r"(?!)")
+
+
+def _stop_texts(template: Template) -> tuple[str, ...]:
+    """What can end an answer, the longest first.
+
+    Nothing where the template ends an answer with nothing: a token after it opens the next turn, even one at which
+    generation stops (GLM-4 lists `<|user|>`).
+    """
+    if template.turn_end is None:
+        return ()
+    return tuple(sorted({*template.stop_tokens, template.turn_end}, key=len, reverse=True))
 
 
 def _agreement(one: str, other: str, *, at_end: bool = False) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ascendtune.core.config import Contradiction, Section
+from ascendtune.core.config import MOST, Contradiction, Section
 from ascendtune.data.template_names import NAMED, is_name, unknown
 
 Task = Literal["conversations", "text", "pairs", "singles"]
@@ -40,9 +40,9 @@ class DatasetSpec(Section):
     """For a hub data set: the subdirectory or configuration whose files are read."""
     revision: str | None = None
     """For a hub data set: branch, tag or commit."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, le=1000)
     """How often each row is seen per epoch: 0.5 takes every second row (seeded), 2 takes each twice."""
-    limit: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, le=MOST)
     """Read at most this many rows."""
     columns: dict[str, str | None] = {}
     """Our word -> the file's column, e.g. `{prompt: question, completion: answer}`; null leaves a column unread."""
@@ -64,7 +64,7 @@ class DataSection(Section):
     """Data sets for the evaluation loss."""
     eval_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Hold out this share of the training rows (seeded) for the evaluation loss, when `eval` is not given."""
-    eval_rows: int | None = Field(default=None, ge=1)
+    eval_rows: int | None = Field(default=None, ge=1, le=MOST)
     """Hold out this many of the training rows (seeded), instead of a share."""
     template: str = "auto"
     """`auto` (the model's own chat template), a name (chatml, llama3, qwen, …), or a path to a Jinja file."""
@@ -78,7 +78,7 @@ class DataSection(Section):
     """A row longer than `max_length`: cut its end (no EOS), drop it, or stop. Stage pretrain splits and never cuts."""
     loss_on: Literal["assistant", "all"] = "assistant"
     """Stage sft: which tokens are learnt: what the assistant says, in every turn, or everything."""
-    processes: int | None = Field(default=None, ge=1)
+    processes: int | None = Field(default=None, ge=1, le=1024)
     """Processes that tokenise (default: the CPU count, at most 16; few rows use one)."""
 
     @field_validator("template")

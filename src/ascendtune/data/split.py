@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 
 from ascendtune.data.conversation import Text
-from ascendtune.data.outcome import NOTHING_TO_LEARN, TOO_LONG, Outcome
+from ascendtune.data.long_text import IndivisibleText, PartByPart, characters_for, first_tokens
+from ascendtune.data.outcome import INDIVISIBLE, NOTHING_TO_LEARN, TOO_LONG, Outcome
 from ascendtune.data.shards import MOST_SHARDS, Progress, processes_for, write_shards
 from ascendtune.data.store import Int32, ShardWriter, count_labels
 from ascendtune.data.tokenizer import Tokenizer
@@ -71,6 +72,7 @@ class _Job:
         eos = self.tokenizer.eos_id
         self._prefix = self.tokenizer.text_prefix
         self._suffix = [] if eos is None else [eos]
+        self._part_by_part = PartByPart(self.tokenizer)
 
     def write(self, rows: range, writer: ShardWriter) -> Outcome:
         total = Outcome()
@@ -82,7 +84,12 @@ class _Job:
         """So many rows at once that their encodings, a hundred bytes a token, fit into memory."""
         begin, characters = rows.start, 0
         for number in rows:
-            characters += len(self.texts[number].text)
+            length = len(self.texts[number].text)
+            if length >= _CHARACTERS_PER_BATCH and begin < number:
+                # A text of this length is a batch of its own.
+                yield range(begin, number)
+                begin, characters = number, 0
+            characters += length
             if characters >= _CHARACTERS_PER_BATCH:
                 yield range(begin, number + 1)
                 begin, characters = number + 1, 0
@@ -90,9 +97,12 @@ class _Job:
             yield range(begin, rows.stop)
 
     def _write_batch(self, rows: range, writer: ShardWriter, total: Outcome) -> None:
+        if len(rows) == 1 and len(self.texts[rows.start].text) >= _CHARACTERS_PER_BATCH:
+            self._write_long(rows.start, writer, total)
+            return
         texts = [self.texts[number].text for number in rows]
         # Nobody asks where a token stands in the text, and not noting it saves a fifth of the time.
-        encodings = self.tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch(texts, offsets=False)
         tokens: list[int] = []
         offsets = [0]
         for number, encoding in zip(rows, encodings, strict=True):
@@ -101,11 +111,31 @@ class _Job:
             if pieces:
                 offsets += [len(tokens) + end for end in pieces]
                 tokens += ids[: pieces[-1]]
-        input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
-        labels: Int32 = input_ids
-        writer.write(input_ids, labels, where)
-        total.tokens += len(tokens)
-        total.labelled_tokens += int(count_labels(labels, where).sum())
+        self._write(np.array(tokens, np.int32), np.array(offsets, np.int32), writer, total)
+
+    def _write_long(self, number: int, writer: ShardWriter, total: Outcome) -> None:
+        """A text that is tokenised part by part, or only at its beginning where it is left out anyway."""
+        text = self.texts[number].text
+        if not self.split and len(text) > characters_for(self.max_length):
+            encoding, seen = first_tokens(self.tokenizer.backend, text, self.max_length)
+            if len(encoding) > self.max_length and seen < len(text):
+                total.saw(len(encoding))
+                total.uncounted_rows += 1
+                total.uncounted_characters += len(text) - seen
+                total.dropped.append((number, TOO_LONG, f"{len(text):,} characters, over {len(encoding):,} tokens"))
+                return
+        try:
+            ids = np.concatenate([self._prefix, self._part_by_part.encode(text), self._suffix]).astype(np.int32)
+        except IndivisibleText:
+            total.dropped.append((number, INDIVISIBLE, f"{len(text):,} characters"))
+            return
+        if pieces := self._pieces(number, len(ids), total):
+            self._write(ids[: pieces[-1]], np.array([0, *pieces], np.int32), writer, total)
+
+    def _write(self, input_ids: Int32, where: Int32, writer: ShardWriter, total: Outcome) -> None:
+        writer.write(input_ids, input_ids, where)
+        total.tokens += len(input_ids)
+        total.labelled_tokens += int(count_labels(input_ids, where).sum())
 
     def _pieces(self, number: int, length: int, total: Outcome) -> list[int]:
         """Where each row of tokens ends that a text of `length` tokens becomes; none for a text that is dropped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core.errors import DataError, MachineError
 from ascendtune.data.conversation import RawRow, Source
@@ -88,8 +89,8 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
     source, number = _NumberedSource(path), 0
     with opened(path) as file:
         try:
-            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=8192):
-                for values in batch.to_pylist():
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
+                for values in _values_of(batch, source, number + 1):
                     number += 1
                     yield RawRow(values, source, number)
         # pyarrow says "corrupt page" with OSError.
@@ -99,3 +100,33 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
                 remedy="copy or download it again",
                 where=path,
             ) from error
+
+
+def _values_of(batch: Any, source: Source, first: int) -> list[dict[str, Any]]:
+    """The rows of a record batch, of which the first has the number `first`.
+
+    Raises:
+        DataError: a value that Python cannot hold, such as text that is not UTF-8, with its row and column.
+    """
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        return rows
+    # pyarrow has no type of its own for text that is not UTF-8, for years beyond 9999 and for columns of one name.
+    except (ValueError, OverflowError) as error:
+        for index in range(batch.num_rows):
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if fault := _fault_of(column[index]):
+                    raise DataError(
+                        f"the column '{name}' cannot be read: {fault}",
+                        remedy="mend this value, or write the column anew; text must be UTF-8",
+                        where=source.place(first + index),
+                    ) from error
+        raise DataError(f"the rows cannot be read: {error}", remedy="write the file anew", where=source.path) from error
+
+
+def _fault_of(value: Any) -> str | None:
+    try:
+        value.as_py()
+    except (ValueError, OverflowError) as error:
+        return str(error).splitlines()[0]
+    return None

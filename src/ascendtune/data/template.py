@@ -6,22 +6,45 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
 
-from ascendtune.core.errors import RecipeError, read_fault
+from ascendtune.core.errors import DataError, RecipeError, read_fault
+from ascendtune.core.files import expanded, is_endless
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
-from ascendtune.data.spans import Refused, Rendered, find_spans
+from ascendtune.data.limits import LimitExceeded, require_short
+from ascendtune.data.spans import Needed, Refused, Rendered, find_spans
 from ascendtune.data.template_names import LAST_THOUGHT, NAMED, unknown
 from ascendtune.data.tokenizer import Tokenizer
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 
 # Whatever else a template of somebody else does wrong, it shows as one of these.
-_TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+_TEMPLATE_FAULTS = (
+    jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, NameError, RuntimeError
+)  # fmt: skip
+
+
+_LONGEST_REASON = 500
+# In bytes; what is cut off here is refused for its length.
+_LONGEST_FILE = 4_000_000
+
+
+class TemplateTooCostly(DataError):
+    """A template that would hang or fill the memory. One conversation is enough to know it.
+
+    Attributes:
+        row: the number of the conversation, where it is known.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            what,
+            remedy=f"look at the template and at this row; or set data.template to one of {', '.join(NAMED)}",
+        )
+        self.row: int | None = None
 
 
 class ChatTemplate:
@@ -51,13 +74,25 @@ class ChatTemplate:
         self.name = name
         self.loss_on = loss_on
         self.environment = environment or ChatEnvironment()
+        self._compiled = self._compile()
+
+    def _compile(self) -> jinja2.Template:
+        what = f"the chat template '{self.name}' is not valid Jinja"
         try:
-            self._compiled = self.environment.from_string(source)
+            require_short(self.source)
+            # Jinja computes what is constant when it compiles.
+            self.environment.meter.start(0, len(self.source))
+            return self.environment.from_string(self.source)
         except jinja2.TemplateSyntaxError as error:
-            raise RecipeError(
-                f"the chat template '{name}' is not valid Jinja: {error.message} (its line {error.lineno})",
-                remedy=f"mend it, or set data.template to one of {', '.join(NAMED)}",
-            ) from error
+            what += f": {error.message} (its line {error.lineno})"
+            cause: Exception = error
+        except LimitExceeded as error:
+            what, cause = f"the chat template '{self.name}' is refused: {error}", error
+        except (RecursionError, MemoryError) as error:
+            what, cause = f"{what}: nested too deeply", error
+        except (SyntaxError, *_TEMPLATE_FAULTS) as error:
+            what, cause = f"{what}: {error}", error
+        raise RecipeError(what, remedy=f"mend it, or set data.template to one of {', '.join(NAMED)}") from cause
 
     @classmethod
     def load(
@@ -70,13 +105,16 @@ class ChatTemplate:
         """
         return cls(template_source(template, tokenizer), tokenizer, name=template, loss_on=loss_on)
 
-    def render(self, conversation: Conversation) -> Rendered:
+    def render(self, conversation: Conversation, needed: Needed | None = None) -> Rendered:
         """The whole conversation, EOS included where the template itself ends the answer without a stop token.
+
+        Args:
+            needed: of which part of the text the spans are needed; by default of all of it.
 
         Raises:
             Refused: the template does not take it.
         """
-        return find_spans(self, conversation)
+        return find_spans(self, conversation, needed)
 
     def render_prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
         """The text after which the model answers.
@@ -94,6 +132,9 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
     ) -> tuple[str, list[tuple[int, int]]]:
         """What the template writes, and the ranges that its {% generation %} tags mark (none without such tags)."""
+        # Asked of the text itself: the length of a placeholder must not be (see `skeleton`).
+        given = sum(str.__len__(each.get("content") or "") for each in messages)
+        self.environment.meter.start(len(messages), given)
         try:
             text = self._compiled.render(
                 messages=[_as_templates_expect(message) for message in messages],
@@ -102,23 +143,44 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self.tokenizer.named_tokens,
             )
+            text = "".join((text,))
+            # A template can escape half a surrogate pair, which no tokenizer takes.
+            text.encode()
+        except LimitExceeded as error:
+            raise TemplateTooCostly(f"the chat template '{self.name}' was stopped: {error}") from error
+        except (RecursionError, MemoryError) as error:
+            what = f"the chat template '{self.name}' was stopped: its calls do not come to an end"
+            raise TemplateTooCostly(what) from error
         except _TEMPLATE_FAULTS as error:
-            raise Refused(str(error) or type(error).__name__) from error
-        return split_generation_marks("".join((text,)))
+            raise Refused(str(error)[:_LONGEST_REASON] or type(error).__name__) from error
+        return split_generation_marks(text)
 
     @cached_property
     def turn_end(self) -> str | None:
-        """What the template writes right after an answer to end it: `<|im_end|>`, `</s>`, …; None when nothing."""
+        """What the template writes right after an answer to end it: `<|im_end|>`, `</s>`, …; None when nothing.
+
+        Several tokens where generation stops at a later one: Cohere writes `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`.
+        """
         question: Message = {"role": "user", "content": "question"}
         try:
             text, _ = self.text_of([question, {"role": "assistant", "content": "answer"}])
         except Refused:
             return self.tokenizer.eos
         rest = text[text.rfind("answer") + len("answer") :].strip() if "answer" in text else ""
-        added = sorted(self.tokenizer.added_tokens, key=len, reverse=True)
-        token = next((token for token in added if rest.startswith(token)), None)
+        tokens = self._tokens_at_beginning(rest)
+        ends = {self.tokenizer.text_of(number) for number in self.tokenizer.eos_ids}
+        at = next((number for number, token in enumerate(tokens) if token in ends), 0)
         # A marker that is no token of this tokenizer is still what the model has to write.
-        return token or (rest if rest and not re.search(r"\s", rest) else None)
+        return "".join(tokens[: at + 1]) or (rest if rest and not re.search(r"\s", rest) else None)
+
+    def _tokens_at_beginning(self, text: str) -> list[str]:
+        """The added tokens that `text` begins with, one right after the other."""
+        added = sorted(self.tokenizer.added_tokens, key=len, reverse=True)
+        found: list[str] = []
+        while token := next((token for token in added if token and text.startswith(token)), None):
+            found.append(token)
+            text = text.removeprefix(token)
+        return found
 
     @cached_property
     def stop_tokens(self) -> tuple[str, ...]:
@@ -163,9 +225,12 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
         file = template.removesuffix(LAST_THOUGHT)
         source = files("ascendtune.data").joinpath("templates", f"{file}.jinja").read_text(encoding="utf-8")
         return source if file == template else "{%- set last_thought_only = true %}\n" + source
-    path = Path(template).expanduser()
+    path = expanded(template)
     try:
-        return path.read_text(encoding="utf-8")
+        if is_endless(path):
+            raise RecipeError("a pipe or a device, not a file", remedy="write the template into a file", where=path)
+        with path.open("rb") as opened:
+            return opened.read(_LONGEST_FILE).decode()
     except (OSError, UnicodeDecodeError) as error:
         what, remedy = unknown(template)
         raise read_fault(error, path) or RecipeError(what, remedy=remedy, where=path) from error

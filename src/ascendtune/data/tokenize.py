@@ -15,14 +15,16 @@ from tokenizers import Encoding
 from ascendtune.data.conversation import Conversation
 from ascendtune.data.groups import Groups
 from ascendtune.data.labels import learnt_tokens
+from ascendtune.data.long_text import characters_for, first_characters, first_tokens
 from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.shards import MOST_SHARDS, Progress, processes_for, write_shards
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
-from ascendtune.data.spans import Refused, Rendered
+from ascendtune.data.spans import Needed, Refused, Rendered
 from ascendtune.data.store import IGNORED, ShardWriter, count_labels
-from ascendtune.data.template import ChatTemplate
+from ascendtune.data.template import ChatTemplate, TemplateTooCostly
 
 _ROWS_PER_BATCH = 512
+_CHARACTERS_PER_BATCH = 4_000_000
 _SMALLEST_SHARD = 4096
 # A fork is paid back only by thousands of rows.
 _ROWS_PER_EXTRA_PROCESS = 4000
@@ -78,6 +80,8 @@ class _Job:
 
     def __post_init__(self) -> None:
         self._renderer = SkeletonRenderer(self.template)
+        self._enough = characters_for(self.max_length)
+        self._needed = Needed(self._enough, first_characters(self.max_length))
 
     def take_fast_path(self) -> None:
         """Look at the conversations' shapes; both ways of rendering must give the same for the first of each."""
@@ -86,15 +90,19 @@ class _Job:
         shapes: list[Shape | None] = []
         one_of_each: dict[Shape, Shape] = {}
         seen: Counter[Shape] = Counter()
-        for conversation in self.groups.conversations:
+        for number, conversation in enumerate(self.groups.conversations):
             shape = self._renderer.shape_of(conversation)
             if shape is None:
                 shapes.append(None)
                 continue
             shapes.append(one_of_each.setdefault(shape, shape))
             seen[shape] = count = seen[shape] + 1
-            if count <= _CHECKED_OF_EACH_SHAPE and not self._agree(shape, conversation):
-                return
+            try:
+                if count <= _CHECKED_OF_EACH_SHAPE and not self._agree(shape, conversation):
+                    return
+            except TemplateTooCostly as error:
+                error.row = number // self.groups.size
+                raise
         self.shapes = shapes
 
     def _agree(self, shape: Shape, conversation: Conversation) -> bool:
@@ -106,28 +114,42 @@ class _Job:
 
     def write(self, conversations: range, writer: ShardWriter) -> Outcome:
         total = Outcome()
-        for begin in range(conversations.start, conversations.stop, _ROWS_PER_BATCH):
-            self._write_batch(range(begin, min(begin + _ROWS_PER_BATCH, conversations.stop)), writer, total)
+        for batch in self._batches(conversations):
+            self._write_batch(batch, writer, total)
             if total.disagrees:
                 break
         return total
 
+    def _batches(self, conversations: range) -> Iterator[range]:
+        """So many whole groups at once that their encodings, a hundred bytes a token, fit into memory."""
+        begin, characters = conversations.start, 0
+        for number in conversations[:: self.groups.size]:
+            if number - begin >= _ROWS_PER_BATCH or characters >= _CHARACTERS_PER_BATCH:
+                yield range(begin, number)
+                begin, characters = number, 0
+            for each in self.groups.conversations[number : number + self.groups.size]:
+                characters += min(self._enough, sum(len(message["content"]) for message in each.messages))
+        yield range(begin, conversations.stop)
+
     def _write_batch(self, conversations: range, writer: ShardWriter, total: Outcome) -> None:
         groups = list(self._rendered(conversations, total))
-        texts = [rendered.text for _, group in groups for rendered in group]
-        encodings = iter(self.template.tokenizer.backend.encode_batch(texts, add_special_tokens=False))
+        texts = [each.text for _, group in groups for each in group if len(each.text) <= self._enough]
+        encodings = iter(self.template.tokenizer.encode_batch(texts))
         tokens: list[int] = []
         learnt: Ranges = []
         offsets, written = [0], list[int]()
         for number, group in groups:
-            encoded = [next(encodings) for _ in group]
-            ranges_of_all = self._learnt_parts(number, group, encoded, total)
+            encoded = [
+                _Encoded.whole(each, next(encodings)) if len(each.text) <= self._enough else self._beginning(number, at)
+                for at, each in enumerate(group)
+            ]
+            ranges_of_all = self._learnt_parts(number, encoded, total)
             if not ranges_of_all:
                 continue
             written.append(number)
-            for encoding, ranges in zip(encoded, ranges_of_all, strict=True):
+            for each, ranges in zip(encoded, ranges_of_all, strict=True):
                 begin = len(tokens)
-                tokens += encoding.ids[: self.max_length]
+                tokens += each.encoding.ids[: self.max_length]
                 learnt += [(begin + first, begin + last) for first, last in ranges]
                 offsets.append(len(tokens))
         input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
@@ -152,40 +174,83 @@ class _Job:
                 total.disagrees = True
                 return
 
-    def _learnt_parts(
-        self, number: int, group: Sequence[Rendered], encoded: Sequence[Encoding], total: Outcome
-    ) -> list[Ranges]:
+    def _learnt_parts(self, number: int, group: Sequence[_Encoded], total: Outcome) -> list[Ranges]:
         """Token ranges that are learnt of each conversation after truncation; none for a group that is dropped."""
         most, excess, parts = self.max_length, list[int](), list[Ranges]()
-        for at, (rendered, encoding) in enumerate(zip(group, encoded, strict=True)):
-            length, borrowed = len(encoding), at > 0 and self.groups.borrows
+        for at, each in enumerate(group):
+            length, borrowed = len(each.encoding), at > 0 and self.groups.borrows
             if not borrowed:
                 total.saw(length)
+                total.uncounted_rows += each.uncounted > 0
+                total.uncounted_characters += each.uncounted
                 excess.append(max(0, length - most))
                 if length > most and not self.truncate:
-                    total.dropped.append((number, TOO_LONG, f"{length:,} tokens"))
+                    total.dropped.append((number, TOO_LONG, each.length))
                     return []
-            whole = learnt_tokens(encoding, rendered.spans, len(rendered.text))
+            whole = learnt_tokens(each.encoding, each.spans, each.characters)
             ranges = [(first, min(last, most)) for first, last in whole if first < most]
             # A label on the first token is predicted by nothing.
             if not any(last > max(first, 1) for first, last in ranges):
                 reason = NO_ANSWER_LEFT if length > most else NOTHING_TO_LEARN
-                total.dropped.append((number, reason, f"{length:,} tokens"))
+                total.dropped.append((number, reason, each.length))
                 return []
             parts.append(ranges)
         total.truncated_rows += any(excess)
         total.truncated_tokens += sum(excess)
         return parts
 
-    def _render(self, number: int) -> Rendered:
+    def _beginning(self, number: int, at: int) -> _Encoded:
+        """The conversation `at` of the group `number`, as far as its tokens can be kept."""
+        number = number * self.groups.size + at
+        rendered = self._render(number)
+        encoding, seen = first_tokens(self.template.tokenizer.backend, rendered.text, self.max_length)
+        if seen > self._needed.beginning:
+            rendered = self._render(number, Needed(self._enough, seen))
+        return _Encoded.beginning(rendered, encoding, seen)
+
+    def _render(self, number: int, needed: Needed | None = None) -> Rendered:
         conversation = self.groups.conversations[number]
         shape = self.shapes[number] if self.shapes else None
         fast = self._renderer.render_as(shape, conversation) if shape else None
         if fast is None or shape is None:
-            return self.template.render(conversation)
+            return self._rendered_slowly(number, needed or self._needed)
         if number % _CHECKED_AFTERWARDS == 0 and not self._agree(shape, conversation):
             raise _Disagreement
         return fast
+
+    def _rendered_slowly(self, number: int, needed: Needed) -> Rendered:
+        try:
+            return self.template.render(self.groups.conversations[number], needed)
+        except TemplateTooCostly as error:
+            error.row = number // self.groups.size
+            raise
+
+
+@dataclass
+class _Encoded:
+    """A conversation as tokens; of a long one only the beginning."""
+
+    encoding: Encoding
+    spans: list[tuple[int, int]]
+    characters: int
+    """That were tokenised."""
+    uncounted: int
+    """Characters that were not."""
+
+    @classmethod
+    def whole(cls, rendered: Rendered, encoding: Encoding) -> _Encoded:
+        return cls(encoding, rendered.spans, len(rendered.text), 0)
+
+    @classmethod
+    def beginning(cls, rendered: Rendered, encoding: Encoding, seen: int) -> _Encoded:
+        spans = [(begin, min(end, seen)) for begin, end in rendered.spans if begin < seen]
+        return cls(encoding, spans, seen, len(rendered.text) - seen)
+
+    @property
+    def length(self) -> str:
+        """For messages."""
+        tokens = f"{len(self.encoding):,} tokens"
+        return f"over {tokens}, {self.characters + self.uncounted:,} characters" if self.uncounted else tokens
 
 
 class _Disagreement(Exception):

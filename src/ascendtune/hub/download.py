@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault
+from ascendtune.core.files import expanded
 from ascendtune.core.log import say
 from ascendtune.core.nearest import nearest_path
 from ascendtune.hub import modelscope
@@ -93,7 +94,7 @@ def find_local(text: str, kind: Kind) -> Path | None:
     Raises:
         RecipeError, DataError: `text` reads like a path, and nothing is there.
     """
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.exists():
         return path
     if _reads_like_a_path(text):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.rundir import RunDir
+from ascendtune.hub.adapter_files import read_adapter_config
 from ascendtune.hub.download import fetch_model
+from ascendtune.hub.model_config import read_model_config
 
 
 def weights_of_run(run: RunDir) -> Path:
@@ -32,33 +33,32 @@ def weights_of_run(run: RunDir) -> Path:
 
 
 def is_reward_model(directory: Path) -> bool:
-    """Whether the model or adapter in this directory gives scores instead of writing text, as its config says."""
+    """Whether the model or adapter in this directory gives scores instead of writing text, as its config says.
+
+    Raises:
+        RecipeError: the config cannot be.
+        MachineError: it may not be read.
+    """
     adapter, model = directory / "adapter_config.json", directory / "config.json"
-    try:
-        if adapter.is_file():
-            return bool(json.loads(adapter.read_text(encoding="utf-8"))["task_type"] == "SEQ_CLS")
-        classes = json.loads(model.read_text(encoding="utf-8"))["architectures"]
-        return any(str(name).endswith("ForSequenceClassification") for name in classes)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    if adapter.exists():
+        return bool(read_adapter_config(adapter).get("task_type") == "SEQ_CLS")
+    classes = read_model_config(model).get("architectures") or []
+    return any(name.endswith("ForSequenceClassification") for name in classes)
 
 
 def base_of_adapter(adapter: Path) -> Path:
     """The model on which the adapter in this directory was trained, as its config says.
 
     Raises:
-        InputError: it says nothing, or what it names is not there.
+        InputError: it says nothing or what cannot be, or what it names is not there.
         MachineError: a hub id that cannot be downloaded.
     """
     config = adapter / "adapter_config.json"
-    try:
-        base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
-        if not isinstance(base, str) or not base:
-            raise ValueError(base)
-    except (ValueError, KeyError, OSError) as error:
+    base = read_adapter_config(config).get("base_model_name_or_path")
+    if not base:
         raise InputError(
             "the adapter does not say its base model", remedy="export or download the adapter again", where=config
-        ) from error
+        )
     try:
         return fetch_model(base)
     except AscendtuneError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-from ascendtune.core.errors import RecipeError, read_fault
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import shown_value
+from ascendtune.hub.model_config import read_model_config, require_layers, text_config
+from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 
 _TOKENIZERS = (
     "tokenizer.json",
@@ -16,22 +17,29 @@ _TOKENIZERS = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-_INDEX = "model.safetensors.index.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth")
-_LONGEST_HEADER = 100_000_000
 
 
 def check_model_directory(path: Path, *, weights_needed: bool) -> None:
-    """Raise when something is missing or cut off.
+    """Raise when something is missing or cut off, cannot be, or does not belong together.
 
     Raises:
-        RecipeError: naming the file and what to do.
+        RecipeError: naming the file, the field and what to do.
+        MachineError: permission is denied, or the disk fails.
     """
     if not path.is_dir():
         raise RecipeError(
             "a model is a directory, this is a file", remedy="give the directory that holds config.json", where=path
         )
-    _check_config(path)
+    config_path = path / "config.json"
+    if not config_path.exists():
+        raise RecipeError("not a model: there is no config.json", remedy=_instead_of(path), where=path)
+    config = read_model_config(config_path)
+    if (path / "adapter_config.json").exists():
+        raise RecipeError(
+            "this folder holds a model and an adapter, which transformers would add to it in silence",
+            remedy="keep the adapter's files in a folder of their own",
+            where=path,
+        )
     if not any((path / name).exists() for name in _TOKENIZERS) and not any(path.glob("*.tiktoken")):
         raise RecipeError(
             "the model has no tokenizer",
@@ -39,32 +47,29 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
             where=path,
         )
     if weights_needed:
-        for file in _weight_files(path):
-            _check_safetensors(file)
+        tensors = all_tensors(read_weight_headers(path))
+        require_layers(config_path, config, {name: tensor.shape for name, tensor in tensors.items()})
 
 
-def require_unquantised(path: Path) -> None:
-    """Raises:
-    RecipeError: the weights are quantised, and training on those is not in this version.
+def require_unquantised(path: Path, doing: str = "training on") -> None:
+    """Raise where the weights are quantised; transformers would fetch kernels for some of them.
+
+    Args:
+        doing: what is going to be done with the weights, for the message.
+
+    Raises:
+        RecipeError: the weights are quantised, and that is not in this version.
     """
-    if quantisation := _json(path / "config.json").get("quantization_config"):
+    config_path = path / "config.json"
+    config = read_model_config(config_path)
+    if quantisation := config.get("quantization_config") or text_config(config).get("quantization_config"):
         method = quantisation.get("quant_method", "some method") if isinstance(quantisation, dict) else quantisation
+        hint = "; method.tuner: lora keeps it frozen" if "train" in doing else ""
+        shown = method if isinstance(method, str) else shown_value(method)
         raise RecipeError(
-            f"this model is quantised ({method}), and training on quantised weights is not in this version",
-            remedy="give the original in bf16 or fp16; method.tuner: lora keeps it frozen",
-            where=path / "config.json",
-        )
-
-
-def _check_config(path: Path) -> None:
-    config = path / "config.json"
-    if not config.exists():
-        raise RecipeError("not a model: there is no config.json", remedy=_instead_of(path), where=path)
-    if not isinstance(content := _json(config), dict) or "model_type" not in content:
-        raise RecipeError(
-            "config.json does not say the model_type",
-            remedy="copy config.json from where the model came from",
-            where=config,
+            f"this model is quantised ({shown}), and {doing} quantised weights is not in this version",
+            remedy=f"give the original in bf16 or fp16{hint}",
+            where=config_path,
         )
 
 
@@ -73,80 +78,3 @@ def _instead_of(path: Path) -> str:
         return "this is a LoRA adapter; give the base model, or merge the adapter into it first"
     inside = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
     return f"did you mean '{inside[0].parent}'?" if inside else "give a directory in Hugging Face format, or a hub id"
-
-
-def _weight_files(path: Path) -> list[Path]:
-    if (index := path / _INDEX).exists():
-        return _indexed(path, index)
-    if files := sorted(path.glob("*.safetensors")):
-        return files
-    if any(found for pattern in _PICKLES for found in path.glob(pattern)):
-        raise RecipeError(
-            "the weights are pickles (.bin, .pt), which can run code when they are loaded",
-            remedy="take a model with *.safetensors; or, if you trust these, convert them once: python -c "
-            '"from transformers import AutoModelForCausalLM as M; '
-            f"M.from_pretrained('{path}').save_pretrained('safetensors')\" and copy the tokenizer's files beside them",
-            where=path,
-        )
-    raise RecipeError(
-        "the model has no weights (*.safetensors)",
-        remedy="finish the download, or set model.init: random to start from random weights",
-        where=path,
-    )
-
-
-def _indexed(path: Path, index: Path) -> list[Path]:
-    content = _json(index)
-    shards = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(shards, dict) or not shards:
-        raise RecipeError("the index of the weights has no weight_map", remedy="copy or download it again", where=index)
-    names = sorted({str(name) for name in shards.values()})
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing:
-        shown = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
-        raise RecipeError(
-            f"{len(missing)} of {len(names)} weight files are missing: {shown}",
-            remedy="finish the download or the copy",
-            where=path,
-        )
-    return [path / name for name in names]
-
-
-def _check_safetensors(file: Path) -> None:
-    """The header says how long the file must be; a download that stopped early is shorter."""
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as opened:
-            begin = opened.read(20)
-            opened.seek(8)
-            length = int.from_bytes(begin[:8], "little")
-            header = opened.read(length) if length <= min(size, _LONGEST_HEADER) else b""
-    except OSError as error:
-        fault = RecipeError(f"cannot be read: {error.strerror}", remedy="check the file", where=file)
-        raise read_fault(error, file) or fault from error
-    ends = _ends_of_tensors(header)
-    if ends is not None and size == 8 + length + max(ends, default=0):
-        return
-    if begin.startswith(b"version https://git-"):
-        raise RecipeError(
-            "this is a Git LFS pointer, not the weights",
-            remedy="run `git lfs pull` in the model's directory",
-            where=file,
-        )
-    raise RecipeError("the weight file is damaged or cut off", remedy="copy or download it again", where=file)
-
-
-def _ends_of_tensors(header: bytes) -> list[int] | None:
-    try:
-        content = json.loads(header)
-        return [tensor["data_offsets"][1] for name, tensor in content.items() if name != "__metadata__"]
-    except (ValueError, AttributeError, KeyError, TypeError, IndexError):
-        return None
-
-
-def _json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        fault = RecipeError(f"not readable as JSON: {error}", remedy="copy or download it again", where=file)
-        raise read_fault(error, file) or fault from error

@@ -16,6 +16,7 @@ from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.template_names import NAMED
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.infer.weights import Weights, find_weights
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def load(
     """
     weights = find_weights(path)
     tokenizer = Tokenizer.load(weights.tokenizer)
+    if weights.adapter is None:
+        # An adapter brings the embeddings of its own tokens.
+        require_rows_for_tokens(weights.model / "config.json", tokenizer.vocab_size, 0)
     return Engine(tokenizer, _template(template, tokenizer), _load_model(weights, tokenizer, device, trust_remote_code))
 
 

@@ -42,7 +42,7 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
     convert = None
     prompts = []
     for number, row in enumerate(rows):
-        found = _simple(row.values)
+        found = row.fault or _simple(row.values)
         if found is None:
             convert = convert or choose_format(spec, rows[number : number + 100])[1]
             found = convert(row.values)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.foreign_json import first_line
+from ascendtune.core.log import warn
+from ascendtune.hub.adapter_files import require_all_adapter_weights
+from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.infer.weights import Weights
 from ascendtune.machine.device import Device
+
+# Prompts for the trial of batches, and tokens that each is continued with: a state is carried from one to the next.
+_TRIAL_LENGTHS, _TRIAL_TOKENS = (9, 4), 3
+# Rounding of logits, as a share of the largest.
+_ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 
 
 class TransformersModel:
@@ -23,6 +33,7 @@ class TransformersModel:
         config = model.config.get_text_config()
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         """Tokens that prompt and answer may have together, where the model limits them."""
+        self._batches: bool | None = None
 
     @classmethod
     def load(
@@ -40,6 +51,9 @@ class TransformersModel:
 
         logging.disable_progress_bar()
         model = _read(weights.model, device, trust_remote_code)
+        # Before an adapter: PEFT keeps how inputs are prepared.
+        if _counts_positions_itself(model):
+            _leave_positions_to(model)
         if weights.adapter is not None:
             if vocabulary > model.get_input_embeddings().weight.shape[0]:
                 model.resize_token_embeddings(vocabulary, mean_resizing=False)
@@ -71,20 +85,66 @@ class TransformersModel:
         longest = max(map(len, prompts))
         settings = self._settings(self._room(longest, max_new_tokens), temperature, top_p, stop_ids, pad_id)
         target = self.device.torch_device
-        # Padding on the left, so that every answer begins in the same column.
-        ids = torch.tensor([[pad_id] * (longest - len(prompt)) + prompt for prompt in prompts], device=target)
-        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=target)
         accelerators = [] if target.index is None else [target.index]
+        differ_in_length = len({len(prompt) for prompt in prompts}) > 1
+        batches = [[prompt] for prompt in prompts] if differ_in_length and not self._can_pad(pad_id) else [prompts]
+        answers: list[list[int]] = []
         with torch.random.fork_rng(accelerators, device_type=target.type), torch.inference_mode():
             torch.manual_seed(seed)
-            output = self.model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                generation_config=settings,
-                stopping_criteria=[_Ended(is_ended, longest)] if is_ended else None,
-                streamer=_Streamer(on_token) if on_token else None,
-            )
-        return [_up_to_stop(row, stop_ids) for row in output[:, longest:].tolist()]
+            for batch in batches:
+                width = max(map(len, batch))
+                output = self.model.generate(
+                    **self._padded(batch, pad_id),
+                    generation_config=settings,
+                    stopping_criteria=[_Ended(is_ended, width)] if is_ended else None,
+                    streamer=_Streamer(on_token) if on_token else None,
+                )
+                answers += [_up_to_stop(row, stop_ids) for row in output[:, width:].tolist()]
+        return answers
+
+    def _padded(self, prompts: Sequence[list[int]], pad_id: int) -> dict[str, torch.Tensor]:
+        """Padding on the left, so that every answer begins in the same column."""
+        width, target = max(map(len, prompts)), self.device.torch_device
+        ids = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        return {
+            "input_ids": torch.tensor(ids, device=target),
+            "attention_mask": torch.tensor(mask, device=target),
+        }
+
+    def _can_pad(self, pad_id: int) -> bool:
+        """Whether prompts of different lengths are answered in a batch as alone; tried once, where it matters."""
+        if self._batches is None:
+            with torch.inference_mode():
+                self._batches = self._is_same_padded(pad_id)
+            if not self._batches:
+                warn("this model answers padded prompts otherwise than alone: they are answered one after the other")
+        return self._batches
+
+    def _is_same_padded(self, pad_id: int) -> bool:
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        others = [token for token in range(min(vocabulary, 64)) if token != pad_id]
+        prompts = [(others * length)[: 7 * length : 7] for length in _TRIAL_LENGTHS]
+        # Continued with the same tokens, alone and in the batch, whatever the model would say.
+        together = self._continued(prompts, others, pad_id)
+        for row, prompt in enumerate(prompts):
+            alone = self._continued([prompt], others, pad_id)[:, 0]
+            difference = float((together[:, row] - alone).abs().max())
+            if not difference <= _ROUNDING[self.model.dtype] * float(alone.abs().max()):
+                return False
+        return True
+
+    def _continued(self, prompts: list[list[int]], forced: list[int], pad_id: int) -> torch.Tensor:
+        """(steps, rows, vocabulary) fp32 logits of each next token, where the tokens of `forced` are taken."""
+        width = max(map(len, prompts))
+        settings = self._settings(_TRIAL_TOKENS, 0.0, 1.0, [], pad_id)
+        settings.output_logits = settings.return_dict_in_generate = True
+        output = self.model.generate(
+            **self._padded(prompts, pad_id),
+            generation_config=settings,
+            prefix_allowed_tokens_fn=lambda row, ids: [forced[len(ids) - width]],
+        )
+        return torch.stack(output.logits).float()
 
     def _settings(
         self, max_new_tokens: int, temperature: float, top_p: float, stop_ids: Sequence[int], pad_id: int
@@ -149,46 +209,80 @@ def _up_to_stop(ids: list[int], stop_ids: Sequence[int]) -> list[int]:
 
 
 def _read(directory: Path, device: Device, trust_remote_code: bool) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers.utils import logging
 
+    verbosity = logging.get_verbosity()
+    # Its report of keys is for programmers; ours names what is wrong.
+    logging.set_verbosity_error()
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        found = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        config = without_own_implementations(found)
+        model, report = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             dtype=_dtype(config, device),
+            generation_config=GenerationConfig(),
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
         remedy = "check that the folder holds config.json and the safetensors that belong to it"
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then add --trust-remote-code"
-        first_line = str(error).strip().splitlines()[0]
-        raise InputError(f"the model cannot be loaded: {first_line}", remedy=remedy, where=directory) from error
-    if missing := sorted(loading["missing_keys"]):
-        raise InputError(
-            f"{len(missing)} weights are missing from the files, first {missing[0]}",
-            remedy="download or export the model again",
-            where=directory,
-        )
+        raise InputError(f"the model cannot be loaded: {first_line(error)}", remedy=remedy, where=directory) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    require_all_weights(report, directory, config)
     return model
 
 
+def _counts_positions_itself(model: Any) -> bool:
+    """Whether positions begin behind the number of the padding token, as in RoBERTa and its relatives."""
+    return any(
+        name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+        for name, module in model.named_modules()
+    )
+
+
+def _leave_positions_to(model: Any) -> None:
+    """transformers' `generate` gives positions from 0 on, other ones than the model's own forward counts."""
+    prepare = model.prepare_inputs_for_generation
+
+    # `generate` looks at the signature.
+    @wraps(prepare)
+    def without_positions(*given: Any, **named: Any) -> Any:
+        inputs = prepare(*given, **named)
+        inputs.pop("position_ids", None)
+        return inputs
+
+    model.prepare_inputs_for_generation = without_positions
+
+
 def _with_adapter(model: Any, adapter: Path) -> Any:
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
 
     try:
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):
-            return PeftModel.from_pretrained(model, adapter)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first_line = str(error).strip().splitlines()[0]
+        with warnings.catch_warnings(action="ignore"):
+            adapted = PeftModel.from_pretrained(model, adapter)
+            # Otherwise PEFT would ask the hub for the base model's vocabulary.
+            loaded = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+            names = convert_peft_adapter_state_dict_for_transformers(
+                adapted, adapted.peft_config["default"], load_peft_weights(str(adapter), device="cpu")
+            )
+        require_all_adapter_weights(names, loaded, adapter)
+    except AscendtuneError:
+        raise
+    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
         raise InputError(
-            f"the adapter cannot be loaded: {first_line}",
+            f"the adapter cannot be loaded: {first_line(error)}",
             remedy="check that it was trained on this base model, and that adapter_model.safetensors is whole",
             where=adapter,
         ) from error
+    return adapted
 
 
 def _dtype(config: Any, device: Device) -> torch.dtype:

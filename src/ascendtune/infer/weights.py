@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.files import expanded
 from ascendtune.core.rundir import RunDir
+from ascendtune.hub.adapter_files import check_adapter
 from ascendtune.hub.download import fetch_model
 from ascendtune.hub.trained import base_of_adapter, is_reward_model, weights_of_run
+from ascendtune.hub.verify import require_unquantised
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,18 @@ def find_weights(path_or_id: str | Path) -> Weights:
         InputError: nothing usable is there, the run has no final weights yet, or they give scores and no text.
         MachineError: a hub id that cannot be downloaded.
     """
-    path = Path(path_or_id).expanduser()
+    path = expanded(path_or_id)
     if (path / "run.json").is_file():
         path = weights_of_run(RunDir(path))
     if (path / "adapter_config.json").is_file():
         _require_text(path)
-        return Weights(base_of_adapter(path), path)
+        model = base_of_adapter(path)
+        require_unquantised(model, "generating with")
+        check_adapter(path, model)
+        return Weights(model, path)
     model = fetch_model(str(path) if path.exists() else str(path_or_id))
     _require_text(model)
+    require_unquantised(model, "generating with")
     return Weights(model)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.spec import ALONE, JobSpec, Place
 
+LOOPBACK = "127.0.0.1"
 _JOIN_SECONDS = 900
 """How long nodes that are started by hand may wait for each other."""
 
@@ -18,7 +19,8 @@ def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list
     """The argv that starts `spec` on this machine.
 
     Args:
-        env: the user's environment; MASTER_PORT in it is the port of the rendezvous, otherwise a free one is found.
+        env: the user's environment; MASTER_PORT in it is the port of the rendezvous of the user's own program,
+            otherwise a free one is found.
 
     Raises:
         InputError: MASTER_PORT is not a port.
@@ -27,43 +29,49 @@ def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list
     if spec.nproc == 1 and place.is_alone and not spec.is_foreign:
         return list(spec.argv)
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, "-m", "ascendtune.job.torchrun"),
         *("--nproc-per-node", str(spec.nproc)),
         *("--max-restarts", "0"),
         *("--log-dir", str(spec.agent_directory(place))),
-        *(_on_this_node(env) if place.is_alone else _among_nodes(place)),
+        *(_on_this_node(spec, env) if place.is_alone else _among_nodes(place)),
         *("--module", "ascendtune.job.rank", *(("--all",) if spec.is_foreign else ()), str(spec.logs)),
         *spec.argv,
     ]
 
 
-def _on_this_node(env: Mapping[str, str]) -> list[str]:
+def _on_this_node(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+    # --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
+    return [*("--nnodes", "1"), *_one_host_rendezvous(spec, env), *("--local-addr", LOOPBACK)]
+
+
+def _one_host_rendezvous(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+    """Ranks of ours need no port; a program of the user's meets its ranks by MASTER_ADDR and MASTER_PORT."""
+    if not (spec.is_foreign or spec.meets_by_address):
+        return ["--rdzv-backend", "file"]
     given = env.get("MASTER_PORT")
-    # 127.0.0.1 and --local-addr: torchrun otherwise asks DNS for the name of this machine, which may not resolve.
-    return [
-        *("--nnodes", "1"),
-        *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", f"127.0.0.1:{checked_port(given) if given else 0}"),
-        *("--local-addr", "127.0.0.1"),
-    ]
+    port = checked_port(given, LOOPBACK) if given else 0
+    return ["--rdzv-backend", "address", "--rdzv-endpoint", f"{LOOPBACK}:{port}"]
 
 
 def _among_nodes(place: Place) -> list[str]:
-    # The static rendezvous: rank 0 is on node 0, and ranks follow the order of the nodes. The elastic one sorts nodes
-    # by their addresses, and its agents go on by themselves where whoever started them wants to end them.
+    # Rank 0 is on node 0, and ranks follow the order of the nodes. torchrun's elastic rendezvous sorts nodes by their
+    # addresses, and its agents go on by themselves where whoever started them wants to end them.
+    host = place.connect_to or place.master_addr
+    host = f"[{host}]" if ":" in host else host
     return [
         *("--nnodes", str(place.nnodes)),
-        *("--node-rank", str(place.node_rank)),
-        *("--rdzv-backend", "static"),
-        *("--master-addr", place.master_addr),
-        *("--master-port", str(place.master_port)),
-        *("--rdzv-conf", f"timeout={_JOIN_SECONDS}"),
+        *("--rdzv-backend", "address"),
+        *("--rdzv-endpoint", f"{host}:{place.master_port}"),
+        *("--rdzv-conf", f"rank={place.node_rank},timeout={_JOIN_SECONDS}"),
         *(("--local-addr", place.address) if place.address else ()),
     ]
 
 
-def checked_port(given: str) -> int:
+def checked_port(given: str, address: str) -> int:
     """The port that the user has given by MASTER_PORT, when a server can listen there.
+
+    Args:
+        address: of this machine, where the server will listen.
 
     Raises:
         InputError: it is not a port.
@@ -75,11 +83,10 @@ def checked_port(given: str) -> int:
             remedy="set a number from 1 to 65535, or unset it: a free port is found then",
             where="environment variable MASTER_PORT",
         )
-    # As torch's store will, at all addresses, whichever the others come by; a port in TIME_WAIT is free.
-    dualstack = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dualstack else socket.AF_INET
+    # As the store will be; a port in TIME_WAIT is free.
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        socket.create_server(("", int(given)), family=family, dualstack_ipv6=dualstack).close()
+        socket.create_server((address, int(given)), family=family).close()
     except OSError as error:
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
         raise MachineError(

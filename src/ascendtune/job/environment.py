@@ -8,6 +8,7 @@ from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import write_json
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.spec import ALONE, JobSpec, Place
+from ascendtune.machine.init_method import INIT_METHOD
 from ascendtune.machine.visible import VARIABLES
 
 MARK = "ASCENDTUNE_JOB"
@@ -30,7 +31,7 @@ _ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 # A rank's place, left over when the command is started inside another job; this job has a world of its own.
 _PLACES = frozenset(
     f"{prefix}{name}" for prefix in ("", "LOCAL_", "GROUP_", "ROLE_") for name in ("RANK", "WORLD_SIZE")
-)
+) | {INIT_METHOD}
 
 
 def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place = ALONE) -> dict[str, str]:

@@ -64,6 +64,11 @@ def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked:
     if ending.exit_code == 0:
         return Outcome(0)
     record = record_of(run_dir)
+    if before is not None and record is None:
+        try:
+            RunDir(run_dir).require_present()
+        except MachineError as removed:
+            return Outcome(removed.exit_code, removed)
     cause = record.get("exit_cause") if record and record != before else None
     # Ranks on other hosts are asked to stop when one host fails: that they did is not why the job ended.
     is_echo = cause and cause["exit_code"] > 128 and ending.host and not asked

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ascendtune.core import procfs
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
+
+_LAST_SECOND = 1e11
+"""Since the epoch: no clock says a later one."""
+_LARGEST_NUMBER = 1 << 63
 
 State = Literal["running", "ended", "lost", "unknown"]
 """`lost`: its process has gone, and nobody noted how it ended. `unknown`: it is on another machine."""
@@ -77,7 +83,14 @@ class Job:
         known = {field.name: content[field.name] for field in fields(Job) if field.name in content}
         for name in ("hosts", "argv", "device_ids"):
             known[name] = None if known[name] is None else tuple(known[name])
-        return _with_its_end(Job(**{**known, "run_dir": Path(known["run_dir"])}))
+        job = Job(**{**known, "run_dir": Path(known["run_dir"])})
+        kinds = get_type_hints(Job)
+        for name in known:
+            if not _is_of(getattr(job, name), kinds[name]):
+                raise ValueError(f"{name} is of another kind")
+        if job.pid <= 0:
+            raise ValueError(f"no process has the number {job.pid}")
+        return _with_its_end(job)
 
 
 def state_of(job: Job) -> State:
@@ -102,20 +115,46 @@ def is_alive(job: Job) -> bool | None:
     return stat is not None and stat.start_ticks == job.start_ticks
 
 
+def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
+    """The job's last attempt; None where it came to none.
+
+    Args:
+        record: run.json, which tells of other jobs' attempts at the run, too.
+    """
+    until = job.ended or time.time()
+    attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
+    mine = [each for each in attempts if job.started <= each["started"] <= until]
+    mine = [each for each in mine if job.watched or each.get("pid") == job.pid]
+    return mine[-1] if mine else None
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    """Whether a field of `Job` may have `value`."""
+    inside = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_is_of(value, each) for each in inside)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_of(each, inside[0]) for each in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(
+            _is_of(name, inside[0]) and _is_of(each, inside[1]) for name, each in value.items()
+        )
+    if kind is float:
+        return isinstance(value, int | float) and 0 <= value < _LAST_SECOND
+    if kind is int:
+        return type(value) is int and abs(value) < _LARGEST_NUMBER
+    return isinstance(value, kind)
+
+
 def _with_its_end(job: Job) -> Job:
     """What a worker without a watcher wrote about its end into the run directory."""
     if job.watched or job.ended is not None or is_alive(job):
         return job
-    record = _record_of(job)
-    attempts = record.get("attempts") or []
-    mine = [each for each in attempts if each.get("pid") == job.pid and each.get("started", 0) >= job.started]
-    if not mine or mine[-1].get("ended") is None:
+    attempt = attempt_of(job, _record_of(job))
+    if attempt is None or not _is_of(attempt.get("ended"), float):
         return job
-    last = mine[-1]
-    code = 0 if last.get("state") == "finished" else None
-    if code is None and last is attempts[-1]:
-        code = (record.get("exit_cause") or {}).get("exit_code")
-    return replace(job, ended=last["ended"], exit_code=code)
+    code = attempt.get("exit_code")
+    return replace(job, ended=attempt["ended"], exit_code=code if _is_of(code, int) else None)
 
 
 def _record_of(job: Job) -> dict[str, Any]:

@@ -17,13 +17,15 @@ from pathlib import Path
 
 from ascendtune.core import procfs
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import ask_disk, write_json
+from ascendtune.core.files import ask_disk, parsed_record, write_json
 from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.places import require_writable_place, state_directory
+from ascendtune.core.regular_file import read_record
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.spec import JobSpec
 
+_REMEDY = "remove it: the job itself does not need it"
 _KEPT_SECONDS = 14 * 24 * 3600
 _KEPT_UNKNOWN_SECONDS = 90 * 24 * 3600
 
@@ -141,7 +143,7 @@ def closing(job: Job) -> Iterator[Callable[[int], None]]:
 
 
 def jobs() -> Iterator[Job]:
-    """All jobs, oldest first; damaged files are skipped."""
+    """All jobs, oldest first; files that cannot be read or are damaged are skipped, with a warning."""
     directory = _directory()
     # Not by a pattern: that finds nothing, and says nothing, where the directory may not be read.
     files = directory.iterdir() if directory.exists() else ()
@@ -212,9 +214,21 @@ def _overwrite(path: Path, job: Job) -> None:
 
 def _read(path: Path) -> Job | None:
     try:
-        return Job.of_json(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError, KeyError):
+        job = Job.of_json(parsed_record(read_record(path, own=True), path, remedy=_REMEDY))
+        if job.id != path.stem:
+            raise ValueError(f"it is called {path.stem} and speaks of another job")
+    except FileNotFoundError:
         return None
+    except MachineError as error:
+        warn(f"{error.what}: {path}")
+        return None
+    except OSError as error:
+        warn(f"{path.name} cannot be read: {error.strerror}: {path}")
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        warn(f"{path.name} is damaged: {error}: {path}")
+        return None
+    return job
 
 
 def _forget_old(directory: Path) -> None:

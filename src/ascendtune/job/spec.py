@@ -36,6 +36,8 @@ class JobSpec:
     is_foreign: bool = False
     """The program is not ours: all its output is kept as rank_N.log, rank 0's too, and one process alone is given
     torchrun's variables like one of several."""
+    meets_by_address: bool = False
+    """Its ranks are not ours, so they meet by MASTER_ADDR and MASTER_PORT; those of a foreign program always do."""
     id: str = ""
     """What the job is called by, on every node; made from the run directory's name where none is given."""
 
@@ -70,6 +72,8 @@ class Place:
     """Of this node, as the others reach it; None on one node."""
     interface: str | None = None
     """The network interface with that address."""
+    connect_to: str | None = None
+    """The address of node 0 where `master_addr` is a name that means a loopback address here."""
 
     @property
     def is_alone(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from ascendtune.core import process, procfs
 from ascendtune.core.errors import FoundWrong, InputError, MachineError
 from ascendtune.core.files import file_lock
+from ascendtune.core.regular_file import read_record
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
 from ascendtune.job.held import Held, held_after
@@ -177,8 +178,8 @@ def _note(job: Job, was_asked: bool) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        note = json.loads(path.read_text())
+    with suppress(OSError, MachineError, ValueError, RecursionError):
+        note = json.loads(read_record(path))
         if isinstance(note, dict):
             return note
     return {}

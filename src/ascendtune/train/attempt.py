@@ -69,6 +69,8 @@ def train(run: RunDir) -> None:
                 raise FoundWrong(
                     "the connection to another rank broke", remedy="what ended that one is the cause", where=run.logs
                 ) from error
+            if not isinstance(error, KeyboardInterrupt):
+                run.require_present()
             ours = _translated(error)
             _note_end(run, ours or error, rank)
             if ours is None or ours is error:
@@ -165,7 +167,7 @@ def _resume(run: RunDir, built: Built) -> Counters:
     if source is not None:
         counters = Counters.of(checkpointer.load(source))
         if built.parts.recipe.checkpoint.best and counters.best_step is not None:
-            checkpointer.protected = {counters.best_step}
+            _protect_best(run, built, counters)
     strategy.barrier()
     if strategy.is_main:
         run.remove_unfinished()
@@ -174,6 +176,16 @@ def _resume(run: RunDir, built: Built) -> Counters:
         run.update(resume_from=None)
     strategy.barrier()
     return counters
+
+
+def _protect_best(run: RunDir, built: Built, counters: Counters) -> None:
+    """Keep the best checkpoint, if it is there: a start from an older checkpoint, or of another run, may be without."""
+    step = counters.best_step
+    if step is not None and (step > counters.step or not run.checkpoint(step).exists()):
+        if built.parts.strategy.is_main:
+            log.warn(f"the checkpoint of step {step}, the best so far, is gone: the best is looked for from here on")
+        counters.best_step = counters.best_loss = None
+    built.parts.checkpointer.protected = counters.best_step
 
 
 def _write_facts(run: RunDir, built: Built) -> None:
@@ -200,6 +212,7 @@ def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
 
 def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
     parts = built.parts
+    run.require_present()
     best = counters.best_step if parts.recipe.checkpoint.best else None
     if best is not None and best != counters.step:
         parts.checkpointer.load(run.checkpoint(best))

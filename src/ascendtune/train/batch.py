@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from ascendtune.data.collate import Batch, collate
-from ascendtune.data.plan import Sequence_
+from ascendtune.data.plan import Sequence_, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.device import Device
+from ascendtune.train.loss.double_float import DoubleFloat
+from ascendtune.train.strategy.base import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +24,18 @@ class Groups:
 
     documents: int
     """How many: two for each pair (2i chosen, 2i + 1 rejected), one for each single answer."""
-    target_document: torch.Tensor
-    """(labelled,) int64: the document of each labelled position."""
+    target_slot: torch.Tensor
+    """(labelled,) int64: where each labelled position goes in a flattened table, (documents, most labels of one)."""
+    most_labels: int
+    """Labelled positions of the document that has most."""
     label_counts: torch.Tensor
     """(documents,) fp32: labelled positions of each."""
     last_index: torch.Tensor
     """(documents,) int64: flattened position of each one's last token."""
     values: torch.Tensor
     """(groups,) fp32: the margin of a pair; 1 for a desirable single answer, 0 for an undesirable one."""
-    reference: torch.Tensor | None = None
-    """(documents,) fp32: summed log-probabilities under the reference model."""
+    reference: DoubleFloat | None = None
+    """(documents,): summed log-probabilities under the reference model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,8 @@ class DeviceBatch:
     target_index: torch.Tensor
     targets: torch.Tensor
     groups: Groups | None = None
-    mismatched: DeviceBatch | None = None
-    """kto: the same prompts with answers of other rows."""
+    attention_mask: torch.Tensor | None = None
+    """(batch, tokens) int64, 0 for padding: for models that make their masks themselves."""
     weight: float = 1.0
     """0 for the batch of a rank that has no work but must take part in the collectives."""
 
@@ -58,14 +62,19 @@ class DeviceBatch:
         if self.cu_seqlens is not None:
             inputs["cu_seqlens"] = self.cu_seqlens
             inputs["cu_seqlens_device"] = self.cu_seqlens_device
+        if self.attention_mask is not None:
+            inputs["attention_mask"] = self.attention_mask
         return inputs
 
 
-def to_device(batch: Batch, device: Device, reference: NDArray[np.float32] | None = None) -> DeviceBatch:
+def to_device(
+    batch: Batch, device: Device, reference: NDArray[np.float64] | None = None, *, masked: bool = False
+) -> DeviceBatch:
     """Copy a batch to the device, without waiting for the copy.
 
     Args:
         reference: (rows,) of the whole data set.
+        masked: the model is told which tokens are padding.
     """
     target = device.torch_device
     on_host = device.shares_host_memory
@@ -83,20 +92,31 @@ def to_device(batch: Batch, device: Device, reference: NDArray[np.float32] | Non
         target_index=move(batch.target_index),
         targets=move(batch.targets),
         groups=_groups(batch, move, reference) if batch.documents else None,
+        attention_mask=move(batch.attention_mask) if masked and batch.attention_mask is not None else None,
     )
 
 
 def _groups(
-    batch: Batch, move: Callable[[NDArray[Any]], torch.Tensor], reference: NDArray[np.float32] | None
+    batch: Batch, move: Callable[[NDArray[Any]], torch.Tensor], reference: NDArray[np.float64] | None
 ) -> Groups:
+    counts = np.bincount(batch.target_document, minlength=batch.documents)
+    most = int(counts.max())
+    # Positions come document by document.
+    nth = np.arange(len(batch.target_document)) - (np.cumsum(counts) - counts)[batch.target_document]
     return Groups(
         documents=batch.documents,
-        target_document=move(batch.target_document),
-        label_counts=move(np.bincount(batch.target_document, minlength=batch.documents).astype(np.float32)),
+        target_slot=move(batch.target_document * most + nth),
+        most_labels=most,
+        label_counts=move(counts.astype(np.float32)),
         last_index=move(batch.last_index),
         values=move(batch.values),
-        reference=move(reference[list(batch.rows)]) if reference is not None else None,
+        reference=_as_double_float(reference[list(batch.rows)], move) if reference is not None else None,
     )
+
+
+def _as_double_float(values: NDArray[np.float64], move: Callable[[NDArray[Any]], torch.Tensor]) -> DoubleFloat:
+    high = values.astype(np.float32)
+    return DoubleFloat(move(high), move((values - high).astype(np.float32)))
 
 
 def idle(batch: DeviceBatch) -> DeviceBatch:
@@ -107,12 +127,24 @@ def idle(batch: DeviceBatch) -> DeviceBatch:
     return replace(batch, target_index=nothing, targets=nothing, weight=0.0)
 
 
+def batches_of_rank(
+    make: Callable[[list[Sequence_]], DeviceBatch], sequences: list[Sequence_], strategy: Strategy, per_device: int
+) -> Iterator[DeviceBatch]:
+    """The micro-batches that this rank makes of a global batch, as many on every rank.
+
+    A rank without work must still take part in the collectives: it gets batches that teach nothing.
+    """
+    for share in share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device):
+        yield make(share) if share else idle(make(sequences[:1]))
+
+
 class BatchMaker:
     """Makes micro-batches on the device from sequences of a data set.
 
     Args:
         packed: padding-free, documents isolated; else padded.
-        reference: (rows,) fp32 log-probabilities under the reference model, for losses that want them.
+        masked: the model is told which tokens are padding.
+        reference: (rows,) fp64 log-probabilities under the reference model, for losses that want them.
         mismatched: groups hold an answer and a mismatched one, which goes into a batch of its own (kto).
     """
 
@@ -123,25 +155,31 @@ class BatchMaker:
         *,
         packed: bool,
         pad_id: int,
-        reference: NDArray[np.float32] | None = None,
+        masked: bool = False,
+        reference: NDArray[np.float64] | None = None,
         mismatched: bool = False,
     ) -> None:
         self._dataset = dataset
         self._device = device
         self._packed = packed
         self._pad_id = pad_id
+        self._masked = masked
         self._mismatched = mismatched
         self.reference = reference
 
     def make(self, sequences: list[Sequence_]) -> DeviceBatch:
-        (_, batch), *others = self.parts(sequences)
-        return replace(batch, mismatched=others[0][1]) if others else batch
+        """The rows that are learnt."""
+        return self._part(sequences, slice(0, 1) if self._mismatched else slice(None))[1]
+
+    def make_mismatched(self, sequences: list[Sequence_]) -> DeviceBatch:
+        """kto: the same prompts with answers of other rows."""
+        return self._part(sequences, slice(1, 2))[1]
 
     def parts(self, sequences: list[Sequence_]) -> list[tuple[tuple[int, ...], DeviceBatch]]:
         """(row numbers, batch) of each forward pass that a micro-batch takes: one, or two with mismatched answers."""
         members = (slice(0, 1), slice(1, 2)) if self._mismatched else (slice(None),)
-        hosts = [
-            collate(self._dataset, sequences, packed=self._packed, pad_id=self._pad_id, members=each)
-            for each in members
-        ]
-        return [(host.rows, to_device(host, self._device, self.reference)) for host in hosts]
+        return [self._part(sequences, each) for each in members]
+
+    def _part(self, sequences: list[Sequence_], members: slice) -> tuple[tuple[int, ...], DeviceBatch]:
+        host = collate(self._dataset, sequences, packed=self._packed, pad_id=self._pad_id, members=members)
+        return host.rows, to_device(host, self._device, self.reference, masked=self._masked)

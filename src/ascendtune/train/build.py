@@ -25,18 +25,19 @@ from ascendtune.train.checkpoint import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
 from ascendtune.train.kernel.install import fused
+from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.memory import activation_store
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.reference import reference_log_probs
-from ascendtune.train.reference_model import reference_key, reference_model
+from ascendtune.train.reference_model import attention_of_reference, reference_key, reference_model
 from ascendtune.train.room import require_room
 from ascendtune.train.schedule import Schedule
 from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.trainee import make_trainee
+from ascendtune.train.trainee import make_trainee, may_pack
 from ascendtune.train.tuner import trainable_share
 
 
@@ -73,9 +74,14 @@ def build(
     adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
     trainee = make_trainee(recipe, Path(record["model_directory"]), adapters, strategy, pad_id=prepared.pad_id)
     model, objective, precision = trainee.model, trainee.objective, trainee.precision
+    packed, masked, reference_attention = trainee.packed, trainee.attention.is_own, None
+    if reference_directory := record.get("reference_directory"):
+        reference_attention = attention_of_reference(recipe, reference_directory, device)
+        packed = packed and may_pack(recipe, reference_attention, is_main=strategy.is_main)
+        masked = masked or reference_attention.is_own
     dataset = TokenDataset.open(prepared.train)
     _warn_of_long_rows(trainee.config, int(dataset.lengths.max()))
-    capacity = recipe.data.max_length if trainee.packed else None
+    capacity = recipe.data.max_length if packed else None
     global_batch = record.get("global_batch") or recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
     plan = BatchPlan(
         dataset.lengths, dataset.label_counts,
@@ -91,11 +97,11 @@ def build(
             "settings": device.settings(),
         },
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
-        "attention": trainee.attention,
+        "attention": {"name": trainee.attention.name, "reason": trainee.attention.reason},
         "kernel": trainee.kernels,
         "strategy": {"name": strategy.name, "reason": strategy.reason},
-        "loss": _name_of_loss(recipe, trainee.plain_head),
-        "packing": trainee.packed,
+        "loss": _name_of_loss(recipe, trainee.head_form),
+        "packing": packed,
         "learning_rate": recipe.learning_rate,
         "total_steps": total_steps,
         "steps_per_epoch": plan.steps_per_epoch,
@@ -126,7 +132,7 @@ def build(
     )  # fmt: skip
     make_batches = partial(
         BatchMaker,
-        device=device, packed=trainee.packed, pad_id=prepared.pad_id,
+        device=device, packed=packed, masked=masked, pad_id=prepared.pad_id,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     batches, evaluation = make_batches(dataset), None
@@ -140,7 +146,13 @@ def build(
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
         reference = reference_model(
-            recipe, record["reference_directory"], objective, strategy, precision, trainee.tokenizer.vocab_size
+            recipe,
+            reference_directory,
+            reference_attention,
+            objective,
+            strategy,
+            precision,
+            trainee.tokenizer.vocab_size,
         )
         ask = partial(
             reference_log_probs,
@@ -148,7 +160,7 @@ def build(
             pulse=phases.pulse, stop=stop,
         )  # fmt: skip
         first_epoch = map(plan.batch, range(min(total_steps, plan.steps_per_epoch)))
-        key = reference_key(recipe, record, precision, trainee.attention["name"])
+        key = reference_key(recipe, record, precision, trainee.attention.name)
         with stop.listening("what is computed"):
             batches.reference = ask(run.reference("train", key), dataset, first_epoch, batches=batches)
             if evaluation:
@@ -174,8 +186,12 @@ def build(
     return Built(parts, trainee.tuned, trainee.tokenizer, prepared.chat_template, trainee.export_dtype, resolved)
 
 
-def _name_of_loss(recipe: Recipe, plain_head: bool) -> str:
-    how = "head fused with the loss, in chunks" if plain_head else "through the model's own logits"
+def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
+    how = "through the model's own logits"
+    if form is not None:
+        changes = f", logits times {form.scale:g}" if form.scale != 1 else ""
+        changes += f", capped at {form.cap:g}" if form.cap is not None else ""
+        how = f"head fused with the loss, in chunks{changes}"
     match recipe.method.stage:
         case "preference":
             return f"{recipe.method.preference.loss}, {how}"

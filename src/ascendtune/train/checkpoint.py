@@ -5,11 +5,13 @@ rank has written its part. Whatever kills the run in between leaves a directory 
 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
-    step_N/*.distcp, .metadata        tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
+    step_N/*.distcp                   tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
+    step_N/tensors.json               where each of them lies; beside it .metadata, for other programs
     step_N/zero/                      in their place, what DeepSpeed writes (`checkpoint_content` says who writes what)
     step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
 
-The .metadata file is a pickle, so a checkpoint is loaded from the run's own directory only, unless it is trusted.
+Nothing of it is unpickled except by `torch.load(weights_only=True)`, which runs no code. Others could still choose what
+is trained on, so a run goes on from files that nobody else may write (`core/ownership.py`), or that are trusted.
 """
 
 from __future__ import annotations
@@ -67,8 +69,8 @@ class Checkpointer:
         self._pending: Future[Any] | None = None
         self._pending_step = 0
         self._saved_step = 0
-        self.protected: set[int] = set()
-        """Steps that are kept whatever their age (the best one)."""
+        self.protected: int | None = None
+        """A step that is kept whatever its age (the best one), from the next checkpoint on."""
 
     def save(self, step: int, state: State) -> None:
         """Copy everything now, write it in the background. Waits for the previous one first.
@@ -82,9 +84,11 @@ class Checkpointer:
             return
         self.wait()
         directory = self._run.checkpoints / f".step_{step}.writing"
+        self._run.require_present()
         with translated_disk_errors(directory, "writing a checkpoint"), removed_on_failure(directory):
             self._require_space()
-            (directory / "rng").mkdir(parents=True, exist_ok=True)
+            for each in (directory, directory / "rng"):
+                each.mkdir(exist_ok=True)
             save_random_state(directory, self._strategy)
             if self._strategy.is_main:
                 written = {"form": self._content.form, "ranks": self._strategy.world_size}
@@ -93,7 +97,9 @@ class Checkpointer:
         self._pending, self._pending_step, self._saved_step = pending, step, step
         if self._strategy.is_main:
             # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
-            self._pending = _then(pending, lambda: self._finish(step, directory))
+            # The best one of before stays until this one is complete.
+            protected = self.protected
+            self._pending = _then(pending, lambda: self._finish(step, directory, protected))
 
     def poll(self) -> None:
         """Raise what went wrong in the background, if anything did. Costs nothing."""
@@ -173,7 +179,7 @@ class Checkpointer:
                 where=self._run.checkpoints,
             )
 
-    def _finish(self, step: int, directory: Path) -> None:
+    def _finish(self, step: int, directory: Path, protected: int | None) -> None:
         # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
         sync_tree(directory)
         write_json(directory / _DIGESTS, {name: digest_of_file(directory / name) for name in _files_of(directory)})
@@ -183,12 +189,12 @@ class Checkpointer:
         directory.rename(final)
         sync_directory(self._run.checkpoints)
         self._on_complete(step)
-        self.prune()
+        self._prune(protected)
 
-    def prune(self) -> None:
-        """Remove all but the newest `keep` checkpoints and the protected ones."""
+    def _prune(self, protected: int | None) -> None:
+        """Remove all but the newest `keep` checkpoints and the protected one."""
         for old in self._run.checkpoint_steps()[: -self._keep]:
-            if old not in self.protected:
+            if old != protected:
                 self._run.remove_checkpoint(old)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ascendtune.core.document import Path_
+from ascendtune.train.method import ALL_EXPERTS
 from ascendtune.train.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ class Refusal:
     """The key that a message points at."""
 
 
+def _adapts_experts(recipe: Recipe) -> bool:
+    lora = recipe.method.lora
+    # With start_from the target is that of the files.
+    return recipe.method.tuner == "lora" and ALL_EXPERTS in lora.target and not lora.start_from
+
+
 REFUSALS = (
     Refusal(
         lambda recipe: recipe.method.tuner == "lora" and recipe.model.init == "random",
@@ -36,6 +43,25 @@ REFUSALS = (
         "method.lora.init: pissa with dora: DoRA scales the sum of the base and one adapter, PiSSA starts as two",
         "keep one of them",
         ("method", "lora", "dora"),
+    ),
+    Refusal(
+        lambda recipe: _adapts_experts(recipe) and recipe.method.lora.dropout > 0,
+        "method.lora.dropout with all-experts: PEFT adds the adapters of experts to their weights, where no input "
+        "could be dropped",
+        "set method.lora.dropout: 0, or leave all-experts out of method.lora.target",
+        ("method", "lora", "dropout"),
+    ),
+    Refusal(
+        lambda recipe: _adapts_experts(recipe) and recipe.method.lora.dora,
+        "method.lora.dora with all-experts: PEFT has DoRA for modules alone, and experts are parameters",
+        "leave out method.lora.dora, or all-experts in method.lora.target",
+        ("method", "lora", "dora"),
+    ),
+    Refusal(
+        lambda recipe: _adapts_experts(recipe) and recipe.method.lora.init == "pissa",
+        "method.lora.init: pissa with all-experts: PiSSA is for linear modules, and experts are parameters",
+        "use init: zero, or leave all-experts out of method.lora.target",
+        ("method", "lora", "init"),
     ),
     Refusal(
         lambda recipe: (
@@ -68,7 +94,6 @@ REFUSALS = (
 NO_SUMMANDS = {
     "use_dora": "DoRA scales the sum of the base and its own matrices",
     "lora_bias": "its matrices have biases",
-    "target_parameters": "it changes parameters that are no modules",
     "trainable_token_indices": "it replaces rows of the embeddings",
 }
 """Several adapters leave as one, their sum: keys of an adapter's own config that make it more than a term of it."""

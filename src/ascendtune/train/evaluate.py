@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
-from ascendtune.data.plan import BatchPlan, share_of_rank
+from ascendtune.data.plan import BatchPlan, Sequence_
 from ascendtune.data.store import TokenDataset
-from ascendtune.train.batch import BatchMaker, idle
+from ascendtune.train.batch import BatchMaker, DeviceBatch, batches_of_rank
+from ascendtune.train.loss.double_float import DoubleFloat, widened
 from ascendtune.train.precision import Precision
 from ascendtune.train.stage.base import Objective
 from ascendtune.train.strategy.base import Strategy
@@ -54,23 +55,26 @@ class Evaluation:
         Args:
             pulse: called before every batch, as a sign of life.
         """
-        strategy, sums = self._strategy, dict[str, torch.Tensor]()
+        strategy, sums = self._strategy, dict[str, DoubleFloat]()
         was_training = objective.training
         objective.eval()
         with torch.no_grad(), self._precision.autocast():
-            for step in range(self.plan.steps_per_epoch):
-                pulse()
-                sequences = self.plan.batch(step)
-                shares = share_of_rank(
-                    sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=self._per_device
-                )
-                for share in shares:
-                    # A rank without work must still take part in the collectives.
-                    batch = self.batches.make(share) if share else idle(self.batches.make(sequences[:1]))
-                    loss, extras = objective(batch)
-                    for name, value in (("loss", loss), *extras.items()):
-                        sums[name] = sums[name] + value if name in sums else value
+            objective.begin(self._share(self.batches.make_mismatched, pulse))
+            for batch in self._share(self.batches.make, pulse):
+                loss, extras = objective(batch)
+                for name, value in (("loss", loss), *extras.items()):
+                    # Of a hundred thousand batches, fp32 would lose the last ones' digits.
+                    sums[name] = sums[name].plus(widened(value)) if name in sums else widened(value)
         objective.train(was_training)
         units = self._groups if objective.unit == "group" else self.labelled
-        means = {name: total / units for name, total in zip(sums, strategy.sum(list(sums.values())), strict=True)}
+        parts = strategy.sum([part for total in sums.values() for part in total])
+        means = {name: (parts[2 * at] + parts[2 * at + 1]) / units for at, name in enumerate(sums)}
         return means.pop("loss"), objective.recorded(means)
+
+    def _share(
+        self, make: Callable[[list[Sequence_]], DeviceBatch], pulse: Callable[[], None]
+    ) -> Iterator[DeviceBatch]:
+        """This rank's batches of the whole data set."""
+        for step in range(self.plan.steps_per_epoch):
+            pulse()
+            yield from batches_of_rank(make, self.plan.batch(step), self._strategy, self._per_device)

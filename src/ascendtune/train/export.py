@@ -13,6 +13,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.train.strategy.hush import hush_deepspeed
 from ascendtune.train.tuner.fold import TRAINED, fold
+from ascendtune.train.tuner.peft_names import write_for_peft
 
 
 def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_template: str, *, new_tokens: bool) -> None:
@@ -45,6 +46,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         if adapted:
             _write_tables_once(temporary)
             fold(tuned, temporary)
+            write_for_peft(tuned, temporary)
         tokenizer.save(temporary, chat_template=chat_template)
         sync_tree(temporary)
         if directory.exists():

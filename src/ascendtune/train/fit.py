@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.ownership import restricted_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.recipe import Recipe
 
@@ -36,12 +37,13 @@ def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: b
     # Imported here: whoever only checks a recipe waits neither for Arrow nor for torch.
     from ascendtune.train.prepare import prepare_run
 
-    start = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
-    assert start.run is not None
+    with restricted_umask():
+        start = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
+        assert start.run is not None and start.claim is not None
+        with start.claim:
+            from ascendtune.train.attempt import train
 
-    from ascendtune.train.attempt import train
-
-    train(start.run)
+            train(start.run)
     last = list(start.run.read_metrics())[-1]
     evaluations = [record["loss"] for record in start.run.read_evaluations() if record["loss"] is not None]
     return FitResult(

@@ -8,7 +8,9 @@ import torch
 
 from ascendtune.core.errors import FoundWrong, RecipeError
 from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.stage.decoder import decoder_of
+from ascendtune.train.stage.head_probe import POSITIONS, head_form
 
 _LENGTHS = (5, 9, 7)
 # Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
@@ -30,7 +32,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
 
     Raises:
         FoundWrong: a document's hidden states depend on its neighbours.
-        RecipeError: the model itself says that it cannot keep documents apart.
+        RecipeError: the model itself says that it cannot keep documents apart on this device.
     """
     first, *others = _documents(device, vocabulary)
     try:
@@ -57,23 +59,25 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
     return max(leaked, moved)
 
 
-def head_is_plain(model: Any, device: torch.device, vocabulary: int) -> bool:
-    """Whether logits are exactly `head(hidden)`: not scaled, capped or otherwise changed on the way.
+def fusible_head(model: Any, device: torch.device, vocabulary: int) -> HeadForm | None:
+    """How logits follow from `head(decoder(x))`, where the head may be fused with the loss; None where it may not.
 
     Raises:
         RecipeError: the model computes infinities before it is trained at all.
     """
-    (document,) = _documents(device, vocabulary)[:1]
-    head, decoder = model.get_output_embeddings(), decoder_of(model)
-    if head is None or decoder is model:
-        return False
+    ids = torch.cat(_documents(device, vocabulary))[None, :POSITIONS]
     with torch.no_grad(), _evaluating(model):
-        inputs = {"input_ids": document[None], "use_cache": False}
-        expected = model(**inputs).logits.float()
-        found = head(decoder(**inputs).last_hidden_state).float()
-    if not torch.isfinite(expected).all():
-        raise _not_finite(model)
-    return bool(torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
+        form, logits = head_form(model, ids)
+        expected = logits.float()
+        if not torch.isfinite(expected).all():
+            raise _not_finite(model)
+        if form is None:
+            return None
+        # By the way that training takes: the class may do something before its decoder, too.
+        hidden = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state
+        found = form.logits(model.get_output_embeddings()(hidden).float())
+    agrees = torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    return form if agrees else None
 
 
 def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None:

@@ -14,8 +14,8 @@ import torch
 
 from ascendtune.core.errors import FoundWrong, Stopped
 from ascendtune.data.collate import hash_of_batch
-from ascendtune.data.plan import Sequence_, share_of_rank
-from ascendtune.train.batch import DeviceBatch, idle
+from ascendtune.data.plan import Sequence_
+from ascendtune.train.batch import DeviceBatch, batches_of_rank
 from ascendtune.train.parts import Counters, Parts
 from ascendtune.train.window import Window
 
@@ -65,6 +65,9 @@ class Loop:
         units = parts.units(sequences)
         scale = parts.strategy.gradient_scale() / units
         sums: dict[str, torch.Tensor] = {}
+        with parts.phases.phase("forward"), parts.precision.autocast():
+            make = parts.batches.make_mismatched
+            parts.objective.begin(batches_of_rank(make, sequences, parts.strategy, parts.per_device))
         for batch, is_last in self._micro_batches(sequences):
             sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)
             with sync:
@@ -87,15 +90,13 @@ class Loop:
 
     def _micro_batches(self, sequences: list[Sequence_]) -> Iterator[tuple[DeviceBatch, bool]]:
         """This rank's part of the step, and whether it is the last micro-batch."""
-        parts, strategy = self.parts, self.parts.strategy
-        shares = share_of_rank(
-            sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=parts.per_device
-        )
-        for number, share in enumerate(shares):
+        parts = self.parts
+        batches = batches_of_rank(parts.batches.make, sequences, parts.strategy, parts.per_device)
+        last = math.ceil(len(sequences) / (parts.per_device * parts.strategy.world_size)) - 1
+        for number in range(last + 1):
             with parts.phases.phase("data"):
-                # A rank without work must still take part in the collectives: it runs a batch that teaches nothing.
-                batch = parts.batches.make(share) if share else idle(parts.batches.make(sequences[:1]))
-            yield batch, number == len(shares) - 1
+                batch = next(batches)
+            yield batch, number == last
 
     def _update(self, window: Window) -> None:
         """Clip, step, forget the gradients. In a checked step what is not a number never reaches the weights."""
@@ -205,14 +206,7 @@ class Loop:
         with parts.phases.phase("evaluation"):
             loss, extras = evaluation.run(parts.objective, parts.phases.pulse)
         early = parts.recipe.eval.early_stop
-        enough = (
-            math.inf if counters.best_loss is None else counters.best_loss - (early.min_improvement if early else 0)
-        )
-        improved, counters.evaluated_step = loss < enough, counters.step
-        if improved:
-            counters.best_loss, counters.best_step, counters.worse_evaluations = loss, counters.step, 0
-        else:
-            counters.worse_evaluations += 1
+        is_best = counters.note_evaluation(loss, min_improvement=early.min_improvement if early else 0.0)
         seconds = time.perf_counter() - begun
         record = {
             "attempt": parts.attempt,
@@ -225,11 +219,12 @@ class Loop:
         self._tell("on_evaluation", record)
         # Evaluation is not training time: the next record's speed begins after it.
         self._window.begun += seconds
-        if improved and parts.recipe.checkpoint.best:
-            parts.checkpointer.protected = {counters.step}
+        if is_best and parts.recipe.checkpoint.best:
+            parts.checkpointer.protected = counters.step
             self._save()
         if early and counters.worse_evaluations >= early.patience:
-            return f"no improvement in {early.patience} evaluations; the best was step {counters.best_step}"
+            enough = f" of {early.min_improvement:g}" if early.min_improvement else ""
+            return f"no improvement{enough} in {early.patience} evaluations; the best was step {counters.best_step}"
         return None
 
     def _save(self) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ascendtune.core.config import Contradiction, Section, other_names
+from ascendtune.core.config import MOST, Contradiction, Section, other_names
 from ascendtune.data.spec import Task
 
 # What people will ask for under a neighbour's name, or that is not in this version: an alternative for each.
@@ -31,14 +31,20 @@ _OTHER_LOSSES = {
 }
 
 
+ALL_LINEAR = "all-linear"
+ALL_EXPERTS = "all-experts"
+
+
 class LoraSection(Section):
     """Low-rank adapters (PEFT)."""
 
     target: Literal["all-linear"] | list[str] = "all-linear"
-    """`all-linear`, or names of modules, e.g. [q_proj, v_proj]."""
-    rank: int = Field(default=8, ge=1)
+    """`all-linear`: every linear module but the head, the routers and experts of a mixture, and modules on which an
+    adapter would do nothing. Or a list of names, e.g. [q_proj, v_proj]; it may hold `all-linear`, `all-experts` (each
+    expert gets matrices of this rank) and names of routers, e.g. [all-linear, all-experts, gate]."""
+    rank: int = Field(default=8, ge=1, le=65_536)
     """Rows of the adapter's matrices: what it can hold, and its size."""
-    alpha: float | None = Field(default=None, gt=0)
+    alpha: float | None = Field(default=None, gt=0, le=MOST)
     """Scale of the adapter (default: twice the rank)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of the adapter's inputs that is dropped in training."""
@@ -54,16 +60,16 @@ class LoraSection(Section):
     start_from: list[str] = []
     """Adapters (directories, runs, hub ids) to go on from: the last is trained further, those before it stay as they
     are. What is exported holds them all. Rank, alpha, target and form come from the files."""
-    plus_ratio: float | None = Field(default=None, ge=1)
+    plus_ratio: float | None = Field(default=None, ge=1, le=MOST)
     """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
 
 
 class FreezeSection(Section):
     """Which part of the model trains when the rest is frozen."""
 
-    first_layers: int = Field(default=0, ge=0)
+    first_layers: int = Field(default=0, ge=0, le=65_536)
     """Train this many layers next to the input."""
-    last_layers: int | None = Field(default=None, ge=0)
+    last_layers: int | None = Field(default=None, ge=0, le=65_536)
     """Train this many layers next to the output (default 2, when nothing else is named)."""
     modules: list[str] = []
     """Within those layers only modules of these names, e.g. [mlp]; empty: whole layers."""
@@ -98,7 +104,7 @@ class FreezeSection(Section):
 class RewardSection(Section):
     """Reward models: a score that is higher for the chosen answer."""
 
-    centring: float = Field(default=0.0, ge=0)
+    centring: float = Field(default=0.0, ge=0, le=1000)
     """Weight of (score of chosen + score of rejected)², which keeps scores around zero."""
 
 
@@ -107,17 +113,17 @@ class PreferenceSection(Section):
 
     loss: Annotated[Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"], other_names(_OTHER_LOSSES)] = "sigmoid"
     """`sigmoid` is DPO's own. `kto` takes single answers marked good or bad; `orpo` and `simpo` need no reference."""
-    beta: float = Field(default=0.1, gt=0)
+    beta: float = Field(default=0.1, gt=0, le=1000)
     """How strongly the policy is held to the reference; the weight of the odds ratio for orpo."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """sigmoid: the share of pairs that are taken to be the wrong way round."""
-    simpo_gamma: float = Field(default=0.5, ge=0)
+    simpo_gamma: float = Field(default=0.5, ge=0, le=1000)
     """simpo: the margin that the chosen answer's score must be ahead."""
-    sft_weight: float = Field(default=0.0, ge=0)
+    sft_weight: float = Field(default=0.0, ge=0, le=1000)
     """Adds the cross-entropy of the chosen answer (kto: of good ones) with this weight; orpo has it once already."""
-    desirable_weight: float = Field(default=1.0, gt=0)
+    desirable_weight: float = Field(default=1.0, gt=0, le=1000)
     """kto: weight of good answers."""
-    undesirable_weight: float = Field(default=1.0, gt=0)
+    undesirable_weight: float = Field(default=1.0, gt=0, le=1000)
     """kto: weight of bad answers."""
     reference: str | None = None
     """Directory or hub id of the reference model (default: the model as it is before training)."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import RecipeError
-from ascendtune.train.attention.interface import choose, register
+from ascendtune.core.errors import AscendtuneError, RecipeError
+from ascendtune.core.foreign_json import first_line
+from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.hub.model_config import read_model_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.sections import ModelSection
 
@@ -21,27 +23,23 @@ def read_config(section: ModelSection, directory: Path) -> Any:
     """
     from transformers import AutoConfig
 
+    read_model_config(directory / "config.json")
     try:
-        return AutoConfig.from_pretrained(directory, trust_remote_code=section.trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=section.trust_remote_code)
+    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
         remedy = "upgrade transformers, or check config.json"
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then set model.trust_remote_code: true"
         elif section.trust_remote_code and ".py" in str(error):
             remedy = "copy the model's Python files into the folder, from where the model came from"
-        first_line = str(error).strip().splitlines()[0]
-        raise RecipeError(f"the model cannot be read: {first_line}", remedy=remedy, where=directory) from error
+        raise RecipeError(f"the model cannot be read: {first_line(error)}", remedy=remedy, where=directory) from error
+    return without_own_implementations(config)
 
 
 def score_once(config: Any, pad_id: int) -> None:
     """Make `config` that of a reward model: one score, at the last token that is no padding."""
     config.num_labels = 1
     config.get_text_config().pad_token_id = pad_id
-
-
-def choose_attention(section: ModelSection, config: Any, device_default: str) -> tuple[str, str]:
-    """Name of the attention and the reason for it."""
-    return choose(config, section.attention, device_default)
 
 
 def load_model(
@@ -51,14 +49,14 @@ def load_model(
     config: Any,
     *,
     precision: Precision,
-    attention: str,
+    implementation: str,
     vocabulary: int,
     seed: int,
 ) -> Any:
     """A causal language model (a model with one score, for stage reward) on the CPU, in training mode.
 
     Args:
-        attention: a name from the attention table.
+        implementation: of attention, by a name that transformers knows.
         vocabulary: tokens of the tokenizer; the embeddings grow when they have fewer rows.
         seed: for `init: random`, and for a score that the files do not hold.
 
@@ -68,12 +66,10 @@ def load_model(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    dtype, implementation = DTYPES[precision.weights], register(attention)
-    kind = _class_of(stage)
+    dtype, kind = DTYPES[precision.weights], class_of(stage)
     verbosity = logging.get_verbosity()
-    if stage == "reward":
-        # Its report calls the score, which is yet to be learnt, missing. What is really missing is told by us.
-        logging.set_verbosity_error()
+    # Its report of keys is for programmers, and calls a score that is yet to be learnt missing.
+    logging.set_verbosity_error()
     # Decides random weights, and a score that the files do not hold.
     torch.manual_seed(seed)
     try:
@@ -83,14 +79,10 @@ def load_model(
             )
         else:
             model = _load_weights(section, kind, config, directory, dtype, implementation)
-    except ValueError as error:
-        if "does not support an attention implementation" not in str(error):
-            raise
-        raise RecipeError(
-            f"{config.model_type} models compute attention in code of their own, which cannot be replaced",
-            remedy="choose a model whose class in transformers uses its attention interface",
-            where=directory,
-        ) from error
+    except AscendtuneError:
+        raise
+    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
+        raise _unusable(error, directory) from error
     finally:
         logging.set_verbosity(verbosity)
     grow_embeddings(model, vocabulary)
@@ -98,7 +90,8 @@ def load_model(
     return model
 
 
-def _class_of(stage: str) -> Any:
+def class_of(stage: str) -> Any:
+    """The class that makes a model for a stage."""
     # Imported one by one: each costs the first step some time.
     if stage == "reward":
         from transformers import AutoModelForSequenceClassification
@@ -112,41 +105,40 @@ def _class_of(stage: str) -> Any:
 def _load_weights(
     section: ModelSection, kind: Any, config: Any, directory: Path, dtype: torch.dtype, implementation: str
 ) -> Any:
-    try:
-        model, loading = kind.from_pretrained(
-            directory,
-            config=config,
-            dtype=dtype,
-            attn_implementation=implementation,
-            trust_remote_code=section.trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except ImportError as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise RecipeError(
-            f"the model's own code cannot run: {first_line}",
+    model, report = kind.from_pretrained(
+        directory,
+        config=config,
+        dtype=dtype,
+        attn_implementation=implementation,
+        trust_remote_code=section.trust_remote_code,
+        use_safetensors=True,
+        output_loading_info=True,
+        # They are an error, with names and shapes, two lines below.
+        ignore_mismatched_sizes=True,
+    )
+    scores = kind is class_of("reward")
+    require_all_weights(
+        report,
+        directory,
+        config,
+        drawn=("score.weight",) if scores else (),
+        left_out=("lm_head.weight",) if scores else (),
+    )
+    return model
+
+
+def _unusable(error: Exception, directory: Path) -> RecipeError:
+    if isinstance(error, ImportError):
+        return RecipeError(
+            f"the model's own code cannot run: {first_line(error)}",
             remedy="install what it names; code that was written for another version of transformers needs that one",
             where=directory,
-        ) from error
-    except (OSError, ValueError, RuntimeError) as error:
-        if "does not support an attention implementation" in str(error):
-            raise
-        first_line = str(error).strip().splitlines()[0]
-        raise RecipeError(
-            f"the weights cannot be loaded: {first_line}",
-            remedy="check that the folder holds the safetensors of this config.json, complete",
-            where=directory,
-        ) from error
-    missing = sorted(set(loading["missing_keys"]) - {"score.weight"})
-    if missing:
-        # transformers fills these with random numbers and says so in a warning that scrolls by.
-        raise RecipeError(
-            f"{len(missing)} weights are missing from the files, first {missing[0]}",
-            remedy="download the model again; `model.init: random` starts from random weights on purpose",
-            where=directory,
         )
-    return model
+    return RecipeError(
+        f"the weights cannot be loaded: {first_line(error)}",
+        remedy="check that the folder holds the safetensors of this config.json, complete",
+        where=directory,
+    )
 
 
 def grow_embeddings(model: Any, vocabulary: int) -> int:

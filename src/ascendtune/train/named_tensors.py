@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascendtune.core.errors import InputError
+from ascendtune.machine.peers import require_own_peers
 from ascendtune.train.checkpoint_content import CheckpointContent, causes_of, damaged
 
 Tensors = dict[str, torch.Tensor]
@@ -40,11 +41,13 @@ class NamedTensors(CheckpointContent):
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
 
     def write(self, directory: Path) -> Future[Any]:
-        from torch.distributed.checkpoint import FileSystemWriter, async_save
+        from torch.distributed.checkpoint import async_save
+
+        from ascendtune.train.tensor_index import IndexedWriter
 
         pending = async_save(
             dict(self._tensors()),
-            storage_writer=FileSystemWriter(directory, single_file_per_rank=True, sync_files=True, thread_count=1),
+            storage_writer=IndexedWriter(directory, single_file_per_rank=True, sync_files=True, thread_count=1),
             process_group=None if self._alone else _host_group(),
             no_dist=self._alone,
         )
@@ -54,16 +57,18 @@ class NamedTensors(CheckpointContent):
     def read(self, directory: Path) -> None:
         import torch.distributed.checkpoint as dcp
 
+        from ascendtune.train.tensor_index import IndexedReader
+
         try:
-            reader = dcp.FileSystemReader(directory)
+            reader = IndexedReader(directory)
             stored = reader.read_metadata().state_dict_metadata
-        except Exception as error:  # unpickling damaged metadata can raise anything
+        except Exception as error:  # damaged JSON can be anything
             raise damaged(directory, error) from error
         tensors = self._tensors(like=stored)
         self._require_same_shapes(tensors, stored, directory)
         try:
             dcp.load(tensors, storage_reader=reader, no_dist=self._alone)
-        # DCP's own exception is no Exception; truncated files surface as errors of zip, pickle, or storage.
+        # DCP's own exception is no Exception; truncated files surface as errors of zip or storage.
         except (Exception, dcp.api.CheckpointException) as error:
             raise damaged(directory, causes_of(error)[-1]) from error
         self._restore_optimizer(tensors)
@@ -121,6 +126,7 @@ def _host_group() -> dist.ProcessGroup:
     global _GROUP
     if _GROUP is None:
         _GROUP = dist.new_group(backend="gloo")
+        require_own_peers()
     return _GROUP
 
 

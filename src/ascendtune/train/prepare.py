@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core import process
-from ascendtune.core.files import require_writable, write_json
+from ascendtune.core.claim import Claim
+from ascendtune.core.files import write_json
+from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.places import cache_directory, require_writable_place
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import RunDir, hash_of_recipe
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.hub.verify import require_unquantised
 from ascendtune.train.adapters import Adapter, find_adapters
 from ascendtune.train.changes import require_known, require_same_adapters, require_same_data
 from ascendtune.train.recipe import Recipe
-from ascendtune.train.run_choice import choose_run, require_free
+from ascendtune.train.run_choice import Choice, choose_run
 from ascendtune.train.strategy.zero_config import require_deepspeed, zero_config
 
 Progress = Callable[[str, int, int], None]
@@ -36,6 +39,8 @@ class Start:
     prepared: Prepared
     messages: list[str] = field(default_factory=list)
     """Sentences for the user: what is resumed and why, which name was taken."""
+    claim: Claim | None = None
+    """Of `run`; whoever starts the worker hands it over, or keeps it until the worker has ended."""
 
 
 def prepare_run(
@@ -52,7 +57,7 @@ def prepare_run(
     Args:
         origins: where each key's value came from, for origins.json.
         allow_change: dotted keys (or `data`) that may differ from the run that is resumed.
-        trust_checkpoint: load a checkpoint from outside the run; its metadata is a pickle.
+        trust_checkpoint: load a checkpoint from outside the run, or one that others may have written.
         only_data: prepare the tokens and stop there.
 
     Raises:
@@ -67,36 +72,36 @@ def prepare_run(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()
     reference = fetch_model(path).resolve() if (path := recipe.method.preference.reference) else None
-    adapters = find_adapters(recipe.method)
     require_unquantised(model_directory)
-    choice = None if only_data else choose_run(recipe, allow_change, trust_checkpoint)
-    if choice is not None:
-        # Asked before the data takes its time.
-        require_writable(choice.run.path)
+    if reference is not None:
+        require_unquantised(reference, "comparing with")
+    adapters = find_adapters(recipe.method, model_directory if recipe.model.init == "pretrained" else None)
     require_writable_place(cache_directory(), "XDG_CACHE_HOME")
-    prepared = prepare_data(recipe, model_directory, progress)
-    if choice is None:
-        return Start(None, prepared)
-    # Asked again: the data may have taken long enough for somebody else to start the same.
-    require_free(choice.run)
-    if choice.resumed is not None:
-        require_same_data(choice.run, prepared.fingerprint, allow_change)
-        require_same_adapters(choice.run, adapters)
-        choice.run.update(
-            resume_from=str(choice.resumed),
-            model_directory=str(model_directory),
-            reference_directory=str(reference) if reference else None,
-            weights_hash=_hash_of_weights(model_directory, reference),
-            data_hash=prepared.fingerprint,
-            argv=_argv(),
-        )
-        choice.run.rewrite_recipe(recipe.to_yaml(), origins)
-    else:
-        choice.run.create(
-            recipe.to_yaml(), origins, _facts(recipe, model_directory, reference, adapters, prepared, choice.foreign)
-        )
-    write_json(choice.run.data_report, data_reports(prepared))
-    return Start(choice.run, prepared, choice.messages)
+    if only_data:
+        return Start(None, prepare_data(recipe, model_directory, progress))
+    # Claimed before the data takes its time: nothing of the choice can change meanwhile.
+    choice, claim = choose_run(recipe, allow_change, trust_checkpoint)
+    try:
+        prepared = prepare_data(recipe, model_directory, progress)
+        require_rows_for_tokens(model_directory / "config.json", prepared.vocab_size, len(recipe.model.new_tokens))
+        if choice.resumed is not None:
+            require_same_data(choice.run, prepared.fingerprint, allow_change)
+            require_same_adapters(choice.run, adapters)
+        facts = {
+            "start": claim.start,
+            "argv": _argv(),
+            "recipe_hash": hash_of_recipe(recipe.to_yaml()),
+            "data_hash": prepared.fingerprint,
+            "model_directory": str(model_directory),
+            "reference_directory": str(reference) if reference else None,
+            "weights_hash": _hash_of_weights(model_directory, reference),
+        }
+        _write(choice, recipe, origins, facts, adapters)
+        write_json(choice.run.data_report, data_reports(prepared))
+    except BaseException:
+        claim.release()
+        raise
+    return Start(choice.run, prepared, choice.messages, claim)
 
 
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:
@@ -122,33 +127,31 @@ def data_reports(prepared: Prepared) -> dict[str, Any]:
     return {"train": prepared.report.to_json(), "eval": evaluation.to_json() if evaluation else None}
 
 
-def _facts(
-    recipe: Recipe,
-    model_directory: Path,
-    reference: Path | None,
-    adapters: list[Adapter],
-    prepared: Prepared,
-    foreign: Path | None,
-) -> dict[str, Any]:
-    """What run.json says from the beginning; the worker adds devices, versions and what it chose."""
+def _write(
+    choice: Choice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[Adapter]
+) -> None:
+    """The recipe, and what run.json says from the beginning; the worker adds devices, versions and what it chose."""
+    if choice.resumed is not None:
+        choice.run.update(resume_from=str(choice.resumed), **facts)
+        choice.run.rewrite_recipe(recipe.to_yaml(), origins)
+        return
     git = process.run(["git", "rev-parse", "HEAD"], timeout_seconds=5)
-    return {
-        "name": recipe.name,
-        "argv": _argv(),
-        "directory": str(Path.cwd()),
-        "host": socket.gethostname(),
-        "git_commit": git.output.strip() if git.exit_code == 0 else None,
-        "recipe_hash": hashlib.sha256(recipe.to_yaml().encode()).hexdigest()[:16],
-        "data_hash": prepared.fingerprint,
-        "seed": recipe.seed,
-        "model_directory": str(model_directory),
-        "adapters": [each.to_json() for each in adapters],
-        "reference_directory": str(reference) if reference else None,
-        "weights_hash": _hash_of_weights(model_directory, reference),
-        "resume_from": str(foreign) if foreign else None,
-        "exit_cause": None,
-        "resolved": {},
-    }
+    choice.run.create(
+        recipe.to_yaml(),
+        origins,
+        {
+            "name": recipe.name,
+            "directory": str(Path.cwd()),
+            "host": socket.gethostname(),
+            "git_commit": git.output.strip() if git.exit_code == 0 else None,
+            "seed": recipe.seed,
+            **facts,
+            "adapters": [each.to_json() for each in adapters],
+            "resume_from": str(choice.foreign) if choice.foreign else None,
+            "exit_cause": None,
+            "resolved": {},
+        },
+    )
 
 
 def _hash_of_weights(*directories: Path | None) -> str:
@@ -162,4 +165,4 @@ def _argv() -> list[str]:
     """The command as it can be given again: a package's, or a program's that is found by its name."""
     program = Path(sys.argv[0])
     name = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
-    return [*name, *sys.argv[1:]]
+    return command_without_secrets([*name, *sys.argv[1:]])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
-from ascendtune.core.document import Document, apply_overrides, read_document
+from ascendtune.core.document import Document, apply_overrides, read_document, require_no_secrets
 from ascendtune.data.spec import DataSection
 from ascendtune.train.combination import first_refusal
 from ascendtune.train.inert import inert_keys
@@ -32,11 +32,20 @@ from ascendtune.train.sections import (
     TrackSection,
 )
 
+_LONGEST_NAME = 200
+
 
 def _a_plain_name(value: str) -> str:
     if not re.fullmatch(r"[\w][\w.-]*", value):
         raise Contradiction(
             f"'{value}' is not a name for a directory", remedy="use letters, digits, '.', '_' and '-'", path=("name",)
+        )
+    # A file name has at most 255 bytes, and others are made of this one.
+    if len(value.encode()) > _LONGEST_NAME:
+        raise Contradiction(
+            f"a name of {len(value.encode())} bytes is too long for a directory",
+            remedy=f"use at most {_LONGEST_NAME}",
+            path=("name",),
         )
     return value
 
@@ -47,6 +56,12 @@ def _with_known_placeholders(value: str) -> str:
             f"run_dir: '{unknown[0]}' is not a placeholder", remedy="the only one is {name}", path=("run_dir",)
         )
     return value
+
+
+_SECRETS = (
+    "a recipe is written to files and the command line is seen by others: leave it out, "
+    "and export HF_TOKEN, MODELSCOPE_API_TOKEN or what your program reads"
+)
 
 
 class Recipe(Section):
@@ -133,6 +148,7 @@ class Recipe(Section):
             require_ours(overrides)
             document = translate(document, os.environ)
         apply_overrides(document, overrides)
+        require_no_secrets(document, _SECRETS)
         _let_overrides_win(document, overrides)
         return document
 

@@ -25,10 +25,11 @@ from ascendtune.data.plan import Sequence_, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.train.batch import BatchMaker, DeviceBatch, idle
 from ascendtune.train.callback.stop import StopRequest, flags_of, signal_of
+from ascendtune.train.loss.double_float import DoubleFloat
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import Strategy
 
-LogProbs = Callable[[DeviceBatch], torch.Tensor]
+LogProbs = Callable[[DeviceBatch], DoubleFloat]
 """(documents,) summed log-probabilities of a micro-batch."""
 
 _SAY_SECONDS = 10.0
@@ -48,8 +49,8 @@ def reference_log_probs(
     reference: Callable[[], AbstractContextManager[LogProbs]],
     pulse: Callable[[], None],
     stop: StopRequest,
-) -> NDArray[np.float32]:
-    """(rows,) fp32, NaN where no batch has the row. Every rank calls it.
+) -> NDArray[np.float64]:
+    """(rows,) fp64, NaN where no batch has the row. Every rank calls it.
 
     Args:
         path: the file that keeps them; what it holds already is not computed again.
@@ -71,7 +72,7 @@ def reference_log_probs(
         return found
     if strategy.is_main and len(missing) < len(wanted):
         say(f"reference log-probabilities: {len(wanted) - len(missing):,} of {len(wanted):,} batches are there already")
-    values = torch.zeros(len(dataset), dtype=torch.float32, device=strategy.device.torch_device)
+    values = torch.zeros((2, len(dataset)), dtype=torch.float32, device=strategy.device.torch_device)
     new: list[int] = []
     begun = last_said = last_kept = time.monotonic()
     with reference() as log_probs, torch.no_grad(), precision.autocast():
@@ -101,11 +102,11 @@ def _compute(
     per_device: int,
     strategy: Strategy,
 ) -> None:
-    """Put this rank's share of a global batch into `values`: (rows,) fp32."""
+    """Put this rank's share of a global batch into `values`: (2, rows) fp32, the two parts of each sum."""
     for share in share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device):
         if share:
             for rows, batch in batches.parts(share):
-                values[torch.tensor(rows, device=values.device)] = log_probs(batch)
+                values[:, torch.tensor(rows, device=values.device)] = torch.stack(log_probs(batch))
         else:
             # A rank without work must still take part in the collectives.
             for _, batch in batches.parts(sequences[:1]):
@@ -120,10 +121,11 @@ def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int,
     return signal_of(flags), due > 0
 
 
-def _keep(path: Path, found: NDArray[np.float32], values: torch.Tensor, new: list[int], strategy: Strategy) -> None:
+def _keep(path: Path, found: NDArray[np.float64], values: torch.Tensor, new: list[int], strategy: Strategy) -> None:
     """Bring the rows `new` of all ranks into `found` and into the file; `values` is empty after that."""
     strategy.all_reduce(values)
-    found[new] = values.cpu().numpy()[new]
+    # Summed on the host: not every device has fp64.
+    found[new] = values.cpu().numpy().astype(np.float64).sum(axis=0)[new]
     values.zero_()
     if strategy.is_main:
         _write(path, found)
@@ -146,19 +148,19 @@ def _rows_of(sequences: list[Sequence_], dataset: TokenDataset) -> list[int]:
     return [group * size + within for sequence in sequences for group in sequence for within in range(size)]
 
 
-def _read(path: Path, rows: int) -> NDArray[np.float32]:
+def _read(path: Path, rows: int) -> NDArray[np.float64]:
     if not path.exists():
-        return np.full(rows, np.nan, np.float32)
-    content = np.fromfile(path, "<f4")
+        return np.full(rows, np.nan)
+    content = np.fromfile(path, "<f8")
     if len(content) != rows:
         raise MachineError(
             f"the reference log-probabilities are damaged: {len(content):,} values for {rows:,} rows",
             remedy="delete this file: they are computed again",
             where=path,
         )
-    return content.astype(np.float32, copy=False)
+    return content.astype(np.float64, copy=False)
 
 
-def _write(path: Path, values: NDArray[np.float32]) -> None:
+def _write(path: Path, values: NDArray[np.float64]) -> None:
     with translated_disk_errors(path, "writing reference log-probabilities"):
-        write_atomically(path, values.astype("<f4").tobytes())
+        write_atomically(path, values.astype("<f8").tobytes())

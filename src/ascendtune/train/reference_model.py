@@ -13,23 +13,39 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ascendtune.core.errors import RecipeError
+from ascendtune.machine.device import Device
+from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.model import choose_attention, load_model, read_config
+from ascendtune.train.loss.double_float import DoubleFloat
+from ascendtune.train.model import load_model, read_config
 from ascendtune.train.precision import Precision
 from ascendtune.train.recipe import Recipe
+from ascendtune.train.sections import ModelSection
 from ascendtune.train.stage import make_objective
 from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
 
-LogProbs = Callable[[DeviceBatch], torch.Tensor]
+LogProbs = Callable[[DeviceBatch], DoubleFloat]
+
+
+def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> AttentionChoice:
+    """The attention of another model in `directory`."""
+    section, config = _section_of(recipe, Path(directory))
+    choice = choose_attention(section, "preference", config, device.attention)
+    if not choice.verdict.padded:
+        raise RecipeError(
+            f"padding changes what the reference model computes: {choice.verdict.why_padded}",
+            remedy="choose another method.preference.reference",
+            where=directory,
+        )
+    return choice
 
 
 def reference_model(
     recipe: Recipe,
     directory: str | None,
+    attention: AttentionChoice | None,
     objective: PreferenceObjective,
     strategy: Strategy,
     precision: Precision,
@@ -39,11 +55,13 @@ def reference_model(
 
     Args:
         directory: of another model, where the recipe names one.
+        attention: of that model.
         objective: around the model before its first step.
         tokens: size of the vocabulary that the data use.
     """
     if directory is not None:
-        return lambda: _another_model(recipe, Path(directory), strategy, precision, tokens)
+        assert attention is not None
+        return lambda: _another_model(recipe, Path(directory), attention, strategy, precision, tokens)
     return lambda: _as_it_is(objective)
 
 
@@ -74,16 +92,19 @@ def _as_it_is(objective: PreferenceObjective) -> Iterator[LogProbs]:
 
 @contextmanager
 def _another_model(
-    recipe: Recipe, directory: Path, strategy: Strategy, precision: Precision, tokens: int
+    recipe: Recipe,
+    directory: Path,
+    attention: AttentionChoice,
+    strategy: Strategy,
+    precision: Precision,
+    tokens: int,
 ) -> Iterator[LogProbs]:
-    section = recipe.model.model_copy(update={"path": str(directory), "init": "pretrained", "new_tokens": []})
-    config = read_config(section, directory)
-    attention, _ = choose_attention(section, config, strategy.device.attention)
+    section, config = _section_of(recipe, directory)
     # Nothing of it is trained, so it needs no more digits than it is multiplied in.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
     model = load_model(
         section, "preference", directory, config,
-        precision=as_computed, attention=attention, vocabulary=0, seed=recipe.seed,
+        precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
     ).to(strategy.device.torch_device)  # fmt: skip
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(
@@ -92,12 +113,18 @@ def _another_model(
             where=directory,
         )
     model.requires_grad_(False)
-    objective = make_objective(model, recipe, plain_head=False, mean_over_ranks=strategy.mean).eval()
+    objective = make_objective(model, recipe, head_form=None, mean_over_ranks=strategy.mean).eval()
     assert isinstance(objective, PreferenceObjective)
     yield lambda batch: _ask(objective, batch)
 
 
-def _ask(objective: PreferenceObjective, batch: DeviceBatch) -> torch.Tensor:
+def _section_of(recipe: Recipe, directory: Path) -> tuple[ModelSection, Any]:
+    """The model section of a reference, and its config."""
+    section = recipe.model.model_copy(update={"path": str(directory), "init": "pretrained", "new_tokens": []})
+    return section, read_config(section, directory)
+
+
+def _ask(objective: PreferenceObjective, batch: DeviceBatch) -> DoubleFloat:
     found = objective(batch, only_log_probs=True)
-    assert isinstance(found, torch.Tensor)
+    assert isinstance(found, DoubleFloat)
     return found

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.claim import Claim, is_unfinished_start
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.core.files import file_lock
+from ascendtune.core.files import file_lock, require_writable
+from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.changes import require_same_recipe
 from ascendtune.train.recipe import Recipe
@@ -28,24 +31,44 @@ class Choice:
     messages: list[str]
 
 
-def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
-    """Find the run that this start goes on in, or a free name for a new one.
+def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> tuple[Choice, Claim]:
+    """Find the run that this start goes on in, or a free name for a new one, and claim it.
+
+    Two starts at once never choose the same: a start chooses while it has claimed the newest run of the name, and
+    releases that one only when it has claimed its choice.
 
     Raises:
         RecipeError: the run was trained with another recipe, or the checkpoint that is asked for is not there.
-        MachineError: somebody else is training the run.
+        MachineError: another process trains the newest run of this name, or the place cannot be written, or others may
+            write it.
     """
+    wanted = recipe.run_directory()
+    while True:
+        newest = _newest_of_series(wanted)
+        with ExitStack() as held:
+            claim = held.enter_context(_claim(newest))
+            if _newest_of_series(wanted).path != newest.path:
+                continue  # another start has made the next one since
+            choice = _choose(recipe, newest, allow_change, trust_checkpoint)
+            # Of a run that has finished nothing else removes what a kill after its end has left.
+            newest.remove_unfinished()
+            chosen = claim if choice.run.path == newest.path else held.enter_context(_claim(choice.run))
+            # Its owner could put another recipe in the place of ours before the worker reads it.
+            require_own(choice.run.path, remedy="give this run another name: name=OTHER")
+            held.pop_all()
+            if chosen is not claim:
+                claim.release()
+            return choice, chosen
+
+
+def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
     wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
-    newest = _newest_of_series(wanted)
-    if newest is not None:
-        require_free(newest)
     if resume not in ("auto", "never"):
-        return _from_path(recipe, Path(resume), wanted, allow_change, trust_checkpoint)
-    if newest is None:
-        if wanted.exists() and not (wanted.is_dir() and not any(wanted.iterdir())):
-            free = RunDir(_next_of_series(wanted))
-            return Choice(free, None, None, [f"starting {free}: {wanted} exists and is not a run"])
-        return Choice(RunDir(wanted), None, None, [])
+        return _from_path(recipe, Path(resume), newest, allow_change, trust_checkpoint)
+    if not newest.run_json.is_file():
+        is_run = RunDir(wanted).run_json.is_file()
+        taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
+        return Choice(newest, None, None, [] if newest.path == wanted else [f"starting {newest}: {taken}"])
     state, steps = newest.read()["state"], newest.checkpoint_steps()
     if resume == "never":
         reason = "checkpoint.resume is never"
@@ -60,13 +83,14 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
     else:
         require_same_recipe(newest, recipe, allow_change)
         checkpoint = newest.checkpoint(steps[-1])
+        _require_own(newest.checkpoints, checkpoint, trust_checkpoint)
         return Choice(
             newest,
             checkpoint,
             None,
             [f"resuming {newest} from step {steps[-1]}: it was {state} and has this checkpoint"],
         )
-    free = RunDir(_next_of_series(wanted))
+    free = _next_of_series(wanted)
     return Choice(free, None, None, [f"starting {free}: {reason}"])
 
 
@@ -88,23 +112,28 @@ def require_checkpoint(checkpoint: Path) -> None:
 
 
 def _from_path(
-    recipe: Recipe, checkpoint: Path, wanted: Path, allow_change: Sequence[str], trust_checkpoint: bool
+    recipe: Recipe, checkpoint: Path, newest: RunDir, allow_change: Sequence[str], trust_checkpoint: bool
 ) -> Choice:
     require_checkpoint(checkpoint)
-    owner = RunDir(checkpoint.resolve().parent.parent)
+    wanted, owner = recipe.run_directory(), RunDir(checkpoint.resolve().parent.parent)
     own = next((path for path in _series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
-        require_free(owner)
         require_same_recipe(owner, recipe, allow_change)
+        _require_own(owner.checkpoints, checkpoint, trust_checkpoint)
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"])
     if not trust_checkpoint:
         raise RecipeError(
-            f"{_RESUME}: this checkpoint belongs to another run, and its metadata is a pickle, which can run code",
+            f"{_RESUME}: this checkpoint belongs to another run, whose writer chooses what this one trains on",
             remedy="add --trust-checkpoint when you know who wrote it",
             where=checkpoint,
         )
-    run = RunDir(wanted if _newest_of_series(wanted) is None else _next_of_series(wanted))
+    run = _next_of_series(wanted) if newest.run_json.is_file() else newest
     return Choice(run, None, checkpoint.resolve(), [f"starting {run} from {checkpoint}: as asked"])
+
+
+def _require_own(checkpoints: Path, checkpoint: Path, trust_checkpoint: bool) -> None:
+    if not trust_checkpoint:
+        require_own(checkpoints, checkpoint, remedy="add --trust-checkpoint")
 
 
 def _series(wanted: Path) -> dict[int, Path]:
@@ -115,20 +144,46 @@ def _series(wanted: Path) -> dict[int, Path]:
     return {int(match.group(1) or 1): entry for match, entry in found if match}
 
 
-def _newest_of_series(wanted: Path) -> RunDir | None:
-    runs = {number: RunDir(path) for number, path in _series(wanted).items() if RunDir(path).run_json.is_file()}
-    return runs[max(runs)] if runs else None
+def _newest_of_series(wanted: Path) -> RunDir:
+    """The newest run; where there is none, the place for the first.
+
+    A start that has not got as far as run.json counts: it holds its claim, or was killed and left a place to start in.
+    """
+    runs = {
+        number: path
+        for number, path in _series(wanted).items()
+        if RunDir(path).run_json.is_file() or is_unfinished_start(path)
+    }
+    if runs:
+        return RunDir(runs[max(runs)])
+    is_free = not wanted.exists() or (wanted.is_dir() and not any(wanted.iterdir()))
+    return RunDir(wanted) if is_free else _next_of_series(wanted)
 
 
-def _next_of_series(wanted: Path) -> Path:
+def _next_of_series(wanted: Path) -> RunDir:
     taken = _series(wanted)
-    return wanted.with_name(f"{wanted.name}-{max(taken) + 1}") if taken else wanted
+    return RunDir(wanted.with_name(f"{wanted.name}-{max(taken) + 1}") if taken else wanted)
 
 
-def require_free(run: RunDir) -> None:
-    """Raise while another process trains `run`."""
-    with file_lock(run.lock, wait=False) as free:
-        if not free:
+def _claim(run: RunDir) -> Claim:
+    """Claim `run` for this start.
+
+    Raises:
+        MachineError: another process trains it, or the place cannot be written.
+    """
+    require_writable(run.path)
+    with ExitStack() as held:
+        claim = held.enter_context(Claim.take(run.path))
+        if run.run_json.is_file():
+            _require_untrained(run)
+        held.pop_all()
+        return claim
+
+
+def _require_untrained(run: RunDir) -> None:
+    """Raise where a worker still trains whose starter was killed."""
+    with file_lock(run.lock, wait=False) as is_free:
+        if not is_free:
             raise MachineError(
                 "this run is being trained by another process",
                 remedy="wait for it, or give this one another name: name=OTHER",

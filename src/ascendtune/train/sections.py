@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ascendtune.core.config import Contradiction, Section
+from ascendtune.core.config import MOST, Contradiction, Section
 
 
 class ModelSection(Section):
@@ -19,7 +19,7 @@ class ModelSection(Section):
     trust_remote_code: bool = False
     """Run Python code that the model brings along. Off unless you have read that code."""
     attention: Literal["auto", "eager", "sdpa", "sdpa_fp32", "varlen", "npu_fusion"] = "auto"
-    """How attention is computed; `auto` takes the device's fused one."""
+    """How attention is computed; `auto` takes the device's fused one, or another where that computes something else."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """In which type weights are held; `auto`: fp32 where they are trained, the precision's type where frozen."""
     init: Literal["pretrained", "random"] = "pretrained"
@@ -37,13 +37,13 @@ class OptimSection(Section):
     """How the learning rate falls after the warm-up."""
     warmup_ratio: float = Field(default=0.0, ge=0, le=1)
     """Share of all steps in which the learning rate rises from 0."""
-    warmup_steps: int | None = Field(default=None, ge=0)
+    warmup_steps: int | None = Field(default=None, ge=0, le=MOST)
     """Warm-up as a number of steps, instead of `warmup_ratio`."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
     """Where linear and cosine end, as a share of the peak."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=1000)
     """Applied to matrices, not to biases and norms."""
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0, le=MOST)
     """Gradients are scaled down to this norm; null leaves them."""
     optimizer: Literal["auto", "adamw", "adafactor", "sgd"] = "auto"
     """`auto` is AdamW, fused where the device can."""
@@ -51,11 +51,11 @@ class OptimSection(Section):
     """AdamW: decay of the mean of gradients."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
     """AdamW: decay of the mean of squared gradients."""
-    epsilon: float = Field(default=1e-8, gt=0)
+    epsilon: float = Field(default=1e-8, gt=0, le=1)
     """AdamW: added to the divisor."""
-    epochs: float | None = Field(default=None, gt=0)
+    epochs: float | None = Field(default=None, gt=0, le=1_000_000)
     """Passes over the data (default 1, when `max_steps` is not given)."""
-    max_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Optimiser steps, instead of `epochs`."""
 
     @model_validator(mode="after")
@@ -78,9 +78,9 @@ class OptimSection(Section):
 class BatchSection(Section):
     """How many sequences make a step: per_device × accumulate × devices."""
 
-    per_device: int = Field(default=1, ge=1)
+    per_device: int = Field(default=1, ge=1, le=65_536)
     """Sequences a device takes at once. With packing a sequence is up to `data.max_length` tokens of several rows."""
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1, le=65_536)
     """Micro-batches whose gradients are added before the optimiser steps."""
 
 
@@ -109,16 +109,16 @@ class KernelSection(Section):
 class EarlyStopSection(Section):
     """End before the last step when the evaluation loss no longer falls; absent: never."""
 
-    patience: int = Field(default=3, ge=1)
+    patience: int = Field(default=3, ge=1, le=MOST)
     """Stop after this many evaluations without improvement."""
-    min_improvement: float = Field(default=0.0, ge=0)
-    """How much lower the evaluation loss must be to count."""
+    min_improvement: float = Field(default=0.0, ge=0, le=MOST)
+    """How much lower the evaluation loss must be to count as an improvement; the best checkpoint is the lowest."""
 
 
 class EvalSection(Section):
     """Evaluation during training."""
 
-    every_steps: int | None = Field(default=None, ge=1)
+    every_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Evaluate after every so many steps (default: at the end of each epoch, when there is evaluation data)."""
     early_stop: EarlyStopSection | None = None
 
@@ -126,9 +126,9 @@ class EvalSection(Section):
 class CheckpointSection(Section):
     """When the whole state is kept, and where a run starts."""
 
-    every_steps: int | None = Field(default=None, ge=1)
+    every_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Write a checkpoint after every so many steps (default: ten times over the run, at most every 20 steps)."""
-    keep: int = Field(default=2, ge=1)
+    keep: int = Field(default=2, ge=1, le=MOST)
     """How many of the newest checkpoints stay."""
     best: bool = False
     """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
@@ -139,7 +139,7 @@ class CheckpointSection(Section):
 class TrackSection(Section):
     """Where numbers go beside metrics.jsonl."""
 
-    every_steps: int = Field(default=1, ge=1)
+    every_steps: int = Field(default=1, ge=1, le=MOST)
     """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
     tensorboard: bool = True
     """Write events for TensorBoard into the run directory."""

@@ -11,11 +11,15 @@ import torch
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import warn
+from ascendtune.core.units import count_of
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.train import guard
+from ascendtune.train.attention.choice import AttentionChoice, choose_attention
+from ascendtune.train.attention.proof import starred
 from ascendtune.train.kernel.install import install_kernels
+from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.memory import recompute_activations
-from ascendtune.train.model import choose_attention, load_model, read_config, score_once
+from ascendtune.train.model import load_model, read_config, score_once
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.stage import make_objective
@@ -33,16 +37,15 @@ class Trainee:
     config: Any
     tokenizer: Tokenizer
     precision: Precision
-    attention: dict[str, str]
-    """Its name, and the reason for it."""
+    attention: AttentionChoice
     kernels: dict[str, Any]
     """Which fused operators were taken, and why others were not."""
     export_dtype: torch.dtype
     """In which type weights leave: as the base came in, adapters as they were trained."""
     objective: Objective
     """Around the model."""
-    plain_head: bool
-    """Logits are `head(decoder(x))` and nothing else."""
+    head_form: HeadForm | None
+    """How logits follow from `head(decoder(x))`; None: only the model itself knows."""
     packed: bool
     """Documents may share a sequence."""
 
@@ -65,13 +68,17 @@ def make_trainee(
     config = read_config(recipe.model, directory)
     if recipe.method.stage == "reward":
         score_once(config, pad_id)
-    attention, reason = choose_attention(recipe.model, config, device.attention)
+    attention = choose_attention(recipe.model, recipe.method.stage, config, device.attention)
+    _require_rows_alone(recipe, attention)
+    if attention.is_own and strategy.is_main:
+        warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     # The seed decides random weights and adapters, alike on every rank.
     torch.manual_seed(recipe.seed)
     model = load_model(
         recipe.model, recipe.method.stage, directory, config,
-        precision=precision, attention=attention, vocabulary=tokenizer.vocab_size, seed=recipe.seed,
+        precision=precision, implementation=attention.implementation(),
+        vocabulary=tokenizer.vocab_size, seed=recipe.seed,
     )  # fmt: skip
     if not strategy.divides_weights:
         model.to(device.torch_device)
@@ -85,37 +92,46 @@ def make_trainee(
             "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
             "set method.lora.modules_to_save: all-embeddings to train them"
         )
+    if strategy.is_main:
+        # The trial of a reward model ends before its score.
+        _warn_of_silent_weights(model, [each for each in attention.verdict.without_gradient if each != "score.weight"])
+        if getattr(config.get_text_config(), "output_router_logits", False):
+            warn(
+                "config.json asks for the routers' auxiliary loss (output_router_logits): it is not added here, the "
+                "loss is that of the tokens alone"
+            )
     recompute_activations(model, recipe.memory)
-    objective: Any = make_objective(model, recipe, plain_head=False, mean_over_ranks=strategy.mean)
+    objective: Any = make_objective(model, recipe, head_form=None, mean_over_ranks=strategy.mean)
     strategy.place(objective, precision)
-    if plain_head := strategy.ask(objective, lambda: _look_at_head(model, recipe, strategy, precision)):
-        objective.plain_head = True
+    head_form = strategy.ask(objective, lambda: _look_at_head(model, recipe, strategy, precision))
+    if head_form is not None:
+        objective.head_form = head_form
     packed = strategy.ask(objective, lambda: _packs(model, recipe, strategy, precision, attention))
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
     return Trainee(
-        model, tuned, config, tokenizer, precision, {"name": attention, "reason": reason}, kernels, export_dtype,
-        objective, plain_head, packed,
+        model, tuned, config, tokenizer, precision, attention, kernels, export_dtype,
+        objective, head_form, packed,
     )  # fmt: skip
 
 
-def _look_at_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> bool:
+def _look_at_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
     device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
     with precision.autocast():
         if recipe.method.stage == "reward":
             guard.require_one_score(model, device, vocabulary)
-            return False
-        return guard.head_is_plain(model, device, vocabulary)
+            return None
+        return guard.fusible_head(model, device, vocabulary)
 
 
-def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: str) -> bool:
-    """Whether documents share sequences; proven to be safe where they do."""
-    if recipe.data.packing is False:
+def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
+    """Whether documents share sequences; shown on this device, with this model, where they do."""
+    if not may_pack(recipe, attention, is_main=strategy.is_main):
         return False
     device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
     try:
         with precision.autocast():
-            guard.prove_isolation(model, device, vocabulary, attention=attention, compute=precision.compute)
+            guard.prove_isolation(model, device, vocabulary, attention=attention.name, compute=precision.compute)
     except RecipeError as error:
         if recipe.data.packing is True:
             raise
@@ -123,6 +139,50 @@ def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision,
             warn(f"data.packing: auto pads: {error.what}")
         return False
     return True
+
+
+def may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
+    """Whether documents share sequences: where the recipe lets them, and the model keeps them apart.
+
+    Raises:
+        RecipeError: the recipe wants it, and the model does not keep them apart.
+    """
+    if recipe.data.packing is False:
+        return False
+    if attention.verdict.packed:
+        return True
+    why = f"this model does not take packed documents: {attention.verdict.why_padded}"
+    if recipe.data.packing is True:
+        raise RecipeError(why, remedy="set data.packing: auto or false")
+    # Of a model with its own attention that has been said.
+    if is_main and not attention.is_own:
+        warn(f"data.packing: auto pads: {why}")
+    return False
+
+
+def _require_rows_alone(recipe: Recipe, attention: AttentionChoice) -> None:
+    """Raise where rows would be padded, and the model computes something else then."""
+    if attention.verdict.padded:
+        return
+    why = f"padding changes what this model computes: {attention.verdict.why_padded}"
+    method = recipe.method
+    if method.stage == "reward" or (method.stage == "preference" and method.preference.loss != "kto"):
+        raise RecipeError(f"{why}; pairs of answers cannot be trained without it", remedy="choose another model")
+    if recipe.batch.per_device > 1:
+        raise RecipeError(why, remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step")
+
+
+def _warn_of_silent_weights(model: Any, silent: list[str]) -> None:
+    """Name trained weights that get no gradient; an adapter gets none where its layer's weight gets none."""
+    patterns = {each.removesuffix(".weight") for each in silent}
+    names = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+        and starred(name.partition(".lora_")[0].replace(".base_layer", "").removesuffix(".weight")) in patterns
+    ]
+    if names:
+        warn(f"no token gives {count_of(len(names), 'weight')} of this model a gradient, first {names[0]}")
 
 
 def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:

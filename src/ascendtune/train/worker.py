@@ -9,10 +9,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from ascendtune.core import log
+from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
+from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 from ascendtune.core.streams import make_safe
 
@@ -22,22 +24,26 @@ def main(arguments: list[str]) -> int:
     debug = "ASCENDTUNE_DEBUG" in os.environ
     make_safe()
     log.set_up()
-    if len(arguments) != 1:
-        log.warn("usage: python -m ascendtune.train.worker RUNDIR")
+    restrict_umask()
+    if len(arguments) not in (1, 2):
+        log.warn("usage: python -m ascendtune.train.worker RUNDIR [START]")
         return 2
     run = RunDir(arguments[0])
-    write_stacks_when_asked(run)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
-        train = _import_attempt()
-        train(RunDir.open(run.path))
+        with claimed(run, arguments[1] if len(arguments) > 1 else None):
+            write_stacks_when_asked(run)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
+            train = _import_attempt()
+            train(run)
     except AscendtuneError as error:
         (log.say if isinstance(error, Stopped) else log.error)(str(error))
         if debug and not isinstance(error, Stopped):
             traceback.print_exc()
         return error.exit_code
     except KeyboardInterrupt:
+        # A third Ctrl-C must not cut the last words off.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         log.say("stopped at once")
         sys.stderr.flush()
         # Not by returning: the interpreter would wait for the thread that is writing a checkpoint.
@@ -46,6 +52,28 @@ def main(arguments: list[str]) -> int:
         _report_bug(run, error, debug)
         return 1
     return 0
+
+
+def claimed(run: RunDir, start: str | None) -> AbstractContextManager[object]:
+    """Context in which no other start can write in `run`.
+
+    Args:
+        start: the start that wrote the recipe and claimed `run`; None where a user has started this process in a run
+            that exists: then rank 0 claims it.
+
+    Raises:
+        InputError: `run` is not a run directory.
+        MachineError: another start has claimed it, or other users may write it.
+    """
+    RunDir.open(run.path)
+    require_own(run.path, run.recipe, run.run_json)
+    if start is not None:
+        claim = Claim.inherited(run.path, start)
+        run.require_started_for(start)
+        return claim or nullcontext()
+    if run.checkpoints.is_dir():
+        require_own(run.checkpoints, run.checkpoints)
+    return Claim.take(run.path) if os.environ.get("RANK", "0") == "0" else nullcontext()
 
 
 def write_stacks_when_asked(run: RunDir) -> None:

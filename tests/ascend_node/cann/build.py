@@ -45,6 +45,7 @@ def build() -> Path:
     Takes 15 s of CPU the first time.
     """
     home = PLACE / f"SIMULATED-cann-{_fingerprint()}"
+    PLACE.mkdir(parents=True, exist_ok=True)
     with file_lock(PLACE / ".build.lock", wait=True):
         if not home.exists():
             for old in PLACE.glob("SIMULATED-cann-*"):

@@ -112,7 +112,7 @@ def test_a_rank_that_hangs_before_its_first_sign_of_life_is_told(run: RunDir) ->
 def test_a_torchrun_that_comes_to_no_worker_is_told(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs = "import sys, time\nif 'torch.distributed.run' in sys.orig_argv: time.sleep(60)\n"
+    hangs = "import sys, time\nif 'ascendtune.job.torchrun' in sys.orig_argv: time.sleep(60)\n"
     (tmp_path / "sitecustomize.py").write_text(hangs)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     job = _start(run, "", "stop", before_seconds=4)

@@ -236,7 +236,7 @@ def test_a_signal_while_torchrun_is_read_is_not_lost(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until
 ) -> None:
     job = start_nodes(run, "wait")
-    wait_until(lambda: all(cluster.named(host, "torch.distributed.run") for host in cluster.hosts))
+    wait_until(lambda: all(cluster.named(host, "ascendtune.job.torchrun") for host in cluster.hosts))
     job.send_signal(signal.SIGINT)
     _, err = job.communicate(timeout=20)
     assert job.returncode == 130, err
@@ -280,7 +280,7 @@ def test_node_0_whose_own_name_is_a_loopback_shows_the_address_that_others_see(c
         subprocess.run(["ip", "-n", namespace, "route", "del", "default"], check=True)
 
 
-@pytest.mark.parametrize("victim", ["driver", "ascendtune.job.nodes.agent", "torch.distributed.run", "ssh"])
+@pytest.mark.parametrize("victim", ["driver", "ascendtune.job.nodes.agent", "ascendtune.job.torchrun", "ssh"])
 def test_whichever_process_is_killed_none_is_left(
     run: RunDir, cluster: Any, start_nodes: Start, wait_until: Until, victim: str
 ) -> None:
@@ -297,7 +297,7 @@ def test_whichever_process_is_killed_none_is_left(
     _, err = job.communicate(timeout=60)
     assert job.returncode not in (0, None)
     assert victim == "driver" or "nodeb" in err, err
-    assert victim != "torch.distributed.run" or "torchrun on nodeb was killed (SIGKILL)" in err, err
+    assert victim != "ascendtune.job.torchrun" or "torchrun on nodeb was killed (SIGKILL)" in err, err
     wait_until(cluster.is_quiet, 10)
 
 

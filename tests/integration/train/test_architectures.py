@@ -15,6 +15,7 @@ from ascendtune.data.plan import Sequence_
 from ascendtune.machine.device import find_device
 from ascendtune.train.batch import to_device
 from ascendtune.train.build import Built
+from ascendtune.train.loss.head import PLAIN, HeadForm
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -36,37 +37,39 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 0,
 }
 MIXTURE = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-# config class, what differs from SHAPE, attention, whether the head is plain. A window of 8 is shorter than the rows.
-ARCHITECTURES: list[tuple[str, dict[str, Any], str, bool]] = [
-    ("LlamaConfig", {}, "sdpa", True),
-    ("Qwen2Config", {}, "sdpa", True),
-    ("Qwen3Config", {}, "sdpa", True),
-    ("Qwen3MoeConfig", {**MIXTURE, "num_experts": 4}, "sdpa", True),
-    ("MistralConfig", {"sliding_window": 8}, "sdpa", True),
+# config class, what differs from SHAPE, attention, scale and cap of the logits. A window of 8 is shorter than the rows.
+ARCHITECTURES: list[tuple[str, dict[str, Any], str, HeadForm]] = [
+    ("LlamaConfig", {}, "sdpa", PLAIN),
+    ("Qwen2Config", {}, "sdpa", PLAIN),
+    ("Qwen3Config", {}, "sdpa", PLAIN),
+    ("Olmo2Config", {}, "sdpa", PLAIN),
+    ("Qwen3MoeConfig", {**MIXTURE, "num_experts": 4}, "sdpa", PLAIN),
+    ("MistralConfig", {"sliding_window": 8}, "sdpa", PLAIN),
     ("Gemma2Config", {"sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 1.0,
-                      "final_logit_softcapping": 0.5}, "eager", False),
-    ("Gemma3TextConfig", {"sliding_window": 8, "query_pre_attn_scalar": 8}, "sdpa", True),
-    ("GlmConfig", {}, "sdpa", True),
-    ("Glm4Config", {}, "sdpa", True),
-    ("GraniteConfig", {"logits_scaling": 2.0, "attention_multiplier": 0.5}, "sdpa", False),
-    ("Cohere2Config", {"sliding_window": 8}, "sdpa", False),
-    ("Phi3Config", {"sliding_window": 8}, "sdpa", True),
-    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "eager", True),
+                      "final_logit_softcapping": 0.5}, "eager", HeadForm(1.0, 0.5)),
+    ("Gemma3TextConfig", {"sliding_window": 8, "query_pre_attn_scalar": 8}, "sdpa", PLAIN),
+    ("GlmConfig", {}, "sdpa", PLAIN),
+    ("Glm4Config", {}, "sdpa", PLAIN),
+    ("GraniteConfig", {"logits_scaling": 2.0, "attention_multiplier": 0.5}, "sdpa", HeadForm(0.5)),
+    ("CohereConfig", {}, "sdpa", HeadForm(0.0625)),
+    ("Cohere2Config", {"sliding_window": 8}, "sdpa", HeadForm(0.0625)),
+    ("Phi3Config", {"sliding_window": 8}, "sdpa", PLAIN),
+    ("GptOssConfig", {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "eager", PLAIN),
     ("DeepseekV3Config", {**MIXTURE, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "q_lora_rank": 16,
                           "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
-                          "num_key_value_heads": 4}, "sdpa", True),
-    ("GPT2Config", {"n_embd": 32, "n_head": 4, "n_layer": 2}, "sdpa", True),
+                          "num_key_value_heads": 4}, "sdpa", PLAIN),
+    ("GPT2Config", {"n_embd": 32, "n_head": 4, "n_layer": 2}, "sdpa", PLAIN),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "attention", "plain_head"), ARCHITECTURES, ids=[each[0][:-6] for each in ARCHITECTURES]
+    ("name", "changes", "attention", "form"), ARCHITECTURES, ids=[each[0][:-6] for each in ARCHITECTURES]
 )
 def test_packed_is_padded_is_transformers(
     name: str,
     changes: dict[str, Any],
     attention: str,
-    plain_head: bool,
+    form: HeadForm,
     variant: Callable[..., Path],
     build_parts: Callable[..., Built],
 ) -> None:
@@ -87,7 +90,7 @@ def test_packed_is_padded_is_transformers(
             difference = float((packed[1][parameter] - gradient).abs().max())
             assert difference <= 1e-5 * largest, f"{parameter}: {difference / largest:.1e} of the largest gradient"
     assert built.resolved["attention"]["name"].startswith(attention)
-    assert built.parts.objective.plain_head == plain_head
+    assert built.parts.objective.head_form == form
 
 
 def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callable[..., Path]) -> None:

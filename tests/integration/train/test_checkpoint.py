@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,33 @@ def test_a_run_goes_on_bit_by_bit(recipe: Callable[..., Recipe], train: Train, d
     assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
 
 
-def small_checkpointer(directory: Path) -> tuple[RunDir, torch.nn.Linear, Checkpointer]:
+def test_the_best_checkpoint_stays_until_the_next_best_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _, checkpointer = small_checkpointer(tmp_path, keep=1)
+    content, goes_on = checkpointer._content, threading.Event()
+
+    def write_late(directory: Path) -> Future[Any]:
+        written = content_write(directory)
+        return ThreadPoolExecutor(1).submit(lambda: (goes_on.wait(20), written.result()))
+
+    checkpointer.protected = 1
+    checkpointer.save(1, {})
+    checkpointer.wait()
+    content_write = content.write
+    monkeypatch.setattr(content, "write", write_late)
+    checkpointer.save(2, {})
+    # Step 3 turns out to be better while step 2 is still being written.
+    checkpointer.protected = 3
+    goes_on.set()
+    checkpointer.wait()
+    assert run.checkpoint_steps() == [1, 2]
+    checkpointer.save(3, {})
+    checkpointer.wait()
+    assert run.checkpoint_steps() == [3]
+
+
+def small_checkpointer(directory: Path, keep: int = 9) -> tuple[RunDir, torch.nn.Linear, Checkpointer]:
     run = RunDir(directory)
     run.create("", {}, {})
     model = torch.nn.Linear(8, 8)
@@ -61,7 +88,7 @@ def small_checkpointer(directory: Path) -> tuple[RunDir, torch.nn.Linear, Checkp
     model(torch.ones(8)).sum().backward()
     optimizer.step()
     strategy = Strategy(find_device())
-    return run, model, Checkpointer(run, strategy, strategy.content(model, optimizer), keep=9)
+    return run, model, Checkpointer(run, strategy, strategy.content(model, optimizer), keep=keep)
 
 
 def test_what_changes_after_save_is_not_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

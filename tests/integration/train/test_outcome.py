@@ -14,12 +14,16 @@ from torch.nn.functional import cross_entropy
 from ascendtune.core.places import cache_directory
 from ascendtune.data.prepare import open_prepared
 from ascendtune.data.store import TokenDataset
-from ascendtune.train import FitResult, Recipe, fit
+from ascendtune.train import FitResult, Recipe, attempt, fit
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
 
 LORA = {"tuner": "lora", "lora": {"rank": 4, "alpha": 16}}
+BEST_IN_BETWEEN: dict[str, Any] = {
+    # Rises until the weights are thrown about.
+    "optim": {"max_steps": 8, "learning_rate": 0.3, "warmup_steps": 8, "max_grad_norm": None},
+}
 
 
 def load(directory: Path) -> Any:
@@ -100,9 +104,52 @@ def test_early_stop_counts_evaluations_without_improvement(train: Train, other_r
         optim={"max_steps": 12},
         eval={"every_steps": 2, "early_stop": {"patience": 2, "min_improvement": 100}},
     )
-    # The first evaluation is the best so far, the second and the third are no better.
-    assert trained.curve("step")[-1] == 6
-    assert trained.run.read()["ended_because"].startswith("no improvement in 2 evaluations; the best was step 2")
+    # The first evaluation is an improvement, the second and the third are lower, but not by as much.
+    losses = {each["step"]: each["loss"] for each in trained.evaluations()}
+    assert list(losses) == [2, 4, 6] and losses[6] < losses[4] < losses[2]
+    assert trained.run.read()["ended_because"] == "no improvement of 100 in 2 evaluations; the best was step 6"
+
+
+def test_best_is_the_lowest_loss_whatever_counts_as_improvement(train: Train, other_rows: Path) -> None:
+    trained = train(
+        data={"eval": str(other_rows)},
+        **BEST_IN_BETWEEN,
+        eval={"every_steps": 1, "early_stop": {"patience": 8, "min_improvement": 100}},
+        checkpoint={"best": True, "keep": 1, "every_steps": 3},
+    )
+    losses = {each["step"]: each["loss"] for each in trained.evaluations()}
+    best = min(losses, key=lambda step: losses[step])
+    assert 1 < best < 8
+    assert mean_loss(load(trained.run.model), trained) == pytest.approx(losses[best], rel=1e-5)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_resume_keeps_the_best_checkpoint(
+    recipe: Callable[..., Recipe], train: Train, other_rows: Path, lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = train(
+        data={"eval": str(other_rows)},
+        **BEST_IN_BETWEEN,
+        eval={"every_steps": 1},
+        checkpoint={"best": True, "keep": 9, "every_steps": 1},
+    )
+    run, weights = trained.run, trained.weights()
+    losses = {each["step"]: each["loss"] for each in trained.evaluations()}
+    best = min(losses, key=lambda step: losses[step])
+    assert best < 5
+    for step in (6, 7, *([best] if lost else [])):
+        run.remove_checkpoint(step)
+    run.recipe.write_text(run.recipe.read_text().replace("keep: 9", "keep: 1"))
+    run.update(state="running")
+    attempt.train(run)
+    assert [each["loss"] for each in trained.evaluations()] == list(losses.values())
+    if lost:
+        assert f"the checkpoint of step {best}, the best so far, is gone" in caplog.text
+        best = min(range(6, 9), key=lambda step: losses[step])
+        assert mean_loss(load(run.model), trained) == pytest.approx(losses[best], rel=1e-5)
+    else:
+        assert run.checkpoint_steps() == [best, 7]
+        assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
 
 
 def test_the_best_checkpoint_is_what_comes_out(train: Train, other_rows: Path) -> None:
@@ -110,8 +157,7 @@ def test_the_best_checkpoint_is_what_comes_out(train: Train, other_rows: Path) -
 
     trained = train(
         data={"eval": str(other_rows)},
-        # Rises until the weights are thrown about.
-        optim={"max_steps": 8, "learning_rate": 0.3, "warmup_steps": 8, "max_grad_norm": None},
+        **BEST_IN_BETWEEN,
         eval={"every_steps": 1},
         checkpoint={"best": True, "keep": 1, "every_steps": 3},
     )

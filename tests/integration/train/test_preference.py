@@ -93,11 +93,33 @@ def test_packing_accumulation_and_ranks_do_not_change_the_curve(
         _same(each, whole)
 
 
-def test_kto_on_two_ranks_is_kto_on_one(train: Train, train_on_ranks: Any, asking: Asking) -> None:
-    """The divergence is a mean over a micro-batch of all ranks, so accumulation may change it and ranks may not."""
-    whole = train(**asking("kto"))
-    _same(train_on_ranks(2, **asking("kto", batch={"per_device": 2}, name="ranks")), whole)
-    _same(train(**asking("kto", data={"packing": True}, name="packed")), whole)
+def test_kto_is_the_same_however_a_step_is_divided(
+    train: Train, train_on_ranks: Any, asking: Asking, files: dict[str, Path]
+) -> None:
+    """The divergence is a mean over the whole step, and in an evaluation over all of its rows."""
+    changes = asking("kto", data={"eval": str(files["singles"])}, eval={"every_steps": 6})
+    # Far from the reference, where the divergence decides.
+    changes |= {"optim": {"learning_rate": 1e-2, "epochs": 2, "scheduler": "constant"}}
+
+    def asked(name: str, **more: Any) -> dict[str, Any]:
+        return {**changes, "data": changes["data"] | more.pop("data", {}), "name": name, **more}
+
+    whole = train(**asked("whole"))
+    assert max(whole.curve("kl")) > 0.5
+    others = [
+        train(**asked("one", batch={"per_device": 1, "accumulate": 4})),
+        train(**asked("two", batch={"per_device": 2, "accumulate": 2})),
+        train(**asked("packed", data={"packing": True})),
+        train_on_ranks(2, **asked("ranks", batch={"per_device": 2})),
+        train_on_ranks(2, **asked("both", batch={"per_device": 1, "accumulate": 2})),
+    ]
+    for each in others:
+        _same(each, whole)
+        assert [one["kl"] for one in each.evaluations()] == pytest.approx(
+            [one["kl"] for one in whole.evaluations()], rel=1e-5
+        )
+        # As long as the weights are the same, so is the loss.
+        assert each.losses()[:2] == pytest.approx(whole.losses()[:2], rel=1e-6)
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -151,7 +173,7 @@ def test_a_resumed_run_keeps_its_reference(recipe: Callable[..., Recipe], train:
     run = prepare_run(recipe(**(changes | {"optim": short})), {}).run
     assert run is not None
     attempt.train(run)
-    (kept,) = run.path.glob("reference_train_*.f32")
+    (kept,) = run.path.glob("reference_train_*.f64")
     before = kept.read_bytes()
     run.update(state="stopped", resume_from=str(run.checkpoint(4)))
     attempt.train(run)
@@ -199,14 +221,14 @@ def test_a_stop_keeps_what_is_computed_of_the_reference(
     # Four of six evaluation batches, then six steps and an evaluation of six batches.
     assert times() == 4 + 6 + 6
     for part in ("train", "eval"):
-        (kept,), (expected,) = (each.path.glob(f"reference_{part}_*.f32") for each in (run, whole.run))
+        (kept,), (expected,) = (each.path.glob(f"reference_{part}_*.f64") for each in (run, whole.run))
         assert kept.read_bytes() == expected.read_bytes()
     assert [each["loss"] for each in run.read_metrics()] == whole.losses()
 
 
 def _known(run: RunDir, part: str) -> int | None:
     """Rows of which something is kept."""
-    values = [np.fromfile(path, "<f4") for path in run.path.glob(f"reference_{part}_*.f32")]
+    values = [np.fromfile(path, "<f8") for path in run.path.glob(f"reference_{part}_*.f64")]
     return int((~np.isnan(values[0])).sum()) if values else None
 
 
@@ -260,12 +282,12 @@ def test_other_data_have_another_reference(
     run = prepare_run(asked, {}).run
     assert run is not None
     attempt.train(run)
-    (before,) = run.path.glob("reference_train_*.f32")
+    (before,) = run.path.glob("reference_train_*.f64")
     rows.write_text(rows.read_text().replace("good", "diet"))
     run.update(state="stopped")
     assert prepare_run(asked, {}, allow_change=["data"]).run is not None
     attempt.train(run)
-    after = next(path for path in run.path.glob("reference_train_*.f32") if path != before)
+    after = next(path for path in run.path.glob("reference_train_*.f64") if path != before)
     assert after.stat().st_size == before.stat().st_size and after.read_bytes() != before.read_bytes()
 
 

@@ -46,3 +46,9 @@ def test_devices_that_are_not_there_are_the_machines_fault(visible: Visible, giv
 def test_contradictions_are_the_users(given: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         _choose(NPU, **given)
+
+
+def test_more_processes_than_a_host_can_hold_are_refused() -> None:
+    assert _choose(CPU, count=64).count == 64
+    with pytest.raises(MachineError, match="would only fill its memory"):
+        _choose(CPU, count=65)

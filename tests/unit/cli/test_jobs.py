@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
+from bad_files import BAD_FILES
 
 Called = Callable[..., tuple[int, str, str]]
 
@@ -65,7 +67,9 @@ def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Pa
         _job(tmp_path, "c", start_ticks=1),
     )
     registry.close(_job(tmp_path, "d"), 1)
-    RunDir(tmp_path / "a").metrics.write_text('{"step": 1234}\n')
+    run = RunDir(tmp_path / "a")
+    run.begin_attempt({})
+    run.metrics.write_text('{"step": 1234}\n')
     lines = called("list")[1].splitlines()
     assert lines[0].split() == ["job", "state", "devices", "hosts", "started", "time", "step"]
     assert len(lines) == 3
@@ -176,3 +180,67 @@ def test_a_shell_completes_ids(ascendtune: Any, tmp_path: Path) -> None:
     job = _job(tmp_path, "alpaca")
     env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "ascendtune jobs stop al", "COMP_CWORD": "3"}
     assert ascendtune(**env).stdout.split() == [job.id]
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_of_the_registry_is_named_and_the_others_are_listed(
+    called: Called, caplog: pytest.LogCaptureFixture, tmp_path: Path, state: Path, kind: str
+) -> None:
+    job = _job(tmp_path, "fine")
+    BAD_FILES[kind](state / "bad-aaaa.json")
+    began = time.monotonic()
+    code, out, _ = called("list")
+    assert time.monotonic() - began < 5
+    assert code == 0 and job.id in out
+    (warning,) = caplog.messages
+    assert "bad-aaaa.json" in warning
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pid": "1"},
+        {"pid": -1},
+        {"pid": 10**400},
+        {"started": "now"},
+        {"started": 1e300},
+        {"hosts": 3},
+        {"hosts": [1]},
+        {"argv": [["a"]]},
+        {"run_dir": 3},
+        {"log_sizes": []},
+        {"ended": []},
+        {"id": "another-aaaa"},
+        {"nproc": True, "exit_code": "x"},
+    ],
+)
+def test_a_record_with_a_value_of_another_kind_is_named(
+    called: Called, caplog: pytest.LogCaptureFixture, tmp_path: Path, state: Path, change: dict[str, Any]
+) -> None:
+    fine, odd = _job(tmp_path, "fine"), _job(tmp_path, "odd")
+    path = state / f"{odd.id}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    for words in (("list",), ("list", "--all", "--json")):
+        caplog.clear()
+        code, out, _ = called(*words)
+        assert code == 0 and fine.id in out and odd.id not in out
+        (warning,) = caplog.messages
+        assert path.name in warning
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: it gives a file to another user")
+def test_a_record_of_another_user_is_not_believed(
+    called: Called, caplog: pytest.LogCaptureFixture, tmp_path: Path, state: Path
+) -> None:
+    job = _job(tmp_path, "theirs")
+    os.chown(state / f"{job.id}.json", 65534, 65534)
+    code, out, _ = called("list")
+    assert code == 0 and job.id not in out and "it belongs to another user" in caplog.messages[0]
+
+
+def test_a_run_of_another_form_hides_no_job(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "fine", watched=False, pid=2**22 + 1)
+    for record in ({"attempts": [{"pid": job.pid, "started": "x"}]}, {"attempts": [{"pid": job.pid, "ended": []}]}):
+        (tmp_path / "fine" / "run.json").write_text(json.dumps({"state": "failed", "exit_cause": "x", **record}))
+        code, out, _ = called("list", "--all")
+        assert code == 0 and job.id in out

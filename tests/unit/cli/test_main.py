@@ -84,6 +84,17 @@ def test_help_fits_60_columns(ascendtune: Any) -> None:
         assert lines and max(map(len, lines)) <= 60
 
 
+def test_help_of_every_command_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            entry.main([*command.split(), "--help"])
+        too_wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+        assert not too_wide, f"{command}: {too_wide[0]}"
+
+
 def test_completion_knows_commands_and_options(ascendtune: Any) -> None:
     def complete(line: str, position: int) -> list[str]:
         env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(position)}

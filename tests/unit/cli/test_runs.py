@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.rundir import RunDir
+from bad_files import BAD_FILES
 
 
 @pytest.fixture
@@ -106,6 +107,18 @@ def test_compare_shows_rewards_that_both_have(ascendtune: Any, runs: Path) -> No
     assert compared["accuracy"] == {"1": [0.5, 0.75], "2": [0.5, 0.75]} and "margin" not in compared
 
 
+def test_compare_shows_evaluation_losses_that_both_have(ascendtune: Any, runs: Path) -> None:
+    records = '{"step": 10, "loss": 2.5}\n{"step": 20, "loss": 2.25}\n'
+    (runs / "a" / "eval.jsonl").write_text(records)
+    (runs / "b" / "eval.jsonl").unlink(missing_ok=True)
+    assert "evaluation loss" not in ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    (runs / "b" / "eval.jsonl").write_text(records.replace("2.25", "2.125"))
+    lines = [line.split() for line in ascendtune("runs", "compare", "runs/a", "runs/b").stdout.splitlines()]
+    assert lines[lines.index(["evaluation", "loss", "a", "b"]) + 2] == ["20", "2.250000", "2.125000"] == lines[-1]
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert compared["evaluation_loss"] == {"10": [2.5, 2.5], "20": [2.25, 2.125]}
+
+
 def test_compare_of_unlike_runs(ascendtune: Any, runs: Path) -> None:
     for name, steps, stage in (("a", (3, 6, 9), "sft"), ("b", (6,), "preference")):
         run = RunDir(runs / name)
@@ -138,3 +151,49 @@ def test_show_is_in_words(ascendtune: Any, runs: Path) -> None:
         assert words in lines
     for words in ("attention sdpa (fused)", f"kernel rms_norm, rotary: {own}; experts: grouped", "packing true"):
         assert words in lines
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_run_is_named_and_the_others_are_listed(ascendtune: Any, runs: Path, kind: str) -> None:
+    (runs / "bad").mkdir()
+    BAD_FILES[kind](runs / "bad" / "run.json")
+    began = time.monotonic()
+    done = ascendtune("runs", "list")
+    assert time.monotonic() - began < 10
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"a", "b", "bad"}
+    (warning,) = done.stderr.splitlines()
+    assert "run.json" in warning and "bad" in warning
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"state": "running", "attempts": 1},
+        {"state": "running", "attempts": ["a"]},
+        {"state": "running", "attempts": [{"pid": "x", "started": "yesterday"}]},
+        {"state": "running", "attempts": [{"started": 1e300}]},
+        {"state": ["running"], "created": "x"},
+    ],
+)
+def test_a_run_with_values_of_other_kinds_is_listed(ascendtune: Any, runs: Path, record: dict[str, Any]) -> None:
+    RunDir(runs / "odd").path.mkdir()
+    (runs / "odd" / "run.json").write_text(json.dumps(record))
+    (runs / "odd" / "metrics.jsonl").write_text('{"step": "x", "loss": [1], "tokens_per_second": {}}\n')
+    for words in (("runs", "list"), ("runs", "list", "--json")):
+        done = ascendtune(*words)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert "odd" in done.stdout and "finished" in done.stdout
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_bad_files_of_a_run_are_never_waited_for(ascendtune: Any, runs: Path, kind: str) -> None:
+    for name in ("metrics.jsonl", "eval.jsonl", "data.json"):
+        path = runs / "a" / name
+        path.unlink(missing_ok=True)
+        BAD_FILES[kind](path)
+    began = time.monotonic()
+    for words in (("runs", "list"), ("runs", "show", runs / "a")):
+        done = ascendtune(*words)
+        assert "Traceback" not in done.stderr and "bug" not in done.stderr, done.stderr
+    assert time.monotonic() - began < 20

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
-from ascendtune.core.files import is_endless
+import pytest
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import LineWriter, file_lock, is_endless, write_json
 
 
 def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:
@@ -20,3 +27,55 @@ def test_files_and_pipes_of_the_shell_end(tmp_path: Path) -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_a_file_larger_than_the_limit_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from pathlib import Path; from ascendtune.core.files import write_atomically\n"
+        "from ascendtune.core.errors import MachineError\n"
+        "try: write_atomically(Path('f'), 'x' * 5000)\n"
+        "except MachineError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "largest size that is allowed while writing a file" in done.stdout
+    assert "ulimit -f" in done.stdout
+
+
+def test_a_file_name_that_is_not_utf8_can_be_noted(tmp_path: Path) -> None:
+    write_json(tmp_path / "note.json", {"path": "rows-\udcff.json"})
+    assert json.loads((tmp_path / "note.json").read_text(encoding="utf-8")) == {"path": "rows-\udcff.json"}
+
+
+def test_lock_of_a_removed_file_is_no_lock(tmp_path: Path) -> None:
+    """The last holder removes the file, while a second process waits and a third one makes the file anew."""
+    path, taken, release = tmp_path / "lock", threading.Event(), threading.Event()
+
+    def wait_for_it() -> None:
+        with file_lock(path, wait=True):
+            taken.set()
+            release.wait(20)
+
+    with file_lock(path, wait=False) as is_ours:
+        assert is_ours
+        second = threading.Thread(target=wait_for_it)
+        second.start()
+        while f":{path.stat().st_ino} " not in "".join(
+            line for line in Path("/proc/locks").read_text().splitlines(keepends=True) if "->" in line
+        ):
+            assert second.is_alive()
+        path.unlink()
+    assert taken.wait(20)
+    with file_lock(path, wait=False) as is_free:
+        assert not is_free
+    release.set()
+    second.join()
+
+
+def test_writer_notices_that_its_file_was_removed(tmp_path: Path) -> None:
+    writer = LineWriter(tmp_path / "metrics.jsonl")
+    writer.write({"step": 1})
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(MachineError, match=r"metrics\.jsonl was removed while it was written"):
+        writer.write({"step": 2})
+    writer.close()

@@ -40,6 +40,18 @@ def test_padding_is_on_the_right_and_is_not_predicted():
     assert batch.tokens == 7
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_every_token_of_a_long_row_is_predicted_from_the_one_before_it(packed):
+    lengths = (5000, 3, 1500)
+    rows = [(np.arange(length) + 10_000 * number, np.arange(length) + 10_000 * number) for number, length in
+            enumerate(lengths)]  # fmt: skip
+    batch = collate(Rows(*rows), [(0,), (1,), (2,)], packed=packed, pad_id=0)
+    seen = batch.input_ids.reshape(-1)[batch.target_index]
+    # Tokens count upwards, so that the next token is the one after it.
+    assert batch.targets.tolist() == (seen + 1).tolist()
+    assert len(batch.targets) == sum(lengths) - len(lengths)
+
+
 # Two pairs: (0, 1) and (2, 3).
 PAIRS = Rows(
     ([5, 6, 7], [-100, 6, 7]),

@@ -80,7 +80,11 @@ def test_a_tiny_weight_leaves_a_row(tmp_path: Path) -> None:
 def test_the_recipes_system_message_is_for_rows_without_one(tmp_path: Path) -> None:
     rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": "a", "system": "own"}]
     spec = DatasetSpec(path=str(_write(tmp_path / "x.jsonl", rows)), system="ours")
-    assert [each.messages[0]["content"] for each in _load(spec).rows] == ["ours", "own"]
+    assert [each.messages[0] for each in _load(spec).rows] == [
+        {"role": "system", "content": "ours"},
+        {"role": "system", "content": "own"},
+    ]
+    assert all([each["role"] for each in row.messages[1:]] == ["user", "assistant"] for row in _load(spec).rows)
 
 
 def _with_bad_rows(folder: Path, count: int = 20) -> Path:

@@ -28,6 +28,14 @@ def test_epochs_differ_and_repeat_under_the_same_seed():
     assert [first.batch(step) for step in range(steps)] != [plan(seed=2).batch(step) for step in range(steps)]
 
 
+@pytest.mark.parametrize("capacity", [None, 10])
+def test_no_epoch_repeats_the_order_of_another(capacity):
+    many = plan(capacity=capacity)
+    steps = many.steps_per_epoch
+    orders = {str([many.batch(epoch * steps + step) for step in range(steps)]) for epoch in range(12)}
+    assert len(orders) == 12
+
+
 def test_without_a_seed_rows_keep_their_order():
     ordered = plan(capacity=None, seed=None)
     assert [row for step in range(ordered.steps_per_epoch) for (row,) in ordered.batch(step)] == list(range(10))

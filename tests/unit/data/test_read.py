@@ -4,6 +4,9 @@ import csv
 import gzip
 import io
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,8 @@ from hypothesis import strategies as st
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import RawRow
-from ascendtune.data.read import read_rows
+from ascendtune.data.files import data_files
+from ascendtune.data.read import read_rows, rows_of_file
 from ascendtune.data.spec import DatasetSpec
 
 _ROWS = [{"a": "one", "b": ""}, {"a": 'zwei, "zwei"', "b": "x\ny"}, {"a": "三\u2028", "b": "\\ud"}]
@@ -301,3 +305,56 @@ def test_real_files(shared: Path, name: str, count: int, last_line: int | None) 
     text = path.read_text(encoding="utf-8").split("\n")
     assert text[line - 1].lstrip().startswith("{")
     assert len(json.loads("[" + "\n".join(text[line - 1 :]).rstrip().removesuffix("]") + "]")) == 1
+
+
+def test_a_key_that_stands_twice_makes_a_bad_row(tmp_path: Path) -> None:
+    lines, array = tmp_path / "rows.jsonl", tmp_path / "rows.json"
+    lines.write_text('{"text": "a"}\n{"text": "b", "text": "c"}\n{"text": "d", "more": {"x": 1, "x": 2}}\n')
+    array.write_text('[{"text": "a"},\n {"text": "b", "text": "c"}, {"text": "d"}]\n')
+    found = [row.fault for row in rows_of_file(lines)]
+    assert [fault and fault.reason for fault in found] == [None, *["a key that stands twice"] * 2]
+    assert [fault and fault.detail for fault in found] == [None, "'text'", "'x'"]
+    assert [row.fault is not None for row in rows_of_file(array)] == [False, True, False]
+
+
+def test_parquet_text_that_is_not_utf8_is_named_by_row_and_column(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = pyarrow.array([b"good", b"b\xffd"], pyarrow.binary()).cast(pyarrow.string(), safe=False)
+    file = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"id": [1, 2], "text": texts}), file)
+    with pytest.raises(DataError, match="the column 'text' cannot be read") as caught:
+        list(rows_of_file(file))
+    assert caught.value.where == f"{file}, row 2"
+
+
+def test_a_line_of_endless_length_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascendtune.data.opened._LONGEST_LINE", 1 << 20)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n{"text": "' + "a" * (2 << 20) + '"}\n')
+    with pytest.raises(DataError, match="longer than 1 MiB") as caught:
+        list(rows_of_file(file))
+    assert caught.value.where == f"{file}:2"
+
+
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="no /proc")
+def test_a_file_of_the_kernel_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").symlink_to("/proc/kmsg")
+    for path in (tmp_path, tmp_path / "rows.txt", Path("/dev/zero")):
+        with pytest.raises(DataError, match="neither a file nor a directory"):
+            data_files(DatasetSpec(path=str(path)))
+
+
+def test_a_field_of_a_csv_may_be_as_long_as_an_article(tmp_path: Path) -> None:
+    # The csv module gives up after 131,072 characters unless it is told otherwise.
+    long = "a, b " * 60_000
+    (tmp_path / "rows.csv").write_text(_csv([{"instruction": "q", "output": long}]))
+    program = (
+        "import sys; from ascendtune.data.read import read_rows; from ascendtune.data.spec import DatasetSpec\n"
+        "[row] = read_rows(DatasetSpec(path=sys.argv[1])); print(len(row.values['output']))"
+    )
+    # The limit is the process's: another test may have raised it.
+    command = [sys.executable, "-c", program, str(tmp_path / "rows.csv")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == f"{len(long)}\n", ended.stderr

@@ -61,3 +61,17 @@ def test_rows_add_up() -> None:
 def test_a_clean_small_data_set_takes_one_line() -> None:
     report = DataReport.of([DatasetReport("x.jsonl", "alpaca", rows_read=1, rows_kept=1, rows_used=1)])
     assert lines(report) == ["data: 1 row read, 1 used"]
+
+
+def test_each_of_two_data_sets_has_its_line() -> None:
+    sets = [
+        DatasetReport("a/x.jsonl", "alpaca", rows_read=4, rows_kept=4, rows_used=4),
+        DatasetReport("b/y.jsonl", "alpaca", weight=0.5, rows_read=6, rows_kept=6, rows_used=3),
+    ]
+    assert lines(DataReport.of(sets))[1:3] == ["  x.jsonl: 4 of 4", "  y.jsonl: 3 of 6 (weight 0.5)"]
+
+
+def test_many_data_sets_take_three_lines() -> None:
+    text = "\n".join(lines(_full_report()))
+    assert "  set-0.jsonl: 180 of 100 (weight 2)\n  set-1.jsonl: 180 of 100 (weight 2)\n" in text
+    assert "  and 3 data sets more: 540" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -79,6 +80,10 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
     ("mistral", [user("a"), call("Oslo", "Rome"), tool("7"), says("d")], True,
      ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}, '
       '{"name": "weather", "arguments": {"city": "Rome"}}]</s>', " d</s>"]),
+    # What a tool answers is not learnt, however many rounds follow.
+    ("mistral", [user("a"), call("Oslo"), tool("7"), call("Rome"), tool("9"), says("d")], True,
+     ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}]</s>',
+      '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}}]</s>', " d</s>"]),
     ("gemma", [user("a"), says(" b "), user("c"), says("d")], False, ["b<end_of_turn>", "d<end_of_turn>"]),
     ("generation", [user("a"), says(" b "), user("c"), says("d")], False, [f" b {END}", f"d{END}"]),
     ("generation", [user("a"), says("b", train=False), user("c"), says("d")], False, [f"d{END}"]),
@@ -88,6 +93,20 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
     ("no_stop", [user("a"), says("b"), user("c"), says("d")], False, ["b", "d\n\n</s>"]),
     ("alpaca", [user("a"), says(" b"), user("c"), says("d")], False, [" b</s>", "d</s>"]),
     ("plain", [user("a"), says("b")], False, ["b</s>"]),
+    # Orders that are the template's affair.
+    ("chatml", [says("hi"), user("a"), says("b")], False, [f"hi{END}", f"b{END}"]),
+    ("chatml", [user("a"), user("b"), says("c")], False, [f"c{END}"]),
+    ("chatml", [user("a"), says("b"), says("c")], False, [f"b{END}", f"c{END}"]),
+    ("qwen2.5", [says("hi"), user("a"), says("b")], False, [f"hi{END}", f"b{END}"]),
+    ("llama3", [says("hi"), user("a"), says(""), user("b"), says("c")], False,
+     ["hi<|eot_id|>", "<|eot_id|>", "c<|eot_id|>"]),
+    ("generation", [says("hi"), user("a"), says(""), user("b"), says("c")], False, [f"hi{END}", END, f"c{END}"]),
+    # The tags hold the stop token, and the template writes EOS after the last answer.
+    ("generation_stop", [user("a"), says("b"), user("c"), says("d")], False, [f"b{END}\n", f"d{END}\n"]),
+    ("generation_stop", [user("a"), says(f"b{END}"), user("c"), says("d")], False, [f"b{END}{END}\n", f"d{END}\n"]),
+    # EOS after the last answer is tagged too: more tags than answers.
+    ("generation_eos", [user("a"), says("b"), user("c"), says("d")], False, [f"b{END}\n", f"d{END}\n", "</s>"]),
+    ("generation_eos", [user("a"), says("b", train=False), user("c"), says("d")], False, [f"d{END}"]),
 ]  # fmt: skip
 
 
@@ -121,6 +140,9 @@ def test_what_is_learnt_follows_the_prompt(name: str, make_model: Callable[..., 
     rendered = template.render(Conversation([user("question?"), says("answer")]))
     prompt = template.render_prompt([user("question?")])
     begin, end = rendered.spans[-1]
+    if name.startswith("generation_"):
+        # They write EOS where the conversation is over.
+        begin, end = rendered.spans[0][0], len(rendered.text)
     if name != "macro":
         assert rendered.text[:begin] == prompt
     assert rendered.text[end:].strip() == ""
@@ -148,6 +170,9 @@ def test_loss_on_all(make_model: Callable[..., Path]) -> None:
     [
         ("gemma", [{"role": "system", "content": "s"}, user("a"), says("b")], "System role not supported"),
         ("llama2", [user("a"), user("b"), says("c")], "Roles must alternate user/assistant"),
+        ("llama2", [says("hi"), user("b"), says("c")], "Roles must alternate user/assistant"),
+        ("last_two", [user("first"), user("second"), says("c")], "it leaves out turn 1 \\(user\\)"),
+        ("generation_list", [user("a"), says("b")], "it leaves out turn 2 \\(assistant\\)"),
         ("chatml", [user("a"), call("Oslo")], "no way to write tools"),
     ],
 )
@@ -156,6 +181,20 @@ def test_a_refusal_is_in_the_templates_words(
 ) -> None:
     with pytest.raises(Refused, match=reason):
         load(name, make_model).render(Conversation(messages))
+
+
+def test_a_token_that_opens_the_next_turn_is_not_learnt(make_model: Callable[..., Path]) -> None:
+    """GLM-4 ends an answer with nothing, and generation stops at the tokens that open other turns."""
+    openers = ["[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>", "<|system|>"]
+    directory = make_model(eos_token="<|endoftext|>")
+    stops = [
+        Tokenizer.load(directory, openers).id_of(each) for each in ("<|endoftext|>", "<|user|>", "<|observation|>")
+    ]
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    template = ChatTemplate.load("glm4", Tokenizer.load(directory, openers))
+    assert template.stop_tokens == ("<|endoftext|>", "<|user|>", "<|observation|>")
+    rendered = template.render(Conversation([user("a"), says("b"), user("c"), says("d")]))
+    assert [rendered.text[begin:end] for begin, end in rendered.spans] == ["\nb", "\nd<|endoftext|>"]
 
 
 letters = st.one_of(

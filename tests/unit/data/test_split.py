@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from ascendtune.data.conversation import Text
-from ascendtune.data.outcome import TOO_LONG, Outcome
+from ascendtune.data.outcome import NOTHING_TO_LEARN, TOO_LONG, Outcome
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
@@ -73,6 +73,13 @@ def test_rows_of_two_leave_no_token_alone(tokenizer: Tokenizer, tmp_path: Path) 
     assert (outcome.rows, outcome.tokens, outcome.truncated_rows, outcome.truncated_tokens) == (2, 4, 1, 1)
 
 
+def test_texts_of_one_token_are_left_out_and_listed(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    # With EOS alone.
+    outcome, dataset = run(["", " cat"], tokenizer, tmp_path / "o")
+    assert outcome.dropped == [(0, NOTHING_TO_LEARN, "1 tokens")]
+    assert outcome.rows == len(dataset) == 1
+
+
 @pytest.mark.parametrize("choice", ["drop", "fail"])
 def test_long_texts_can_be_left_out(choice: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     outcome, dataset = run(["cat", "cat " * 90], tokenizer, tmp_path / "o", on_long_row=choice)
@@ -116,5 +123,5 @@ def test_bos_is_where_transformers_puts_it(
     tokenizer = Tokenizer.load(directory)
     theirs = AutoTokenizer.from_pretrained(directory)("The cat.")["input_ids"]
     _, dataset = run(["The cat."], tokenizer, tmp_path / "o")
-    assert (theirs[0] == tokenizer.bos_id) == adds_bos
+    assert (theirs[0] == tokenizer.id_of(tokenizer.named_tokens.get("bos_token"))) == adds_bos
     assert rows_of(dataset) == [[*theirs, tokenizer.eos_id]]

@@ -33,7 +33,8 @@ def test_transformers_tokenises_the_same_before_and_after_saving(
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert len(theirs) == ours.vocab_size == again.vocab_size
     assert theirs.chat_template == again.chat_templates["default"] == ours.chat_templates["default"]
-    assert (theirs.eos_token_id, theirs.bos_token_id, theirs.pad_token_id) == (ours.eos_id, ours.bos_id, ours.pad_id)
+    assert (theirs.eos_token_id, theirs.pad_token_id) == (ours.eos_id, ours.pad_id)
+    assert theirs.bos_token_id == ours.id_of(ours.named_tokens.get("bos_token"))
     for text in TEXTS:
         ids = ours.encode(text)
         assert theirs.encode(text, add_special_tokens=False) == ids == again.encode(text)
@@ -53,6 +54,12 @@ def test_new_tokens_get_the_next_ids_and_known_ones_keep_theirs(make_model: Call
         plain.id_of("<|im_end|>"), plain.vocab_size, plain.vocab_size + 1,
     ]  # fmt: skip
     assert grown.encode("x<a>")[-1] == plain.vocab_size
+
+
+def test_templates_of_other_names_are_saved_too(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    both = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+    Tokenizer.load(make_model(chat_template=both)).save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").chat_templates == {"default": "one", "tool_use": "two"}
 
 
 def test_the_template_that_was_trained_with_is_saved(make_model: Callable[..., Path], tmp_path: Path) -> None:

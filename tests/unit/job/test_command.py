@@ -13,8 +13,9 @@ from ascendtune.job.spec import JobSpec, Place
 GOLDEN = Path(__file__).parents[2] / "golden" / "torchrun_argv.txt"
 
 
-def _spec(nproc: int) -> JobSpec:
-    return JobSpec((sys.executable, "-m", "ascendtune.train.worker", "runs/a"), Path("runs/a"), nproc=nproc, kind="cpu")
+def _spec(nproc: int, *, is_foreign: bool = False) -> JobSpec:
+    argv = (sys.executable, "-m", "ascendtune.train.worker", "runs/a")
+    return JobSpec(argv, Path("runs/a"), nproc=nproc, kind="cpu", is_foreign=is_foreign)
 
 
 def test_one_process_is_the_program_itself() -> None:
@@ -22,7 +23,16 @@ def test_one_process_is_the_program_itself() -> None:
 
 
 def test_several_processes_are_torchruns() -> None:
-    assert _lines(command(_spec(8), {})) == GOLDEN.read_text()
+    assert _lines(command(_spec(8), {"MASTER_PORT": "nonsense"})) == GOLDEN.read_text(), "they need no port"
+
+
+def test_a_program_of_the_users_meets_its_ranks_at_a_loopback_address() -> None:
+    argv = command(_spec(8, is_foreign=True), {})
+    assert argv[argv.index("--rdzv-backend") :][:4] == ["--rdzv-backend", "address", "--rdzv-endpoint", "127.0.0.1:0"]
+
+
+def test_an_ipv6_address_of_node_0_stands_in_brackets() -> None:
+    assert "[fd00::1]:29500" in command(_spec(8), {}, Place(2, 1, "fd00::1", 29500, "fd00::2", "eth1"))
 
 
 def test_a_node_among_several_meets_the_others_at_node_0() -> None:
@@ -40,7 +50,7 @@ def test_a_free_master_port_is_used() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    assert f"127.0.0.1:{port}" in command(_spec(2), {"MASTER_PORT": str(port)})
+    assert f"127.0.0.1:{port}" in command(_spec(2, is_foreign=True), {"MASTER_PORT": str(port)})
 
 
 def test_a_taken_master_port_is_refused() -> None:
@@ -49,11 +59,11 @@ def test_a_taken_master_port_is_refused() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(MachineError, match=f"port {port} is in use") as raised:
-            command(_spec(2), {"MASTER_PORT": str(port)})
+            command(_spec(2, is_foreign=True), {"MASTER_PORT": str(port)})
     assert raised.value.exit_code == 3
 
 
 @pytest.mark.parametrize("given", ["http", "0", "65536", "-1"])
 def test_a_master_port_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(InputError, match="is not a port"):
-        command(_spec(2), {"MASTER_PORT": given})
+        command(_spec(2, is_foreign=True), {"MASTER_PORT": given})

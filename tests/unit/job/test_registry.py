@@ -11,7 +11,7 @@ import pytest
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
-from ascendtune.job.record import Job, is_alive, state_of
+from ascendtune.job.record import Job, attempt_of, is_alive, state_of
 from ascendtune.job.spec import JobSpec
 
 SPEC = JobSpec(("program", "run"), Path("runs/a"), nproc=2, kind="cpu")
@@ -95,6 +95,31 @@ def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path:
     assert registry.find(job.id).exit_code == 0
     run.run_json.write_text("{")
     assert state_of(registry.find(job.id)) == "lost"
+
+
+def test_what_later_jobs_do_with_the_run_is_not_this_jobs(tmp_path: Path, state: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    for watched in (True, False):
+        job = _registered(str(run), watched=watched)
+        run.begin_attempt({})
+        run.metrics.write_text('{"step": 3}\n')
+        run.end_attempt("stopped", {"what": "stopped", "remedy": "", "exit_code": 130, "rank": 0})
+        if watched:
+            registry.close(job, 130)
+        _noted(replace(registry.reread(job), start_ticks=1), state)
+        later = _registered(str(run))
+        number = run.begin_attempt({})
+        record = run.read()
+        record["attempts"][-1]["pid"] += 1
+        run.update(attempts=record["attempts"])
+        run.metrics.write_text('{"step": 3}\n{"step": 9}\n')
+        run.end_attempt("finished")
+        ended = registry.reread(job)
+        attempt = attempt_of(ended, run.read())
+        assert attempt is not None and (attempt["attempt"], attempt["step"]) == (number - 1, 3)
+        assert (state_of(ended), ended.exit_code) == ("ended", 130)
+        registry.close(later, 0)
 
 
 def test_a_job_is_found_by_what_people_type() -> None:

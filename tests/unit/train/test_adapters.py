@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import numpy
 import pytest
+from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.train.adapters import find_adapters
@@ -17,7 +19,8 @@ def adapter(tmp_path):
         directory = tmp_path / name
         directory.mkdir(parents=True)
         (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **config}))
-        (directory / "adapter_model.safetensors").write_text(name)
+        tensors = {f"base_model.model.x.lora_{part}.weight": numpy.full((8, 8), len(name)) for part in "AB"}
+        save_file(tensors, directory / "adapter_model.safetensors")
         return str(directory)
 
     return make
@@ -57,8 +60,9 @@ def test_what_is_no_adapter(adapter, tmp_path):
     with pytest.raises(RecipeError, match="is IA3, not LORA"):
         found(adapter("other", peft_type="IA3"))
     (tmp_path / "other/adapter_config.json").write_text("[]")
-    with pytest.raises(RecipeError, match="cannot be read"):
+    with pytest.raises(RecipeError, match="a list, not an object"):
         found(str(tmp_path / "other"))
+    (tmp_path / "other/adapter_config.json").write_text('{"peft_type": "LORA"}')
     (tmp_path / "other/adapter_model.safetensors").unlink()
     with pytest.raises(RecipeError, match="pickled weights are not loaded"):
         found(str(tmp_path / "other"))

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from ascendtune.train.loss.cross_entropy import linear_cross_entropy
+from ascendtune.train.loss.head import HeadForm
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,21 @@ def test_value_and_gradients_equal_torch(wrap, bias, positions, dtype):
     torch.testing.assert_close(found.to(dtype), expected, rtol=1e-6, atol=0)
     for ours, theirs in zip(gradients(hidden, head, 3 * found), gradients(hidden, head, 3 * expected), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_scaled_and_capped_logits_equal_torch(wrap, cap):
+    hidden, head, targets = case()
+    logits = 3 * head(hidden)
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+        assert (logits.abs() > 0.9 * cap).any(), "no logit shows the cap"
+    expected = nn.functional.cross_entropy(logits, targets, reduction="sum")
+    found = linear_cross_entropy(hidden, wrap(head), targets, HeadForm(3, cap))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    for ours, theirs in zip(gradients(hidden, head, 3 * found), gradients(hidden, head, 3 * expected), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_uniform_logits_cost_the_log_of_the_vocabulary():

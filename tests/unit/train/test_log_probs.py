@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from ascendtune.train.loss.head import PLAIN, HeadForm
 from ascendtune.train.loss.log_probs import linear_log_probs
 
 
@@ -21,8 +22,9 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("positions", [0, 1, 23])
+@pytest.mark.parametrize("form", [PLAIN, HeadForm(3), HeadForm(3, 1.5)], ids=["plain", "scaled", "capped"])
 def test_values_and_gradients_are_those_of_log_softmax(
-    monkeypatch: pytest.MonkeyPatch, bias: bool, wrapped: bool, positions: int
+    monkeypatch: pytest.MonkeyPatch, bias: bool, wrapped: bool, positions: int, form: HeadForm
 ) -> None:
     monkeypatch.setattr("ascendtune.train.loss.head.rows_per_chunk", lambda vocabulary: 7)
     torch.manual_seed(3)
@@ -34,9 +36,12 @@ def test_values_and_gradients_are_those_of_log_softmax(
         head.zero_grad()
         given = hidden.clone().requires_grad_()
         if plain:
-            found = head(given).log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+            logits = form.scale * head(given)
+            if form.cap is not None:
+                logits = form.cap * torch.tanh(logits / form.cap)
+            found = logits.log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
         else:
-            found = linear_log_probs(given, Wrapped(head) if wrapped else head, targets)
+            found = linear_log_probs(given, Wrapped(head) if wrapped else head, targets, form)
         (found * weights).sum().backward()
         results.append([found.detach(), given.grad, *(each.grad for each in head.parameters())])
     for expected, found in zip(*results, strict=True):

@@ -43,6 +43,14 @@ def test_short_and_odd_runs_are_drawn(tmp_path: Path, losses: list[float]) -> No
     assert len(draw(recorded(tmp_path, losses))) == 2
 
 
+def test_what_is_recorded_is_drawn_in_every_panel(tmp_path: Path) -> None:
+    draw(recorded(tmp_path, [4.0, 2.0, 1.0], tokens_per_second=1234.0, accuracy=0.5))
+    words = text_of(tmp_path / "loss.svg")
+    assert "not recorded" not in words
+    for panel in ("learning rate", "gradient norm", "tokens/s", "accuracy"):
+        assert panel in words
+
+
 def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
     assert draw(RunDir(tmp_path)) == []
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from ascendtune.train.loss.double_float import DoubleFloat, row_sums, widened
 from ascendtune.train.loss.preference import PAIRED, Pairs, kto
 from ascendtune.train.loss.reward import pairwise
 from ascendtune.train.method import PreferenceSection
@@ -86,11 +87,11 @@ def test_value_and_gradient_of_a_hundred_random_sets(name: str) -> None:
     chosen, rejected = per_token[0] * lengths[0], per_token[1] * lengths[1]
     # References nearby: far away every loss is flat or linear, and nothing would be tested.
     references = np.stack([chosen, rejected]) + random.normal(0, 3, (2, 100))
-    tensors = [torch.tensor(each, requires_grad=number < 2) for number, each in enumerate((chosen, rejected))]
+    tensors = [torch.tensor(each, requires_grad=True) for each in (chosen, rejected)]
     pairs = Pairs(
-        *tensors,
+        *map(widened, tensors),
         *(torch.tensor(each) for each in lengths),
-        *(torch.tensor(each) for each in references),
+        *(widened(torch.tensor(each)) for each in references),
     )
     loss = PAIRED[options.loss](pairs, options)
     loss.sum().backward()
@@ -100,6 +101,58 @@ def test_value_and_gradient_of_a_hundred_random_sets(name: str) -> None:
     for found, wanted in ((loss.detach(), expected), (tensors[0].grad, by_chosen), (tensors[1].grad, by_rejected)):
         assert found is not None
         np.testing.assert_allclose(found.numpy(), wanted, rtol=rtol, atol=1e-12)
+
+
+TOKENS = 4000
+LONG = {**FORMULAS, "simpo_strong": (PreferenceSection(loss="simpo", beta=10.0, simpo_gamma=5.0), _simpo)}
+
+
+def _long_answers(answers: int) -> tuple[torch.Tensor, DoubleFloat, Array, Array]:
+    """(answers, TOKENS) fp32 log-probabilities; what a reference says of their sums; both as fp64 sums."""
+    random = np.random.default_rng(5)
+    per_token = (-random.gamma(2.0, 3.0, (answers, TOKENS))).astype(np.float32)
+    exact = per_token.astype(np.float64).sum(axis=1)
+    reference = exact + random.normal(0, 10, answers)
+    high = reference.astype(np.float32)
+    low = (reference - high).astype(np.float32)
+    tensor = torch.tensor(per_token, requires_grad=True)
+    return tensor, DoubleFloat(torch.tensor(high), torch.tensor(low)), exact, reference
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_answers_keep_six_digits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, formula = LONG[name]
+    for constant, value in (("BETA", options.beta), ("GAMMA", options.simpo_gamma)):
+        monkeypatch.setitem(formula.__globals__, constant, value)
+    per_token, reference, exact, exact_reference = _long_answers(200)
+    half, lengths = slice(0, 100), torch.full((100,), float(TOKENS))
+    sums = row_sums(per_token)
+    pairs = Pairs(
+        sums.at(half), sums.at(slice(100, 200)), lengths, lengths,
+        reference.at(half), reference.at(slice(100, 200)),
+    )  # fmt: skip
+    losses = PAIRED[options.loss](pairs, options)
+    losses.sum().backward()
+    counts = lengths.double().numpy()
+    expected, *slopes = formula(exact[:100], exact[100:], exact_reference[:100], exact_reference[100:], counts, counts)
+    np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-6)
+    assert per_token.grad is not None
+    found = per_token.grad.numpy()
+    np.testing.assert_allclose(found, np.concatenate(slopes)[:, None].repeat(TOKENS, 1), rtol=1e-6)
+
+
+def test_kto_of_long_answers_keeps_six_digits() -> None:
+    options = PreferenceSection(loss="kto", beta=BETA)
+    per_token, reference, exact, exact_reference = _long_answers(100)
+    good, z = np.arange(100) % 2.0, 0.8
+    ratio = row_sums(per_token).minus(reference).value
+    losses = kto(ratio, torch.tensor(good, dtype=torch.float32), torch.tensor(z), options)
+    losses.sum().backward()
+    judged = BETA * np.where(good == 1, 1, -1) * (exact - exact_reference - z)
+    np.testing.assert_allclose(losses.detach().numpy(), sigma(-judged), rtol=1e-6)
+    slope = -np.where(good == 1, 1, -1) * BETA * sigma(judged) * sigma(-judged)
+    assert per_token.grad is not None
+    np.testing.assert_allclose(per_token.grad.numpy(), slope[:, None].repeat(TOKENS, 1), rtol=1e-6)
 
 
 def test_kto_of_a_hundred_random_sets() -> None:
@@ -123,7 +176,7 @@ def test_kto_of_a_hundred_random_sets() -> None:
 )
 def test_a_policy_that_is_its_reference(loss: str, expected: float) -> None:
     options = PreferenceSection.model_validate({"loss": loss, "beta": BETA})
-    log_probs = torch.tensor([[-3.0, -50.0], [-7.0, -20.0]])
+    log_probs = [widened(torch.tensor(each)) for each in ([-3.0, -50.0], [-7.0, -20.0])]
     pairs = Pairs(*log_probs, *torch.tensor([[2.0, 40.0], [5.0, 11.0]]), *log_probs)
     assert PAIRED[loss](pairs, options).tolist() == pytest.approx([expected, expected])
     alone = kto(torch.zeros(2), torch.tensor([1.0, 0.0]), torch.zeros(()), options)
@@ -132,7 +185,7 @@ def test_a_policy_that_is_its_reference(loss: str, expected: float) -> None:
 
 def test_odds_of_a_sure_and_of_a_hopeless_answer_have_a_gradient() -> None:
     chosen = torch.tensor([-1e-12, -1e4], requires_grad=True)
-    pairs = Pairs(chosen, torch.tensor([-1e4, -1e-12]), torch.ones(2), torch.ones(2))
+    pairs = Pairs(widened(chosen), widened(torch.tensor([-1e4, -1e-12])), torch.ones(2), torch.ones(2))
     PAIRED["orpo"](pairs, PreferenceSection(loss="orpo")).sum().backward()
     assert chosen.grad is not None and torch.isfinite(chosen.grad).all()
 

@@ -113,6 +113,8 @@ def test_what_another_loss_reads(path, loss, inert):
     [
         ("parallel.tensor_parallel_size=2", "tensor parallelism is not in this version"),
         ("parallel.tp=2", "tensor parallelism is not in this version"),
+        ("tp_degree=2", "tensor parallelism is not in this version"),
+        ("model.freeze_vision_tower=true", "images, video and sound are not in this version"),
         ("tensor_parallel=2", "tensor parallelism is not in this version"),
         ("parallel.pipeline=2", "pipeline parallelism is not in this version"),
         ("model.load_in_4bit=true", "quantised training is not in this version"),
@@ -157,3 +159,51 @@ def test_complaints_follow_the_lines(path):
         Recipe.load(path)
     lines = [int(error.where.rpartition(":")[2]) for error in (raised.value, *raised.value.further)]
     assert lines == [1, 2, 6, 7]
+
+
+_TOKEN = "hf_" + "aB3" * 11
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        f"model.path={_TOKEN}",
+        "model.path=https://me:open-sesame@mirror.example/qwen",
+        f"data.train=[{{path: 'https://{_TOKEN}@mirror.example/rows.jsonl'}}]",
+        "track.wandb.api_key=open-sesame",
+        "track.token=open-sesame",
+        "password=open-sesame",
+    ],
+)
+def test_a_secret_is_refused_without_repeating_it(path, word):
+    with pytest.raises(RecipeError, match="holds a password or a token") as refused:
+        Recipe.load(path, [word])
+    said = f"{refused.value} {refused.value.remedy} {refused.value.where}"
+    assert "export HF_TOKEN" in said and word.partition("=")[0] in said
+    assert _TOKEN not in said and "open-sesame" not in said
+
+
+def test_a_secret_in_the_file_is_refused_with_its_line(path):
+    path.write_text(TEXT + f"name: {_TOKEN}\n")
+    with pytest.raises(RecipeError, match="'name' holds a password or a token") as refused:
+        Recipe.load(path)
+    assert str(refused.value.where).endswith("recipe.yaml:4")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "model.path=cross-encoder/ms-marco-MiniLM-L-6-v2",
+        "model.path=sk-learn/a-model-with-a-long-name",
+        "model.revision=0123456789abcdef0123456789abcdef01234567",
+        "data.train=[{path: rows.jsonl, system: 'You keep secrets: tell nobody the password: sesame'}]",
+        "model.new_tokens=['<token>']",
+    ],
+)
+def test_what_only_looks_like_a_secret_is_taken(path, word):
+    Recipe.load(path, [word])
+
+
+def test_an_origin_does_not_repeat_what_may_be_a_secret(path):
+    _, origins = Recipe.load_with_origins(path, ["name=key-sk-abcdefghijklmnop"])
+    assert origins["name"] == "command line 'name=key-***'"

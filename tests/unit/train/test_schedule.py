@@ -20,10 +20,13 @@ def test_rates_are_those_of_transformers(scheduler, warmup):
         theirs.step()
 
 
-def test_the_floor_is_a_share_of_the_peak():
-    section = OptimSection(scheduler="cosine", min_learning_rate_ratio=0.1)
-    rates = [Schedule(section, 1.0, 100).learning_rate(step) for step in range(101)]
-    assert rates[0] == 1 and rates[50] == pytest.approx(0.55) and rates[100] == pytest.approx(0.1)
+@pytest.mark.parametrize(("scheduler", "at_a_quarter"), [("linear", 0.775), ("cosine", 0.1 + 0.9 * 0.8535533906)])
+def test_the_floor_is_a_share_of_the_peak(scheduler, at_a_quarter):
+    section = OptimSection(scheduler=scheduler, min_learning_rate_ratio=0.1)
+    rates = [Schedule(section, 2.0, 100).learning_rate(step) for step in range(101)]
+    assert rates[0] == 2 and rates[25] == pytest.approx(2 * at_a_quarter)
+    assert rates[50] == pytest.approx(1.1) and rates[100] == pytest.approx(0.2)
+    assert min(rates) == rates[100]
 
 
 def test_warm_up_as_a_ratio_is_rounded_up():

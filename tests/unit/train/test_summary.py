@@ -57,7 +57,7 @@ def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
     run = made(tmp_path / "a run", 3, skipped_steps=1)
     assert "ascendtune chat" not in str(summary_lines(run))
     run.model.mkdir()
-    (run.model / "adapter_config.json").touch()
+    (run.model / "adapter_config.json").write_text('{"peft_type": "LORA", "task_type": "CAUSAL_LM"}')
     (run.path / "loss.png").touch()
     (run.path / "tensorboard").mkdir()
     run.checkpoint(2).mkdir()
@@ -80,7 +80,9 @@ def test_of_a_reward_model_it_tells_the_accuracy_and_proposes_no_chat(tmp_path: 
     run = made(tmp_path / "scores", 2, accuracy=0.75, margin=0.5)
     lines_of(run.path, "eval.jsonl", [{"step": 2, "loss": 0.5, "accuracy": 0.875}])
     run.model.mkdir()
-    (run.model / "config.json").write_text('{"architectures": ["Qwen2ForSequenceClassification"]}')
+    (run.model / "config.json").write_text(
+        '{"model_type": "qwen2", "architectures": ["Qwen2ForSequenceClassification"]}'
+    )
     lines = summary_lines(run)
     summary = dict(lines)
     assert summary["accuracy"] == "0.75 -> 0.75" and summary["margin"] == "0.5 -> 0.5"
@@ -88,7 +90,7 @@ def test_of_a_reward_model_it_tells_the_accuracy_and_proposes_no_chat(tmp_path: 
     assert summary["model"] == f"{run.model} (a reward model, Hugging Face format)"
     assert "chat" not in str(lines)
     (run.model / "config.json").unlink()
-    (run.model / "adapter_config.json").write_text('{"task_type": "SEQ_CLS"}')
+    (run.model / "adapter_config.json").write_text('{"peft_type": "LORA", "task_type": "SEQ_CLS"}')
     lines = summary_lines(run)
     assert "chat" not in str(lines) and f"ascendtune merge {run} --to scores-merged" in dict(lines).values()
 

@@ -8,6 +8,9 @@ import torch
 from ascendtune.train.optimizer import parameter_groups
 from ascendtune.train.tuner import fold, pissa
 from ascendtune.train.tuner.freeze import decoder_blocks
+from ascendtune.train.tuner.mixture import find_mixtures
+from ascendtune.train.tuner.reach import attributes_read
+from ascendtune.train.tuner.targets import shortened
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
@@ -62,3 +65,83 @@ def test_blocks_are_not_experts():
     model = torch.nn.ModuleDict({"few": torch.nn.ModuleList([torch.nn.Linear(2, 2)])})
     model["inner"] = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([block, block, block])})
     assert decoder_blocks(model)[0] == "inner.layers"
+
+
+class Router(torch.nn.Module):
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(experts, 32))
+
+
+class Stacked(torch.nn.Module):
+    def __init__(self, experts: int, width: int) -> None:
+        super().__init__()
+        self.gate_up_proj = torch.nn.Parameter(torch.zeros(experts, 2 * width, 32))
+        self.down_proj = torch.nn.Parameter(torch.zeros(experts, 32, width))
+        self.bias = torch.nn.Parameter(torch.zeros(experts, 32))
+
+
+def mlp(width: int) -> torch.nn.ModuleDict:
+    return torch.nn.ModuleDict({"up": torch.nn.Linear(32, width), "down": torch.nn.Linear(width, 32)})
+
+
+class Model(torch.nn.Module):
+    def __init__(self, **parts: torch.nn.Module) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 32)
+        self.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"mlp": torch.nn.ModuleDict(parts)})])
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.embed
+
+
+@pytest.mark.parametrize("width", [8, 4, 32], ids=["usual", "as wide as experts are many", "as wide as the model"])
+def test_stacked_experts_are_found_beside_their_router(width):
+    model = Model(gate=Router(4), experts=Stacked(4, width), shared=mlp(width), shared_gate=torch.nn.Linear(32, 1))
+    (mixture,) = find_mixtures(model)
+    assert mixture.count == 4
+    assert mixture.parameters == ("layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj")
+    assert mixture.routers == ("layers.0.mlp.gate", "layers.0.mlp.shared_gate")
+
+
+def test_experts_that_are_modules_are_found_beside_their_router():
+    model = Model(router=torch.nn.Linear(32, 4), experts=torch.nn.ModuleList(mlp(8) for _ in range(4)), shared=mlp(6))
+    (mixture,) = find_mixtures(model)
+    assert mixture.is_expert("layers.0.mlp.experts.2.up") and not mixture.is_expert("layers.0.mlp.shared.up")
+    assert mixture.is_router("layers.0.mlp.router") and mixture.parameters == ()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"up": torch.nn.Linear(32, 4), "conv": torch.nn.Conv1d(4, 4, 3)},
+        {"twins": torch.nn.ModuleList(mlp(8) for _ in range(2)), "mlp": mlp(8)},
+        {"experts": Stacked(4, 8), "mlp": mlp(8)},
+    ],
+    ids=["convolution", "two of a kind", "nothing weighs them"],
+)
+def test_what_has_no_router_is_not_a_mixture(parts):
+    assert find_mixtures(Model(**parts)) == []
+
+
+class Reads(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.read, self.asked = (torch.nn.Linear(4, 4) for _ in range(3))
+        torch.nn.init.zeros_(self.called.weight)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.called(hidden.to(self.called.weight.dtype))
+        return torch.nn.functional.linear(hidden, self.read.weight) + self.asked.correction
+
+
+def test_attributes_that_code_reads_of_a_module_are_found():
+    model = torch.nn.ModuleDict({"block": Reads()})
+    found = {name: set(attributes_read(model, f"block.{name}")) for name in ("called", "read", "asked")}
+    assert found == {"called": set(), "read": {"weight"}, "asked": {"correction"}}
+
+
+def test_names_of_targets_are_as_short_as_they_are_unambiguous():
+    every = ["layers.0.attn.q", "layers.1.attn.q", "layers.0.mlp.up", "layers.0.experts.up", "layers.0.mlp"]
+    assert shortened(every[:3], every) == ["layers.0.mlp.up", "q"]
+    assert shortened(every[2:3], every, parts=2) == ["mlp.up"]

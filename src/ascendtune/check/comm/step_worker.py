@@ -31,6 +31,7 @@ from ascendtune.check.comm.notes import NoteWriter
 from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
 from ascendtune.check.comm.world import AbsentRanksError, World
 from ascendtune.machine.device import open_device
+from ascendtune.machine.init_method import init_method
 from ascendtune.machine.visible import Kind
 
 _MEETINGS = 20
@@ -152,7 +153,9 @@ def main(kind: str, directory: str, work: str) -> None:
     rank, task = int(os.environ["RANK"]), json.loads(work)
     limit = timedelta(seconds=task["timeout_seconds"])
     device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]))
-    found, _, size = next(rendezvous("env://", timeout=limit))
+    size = int(os.environ["WORLD_SIZE"])
+    found, _, _ = next(rendezvous(init_method(), rank, size, timeout=limit))
+    found.set_timeout(limit)
     store = dist.PrefixStore("ascendtune-step", found)
     world = WorldOfTraining(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
     world.notes.write({"backend": device.collective_backend})

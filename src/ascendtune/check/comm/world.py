@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +13,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from ascendtune.check.comm.notes import NoteWriter
 from ascendtune.machine.device import Device
+from ascendtune.machine.init_method import init_method
+from ascendtune.machine.peers import require_own_peers
 
 
 class AbsentRanksError(Exception):
@@ -24,7 +27,7 @@ class AbsentRanksError(Exception):
 
 @dataclass
 class World:
-    """Besides the process group that is looked at there is torchrun's key-value store, in which ranks meet.
+    """Besides the process group that is looked at there is the job's key-value store, in which ranks meet.
 
     The store needs nothing of the devices and their links, so it can say who is missing where a collective only hangs.
     """
@@ -44,7 +47,11 @@ class World:
         Raises:
             AbsentRanksError: not all have come.
         """
-        found, rank, size = next(rendezvous("env://", timeout=limit))
+        found, rank, size = next(
+            rendezvous(init_method(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout=limit)
+        )
+        # A store in a file has a limit of its own.
+        found.set_timeout(limit)
         store = dist.PrefixStore("ascendtune-comm", found)
         world = cls(rank, size, device, store, notes, limit)
         world.begin("the start")
@@ -56,6 +63,7 @@ class World:
             timeout=limit,
             device_id=device.torch_device if device.binds_process_group else None,
         )
+        require_own_peers()
         return world
 
     def begin(self, place: str) -> None:

@@ -7,6 +7,7 @@ device of that number, meeting the others in the file STORE.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from statistics import median
@@ -30,6 +31,8 @@ def main(arguments: list[str]) -> None:
     from ascendtune.machine.device import open_device
 
     kind, rank, ranks, store = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3]
+    # As in a job of one host: nothing listens beyond loopback.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     device = open_device(cast("Kind", kind), rank)
     device.activate()
     dist.init_process_group(

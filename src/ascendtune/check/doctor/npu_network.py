@@ -11,11 +11,13 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.machine.npu.hccn import (
+    LinkHistory,
     UdpSource,
     read_address,
     read_gateway,
     read_health,
     read_link,
+    read_link_history,
     read_tls,
     read_udp_source,
 )
@@ -24,6 +26,8 @@ CODE = "npu_network"
 
 _PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
 _AT_ONCE = 8
+_MANY_DOWNS = 3
+"""A link goes down once or twice while a card starts, and all links do when a switch restarts."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Port:
     health: str | None
     tls: bool | None
     udp: UdpSource
+    history: LinkHistory
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -71,6 +76,7 @@ def _ask(outside: Outside, tool: str, device: int) -> Port:
         read_health(say("-net_health")),
         read_tls(say("-tls")).enabled,
         read_udp_source(say("-udp")),
+        read_link_history(say("-link_stat")),
     )
 
 
@@ -80,7 +86,7 @@ def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
             CODE, "hccn_tool answers in a form that is not known", remedy="run `hccn_tool -i 0 -link -g` by hand"
         )
         return
-    found = [*_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
+    found = [*_links(ports), *_unstable_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
     yield from found
     if not found:
         yield ok(CODE, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
@@ -104,6 +110,25 @@ def _links(ports: Sequence[Port]) -> Iterator[Finding]:
             f"NPU {_ids(sick)} does not reach the address that it probes ({sick[0].health})",
             expected="Success",
             remedy="check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address",
+        )
+
+
+def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
+    downs = {port.device: port.history.down_count for port in ports if port.history.down_count is not None}
+    fewest = min(downs.values(), default=0)
+    unstable = [port for port in ports if downs.get(port.device, 0) >= fewest + _MANY_DOWNS]
+    if unstable:
+        counts = ", ".join(str(downs[port.device]) for port in unstable)
+        yield Finding(
+            CODE,
+            "warning",
+            f"the link of NPU {_ids(unstable)} went down {counts} times since the card started, others {fewest} times",
+            expected="about as often as the other links of the machine",
+            remedy="cable, transceiver (`hccn_tool -i N -optical -g`), switch port: a link that is lost for a moment "
+            "during a collective ends the job",
+            evidence=tuple(
+                f"NPU {port.device}, {time}: {state}" for port in unstable for time, state in port.history.records[:3]
+            ),
         )
 
 
@@ -177,12 +202,13 @@ def _ids(ports: Sequence[Port]) -> str:
 
 CHECK = Check(
     CODE,
-    what="Asks hccn_tool for link, address, gateway, health, TLS and UDP source port of every NPU, all side by side.",
+    what="Asks hccn_tool for link and its history, address, gateway, health, TLS and UDP source port of every NPU, all "
+    "side by side.",
     why="Between machines each NPU talks through its own port. One that is down, or one whose TLS switch differs, "
     "keeps the whole job from connecting (EI0006, EI0014), and the message rarely names it.",
-    fix="Link down: cable, transceiver, switch. No address: hccn_tool -ip -s. TLS: the same on all cards of all "
-    "nodes, `hccn_tool -i N -tls -s enable 0` switches it off. Several machines that are slow together: "
-    "`hccn_tool -i N -udp -s auto` lets their flows take different paths through the switches. Within one machine the "
-    "cards use HCCS, and a port that is down does no harm.",
+    fix="Link down, or down more often than the others: cable, transceiver, switch. No address: hccn_tool -ip -s. "
+    "TLS: the same on all cards of all nodes, `hccn_tool -i N -tls -s enable 0` switches it off. Several machines that "
+    "are slow together: `hccn_tool -i N -udp -s auto` lets their flows take different paths through the switches. "
+    "Within one machine the cards use HCCS, and a port that is down does no harm.",
     look=_look,
 )

@@ -1,22 +1,12 @@
-"""What all formats share: texts, the order of turns, tool calls and tools."""
+"""What all formats share: texts, which turns a conversation needs, tool calls and tools."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.json_rows import kind_of
-
-# Who may speak after whom. None is the beginning.
-_AFTER: Mapping[str | None, tuple[str, ...]] = {
-    None: ("system", "user"),
-    "system": ("user",),
-    "user": ("assistant",),
-    "assistant": ("user", "tool"),
-    "tool": ("assistant", "tool"),
-}
 
 
 def is_text(value: Any) -> TypeGuard[str]:
@@ -45,29 +35,31 @@ def system_message(value: Any) -> list[Message] | BadRow:
 
 
 def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Conversation | BadRow:
-    """The conversation, when its turns are in order, none is empty and the assistant ends it."""
+    """The conversation, when questions say something, tool results answer calls and an answer ends it.
+
+    In which order turns may come is the chat template's affair: it takes them or refuses them.
+    """
     if not messages:
         return BadRow("no messages", "the list is empty")
-    before, learnt = None, False
     for number, message in enumerate(messages, 1):
         role = message["role"]
-        if role not in _AFTER[before]:
-            return _out_of_order(role, before, number)
-        if role == "tool" and before == "assistant" and not messages[number - 2].get("tool_calls"):
+        if role == "tool" and not _follows_call(messages[: number - 1]):
             return BadRow("wrong order of turns", f"turn {number} answers a tool call that nobody made")
-        if not message["content"].strip() and role != "tool" and not message.get("tool_calls"):
+        # An earlier answer may be empty: the model ends its turn at once.
+        may_be_empty = role == "tool" or (role == "assistant" and number < len(messages))
+        if not message["content"].strip() and not may_be_empty and not message.get("tool_calls"):
             return BadRow("no answer" if role == "assistant" else "no question", f"turn {number} ({role}) is empty")
-        learnt = learnt or (role == "assistant" and message.get("train", True))
-        before = role
-    if before != "assistant":
-        return BadRow("ends without an assistant turn", f"the last turn is {before}")
-    return Conversation(messages, tools) if learnt else BadRow("no label", "every assistant turn has weight 0")
+    if role != "assistant":
+        return BadRow("ends without an assistant turn", f"the last turn is {role}")
+    if not any(message["role"] == "assistant" and message.get("train", True) for message in messages):
+        return BadRow("no label", "every assistant turn has weight 0")
+    return Conversation(messages, tools)
 
 
-def _out_of_order(role: str, before: str | None, number: int) -> BadRow:
-    if before is None:
-        return BadRow("wrong order of turns", f"the first turn is {role}; user (or system, then user) begins")
-    return BadRow("wrong order of turns", f"turn {number} is {role}, after {before}")
+def _follows_call(earlier: list[Message]) -> bool:
+    """Whether a tool's result may come next: after calls, or after another result."""
+    before = earlier[-1] if earlier else None
+    return before is not None and (before["role"] == "tool" or bool(before.get("tool_calls")))
 
 
 def listed(value: Any) -> Any:

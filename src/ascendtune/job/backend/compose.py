@@ -16,7 +16,11 @@ def write(submission: Submission, root: Path = Path("/")) -> str:
     Args:
         root: where the host's files are looked for.
     """
-    content = {"name": submission.name, "services": {"train": _service(submission, root)}}
+    service = _literal(_service(submission, root))
+    if submission.nodes > 1:
+        # Compose takes these from the environment.
+        service["environment"] += [f"{name}={value}" for name, value in BY_HAND.items()]
+    content = {"name": submission.name, "services": {"train": service}}
     file = f"{submission.name}.compose.yaml"
     comments = [
         f"# {HEADER}: {submission.places}.",
@@ -30,11 +34,9 @@ def write(submission: Submission, root: Path = Path("/")) -> str:
 
 def _service(submission: Submission, root: Path) -> dict[str, Any]:
     needs = submission.needs
-    command = in_container(submission, {})
     service: dict[str, Any] = {
         "image": submission.image,
-        # Compose puts values for what looks like a variable; `$$` is the dollar that the shell inside sees.
-        "command": [word.replace("$", "$$") for word in command],
+        "command": in_container(submission, {}),
         "working_dir": str(submission.directory),
         "init": True,
         "restart": "no",
@@ -42,10 +44,10 @@ def _service(submission: Submission, root: Path) -> dict[str, Any]:
         "security_opt": ["no-new-privileges:true"],
         "shm_size": f"{SHARED_MEMORY_GIB}gb",
     }
-    environment = [f"{name}={value.replace('$', '$$')}" for name, value in submission.variables.items()]
+    environment = [f"{name}={value}" for name, value in submission.variables.items()]
     if submission.nodes > 1:
         service["network_mode"] = "host"
-        environment += [f"NNODES={submission.nodes}", *(f"{name}={value}" for name, value in BY_HAND.items())]
+        environment += [f"NNODES={submission.nodes}"]
     if environment := [*environment, *submission.inherited]:
         service["environment"] = environment
     if files := needs.device_files(submission.device_ids):
@@ -65,6 +67,14 @@ def _service(submission: Submission, root: Path) -> dict[str, Any]:
 
 
 def _volume(path: str, *, writable: bool) -> dict[str, Any]:
-    escaped = path.replace("$", "$$")
-    bind = {"type": "bind", "source": escaped, "target": escaped}
+    bind = {"type": "bind", "source": path, "target": path}
     return bind if writable else {**bind, "read_only": True, "bind": {"create_host_path": False}}
+
+
+def _literal(value: Any) -> Any:
+    """`value` with `$$` for each dollar in it: Compose puts values for what looks like a variable."""
+    if isinstance(value, dict):
+        return {key: _literal(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(_literal, value))
+    return value.replace("$", "$$") if isinstance(value, str) else value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
 from pathlib import Path
 
@@ -65,8 +67,8 @@ def _options(submission: Submission, root: Path) -> list[str]:
         options += [f'--env {name}="{value}"' for name, value in BY_HAND.items()]
     if needs.docker_driver:
         devices = ",".join(submission.device_ids)
-        options += [f"--gpus '\"device={devices}\"'"]
-    options += [f"--device {path}" for path in needs.device_files(submission.device_ids)]
+        options += [f"--gpus {shlex.quote(_csv(f'device={devices}'))}"]
+    options += [f"--device {shlex.quote(path)}" for path in needs.device_files(submission.device_ids)]
     options += [f"--ulimit {name}={limit}" for name, limit in needs.ulimits.items()]
     options += [_mount(path, writable=False) for path in needs.mounts(root)]
     options += [_mount(str(mount.path), writable=mount.writable) for mount in submission.mounts]
@@ -76,5 +78,12 @@ def _options(submission: Submission, root: Path) -> list[str]:
 
 def _mount(path: str, *, writable: bool) -> str:
     # Not --volume, which makes an empty directory of a path that is not there.
-    text = f"type=bind,source={path},target={path}" + ("" if writable else ",readonly")
-    return f"--mount {shlex.quote(text)}"
+    fields = ["type=bind", f"source={path}", f"target={path}", *(() if writable else ("readonly",))]
+    return f"--mount {shlex.quote(_csv(*fields))}"
+
+
+def _csv(*fields: str) -> str:
+    """One record of comma-separated values (RFC 4180), as Docker reads them."""
+    record = io.StringIO()
+    csv.writer(record, lineterminator="").writerow(fields)
+    return record.getvalue()

@@ -8,6 +8,7 @@ training twice when a job is cancelled, and the second one ends it without a che
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from ascendtune.job.backend.submission import HEADER, Submission
@@ -46,7 +47,7 @@ def write(submission: Submission) -> str:
         f"# {HEADER}: {submission.places}.",
         "# Stop with a checkpoint: scancel --signal=TERM JOB   The same script again resumes.",
     ]
-    lines += [f"#SBATCH {option}" for option in _options(submission)]
+    lines += [f"#SBATCH {_quoted(option)}" for option in _options(submission)]
     lines += [f"cd {shlex.quote(str(submission.directory))} || exit 3"]
     for line in submission.needs.set_up:
         lines += ["# shellcheck source=/dev/null", line]
@@ -92,6 +93,11 @@ def _options(submission: Submission) -> list[str]:
         options += [f"--time={_time(submission.hours)}", f"--signal=B:USR1@{_WARNED_SECONDS}"]
     # Last, because the last of two wins.
     return options + list(submission.sbatch)
+
+
+def _quoted(option: str) -> str:
+    """One argument of sbatch, as it stands in a directive: there a space ends it, and `#` begins a comment."""
+    return re.sub(r"""([\s"'\\#])""", r"\\\1", option)
 
 
 def _time(hours: float) -> str:

@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
 from ascendtune.machine.container import NEEDS, Needs
 from ascendtune.machine.visible import Kind
 
 HEADER = "Written by `ascendtune submit`"
 """The beginning of a file that may be replaced without asking."""
+
+_NEVER = re.compile(r"[\0\ud800-\udfff]")
+"""No argument has a NUL; bytes of a file name that are not UTF-8 are surrogates in Python, and cannot be written."""
+
+_CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What ends a line, or moves the cursor, in a path or an option."""
 
 MASTER_PORT = 29500
 """Where node 0 is met when the engine does not say."""
@@ -63,6 +70,19 @@ class Submission:
     recipe: Path | None = None
     """Kubernetes: a file that travels with the job."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no file for an engine can hold.
+
+        Raises:
+            InputError: a control character in a path or an option, bytes that are not UTF-8 anywhere.
+        """
+        paths = [self.directory, *(mount.path for mount in self.mounts), *self.volumes]
+        paths += [] if self.recipe is None else [self.recipe]
+        for text in (*map(str, paths), *self.sbatch, self.partition or ""):
+            require_text(text, _CONTROL)
+        for text in (*self.argv, *self.variables.values()):
+            require_text(text, _NEVER)
+
     @property
     def devices(self) -> int:
         """Devices of each node."""
@@ -77,6 +97,19 @@ class Submission:
         """ "2 nodes × 8 NPU"."""
         here = count_of(self.devices, self.needs.noun, self.needs.plural or self.needs.noun)
         return f"{self.nodes} nodes × {here}" if self.nodes > 1 else here
+
+
+def require_text(text: str, refused: re.Pattern[str]) -> None:
+    """Raise where `text` has a character that a file for an engine must not have.
+
+    Raises:
+        InputError: it has one.
+    """
+    if found := refused.search(text):
+        raise InputError(
+            f"{text!r} has the character {found[0]!r}, which no file for an engine may have here",
+            remedy="rename the path, or write the value without it",
+        )
 
 
 def job_name(recipe_name: str) -> str:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.errors import MachineError
 from ascendtune.core.procfs import Stat, stat_of
+from ascendtune.core.regular_file import read_record
 from ascendtune.core.rundir import RunDir
 
 STARTUP = "startup"
@@ -96,8 +98,8 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
 
 def _read(path: Path, rank: str) -> Beat | None:
     # A beat is overwritten in place: one that is read in that very moment is read again the next time.
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        it: dict[str, Any] = json.loads(path.read_bytes())
+    with suppress(OSError, MachineError, ValueError, KeyError, TypeError, RecursionError):
+        it: dict[str, Any] = json.loads(read_record(path))
         return Beat(
             rank=int(rank),
             phase=str(it["phase"]),

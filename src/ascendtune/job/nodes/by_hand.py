@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.log import warn
 from ascendtune.job.command import checked_port
 from ascendtune.job.spec import ALONE, Place
 from ascendtune.machine.route import interface_of, is_loopback, source_address
@@ -34,20 +35,20 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
     master = env.get("MASTER_ADDR", "").removeprefix("[").removesuffix("]")
     if not master:
         raise _missing("MASTER_ADDR", "the name or address of node 0, the same on every node")
-    address = _address_towards(master)
-    if node_rank == 0:
-        checked_port(str(port))
-    return Place(nnodes, node_rank, master, port, address, interface_of(address))
-
-
-def _address_towards(master: str) -> str:
-    """The address of this node on the way to node 0, also where this is node 0."""
-    address = source_address(master)
+    address, connect_to = source_address(master), None
     if is_loopback(address) and not _LOOPBACK.fullmatch(master):
         # Debian's /etc/hosts gives a machine's own name 127.0.1.1, where no other node finds it.
         with suppress(MachineError):
-            return source_address(_ELSEWHERE)
-    return address
+            # Another node that finds it there is on this machine, too.
+            address = connect_to = source_address(_ELSEWHERE)
+            if node_rank == 0:
+                warn(
+                    f"{master} is a loopback address here: listening on {address}; "
+                    f"if the other nodes know {master} by another one, set MASTER_ADDR to that"
+                )
+    if node_rank == 0:
+        checked_port(str(port), address)
+    return Place(nnodes, node_rank, master, port, address, interface_of(address), connect_to)
 
 
 def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:

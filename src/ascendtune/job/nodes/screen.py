@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO, cast
 
+from ascendtune.core.safe_text import SafeStream, plain
 from ascendtune.core.units import count_of
 from ascendtune.job.nodes.backlog import Backlog
 
@@ -81,7 +82,8 @@ class Screen:
     def _write(self, voice: _Voice | None, what: str | int) -> None:
         text = what if isinstance(what, str) else self._left_out(voice, what)
         is_out = voice is not None and voice.is_out and isinstance(what, str)
-        data = text.encode(errors="surrogateescape")
+        # Our own messages are safe by the stream on which they came.
+        data = (text if voice is None else plain(text)).encode(errors="surrogateescape")
         # Past Python's own buffers: their locks could not be had at the end of a program that is held in the middle.
         # A terminal that goes away sends SIGHUP, which asks for a last checkpoint; nobody reads what comes until then.
         with suppress(OSError):
@@ -122,7 +124,7 @@ def screen(logs: Path, *, is_foreign: bool) -> Iterator[Screen]:
     sys.stdout.flush()
     sys.stderr.flush()
     shown = Screen(logs, is_foreign=is_foreign)
-    with redirect_stderr(_Stderr(shown, sys.stderr.fileno())):
+    with redirect_stderr(cast(TextIO, SafeStream(cast(TextIO, _Stderr(shown, sys.stderr.fileno()))))):
         try:
             yield shown
         except BaseException:

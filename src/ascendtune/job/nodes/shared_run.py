@@ -21,6 +21,7 @@ from typing import Any
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import write_json
 from ascendtune.core.log import say
+from ascendtune.core.regular_file import read_record
 from ascendtune.job.spec import Place
 
 _PATIENCE_SECONDS = 3600.0
@@ -103,8 +104,8 @@ def _missing(place: Place, directory: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = json.loads(read_record(path))
+    except (OSError, MachineError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

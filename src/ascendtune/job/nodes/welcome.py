@@ -62,7 +62,7 @@ def endpoint(peers: list[str], env: Mapping[str, str]) -> dict[str, Any]:
     """
     address = source_address(peers[0])
     if given := env.get("MASTER_PORT"):
-        return {"address": address, "port": checked_port(given)}
+        return {"address": address, "port": checked_port(given, address)}
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return {"address": address, "port": probe.getsockname()[1]}

@@ -49,12 +49,6 @@ def read_facts(text: str) -> list[Chip]:
     return chips
 
 
-def read_cards(text: str) -> dict[int, int | None]:
-    """`npu-smi info -l`: the cards, and how many chips each has; the 950 does not say."""
-    blocks = [block for block in _blocks(text) if "npu_id" in block]
-    return {npu: _whole(block.get("chip_count")) for block in blocks if (npu := _whole(block["npu_id"])) is not None}
-
-
 def read_processes(text: str) -> list[DeviceProcess]:
     """`-t proc-mem`: every process, where the table of `npu-smi info` stops at eight a chip (npu-smi's source)."""
     return [

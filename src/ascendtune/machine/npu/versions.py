@@ -59,14 +59,6 @@ def read_list(value: str) -> list[str]:
     return re.findall(r"\[([^\]]*)\]", value)
 
 
-def read_version_cfg(text: str) -> dict[str, dict[str, str]]:
-    """`version.cfg`: state (running, upgrade, installed) -> component -> release name."""
-    found: dict[str, dict[str, str]] = {}
-    for line in re.finditer(r"^(\w+)_(running|upgrade|installed)_version=\[([^:\]]*):([^\]]*)\]", text, re.MULTILINE):
-        found.setdefault(line[2], {})[line[1]] = line[4]
-    return found
-
-
 def runtime_infos(toolkit: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """What the runtime of the CANN in the directory `toolkit` says of itself, at each place where releases have it."""
     places = (toolkit / "runtime/version.info", toolkit / "share/info/runtime/version.info")

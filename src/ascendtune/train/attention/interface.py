@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import nn
@@ -49,41 +48,10 @@ def register(name: str) -> str:
         raise MachineError(
             f"model.attention: {name} needs {error.name}, which is not installed", remedy="set model.attention: auto"
         ) from error
-    registered = f"ascendtune_{name}"
+    # transformers asks a model for its own SDPA where a name contains that word; whether ours fits, a proof says.
+    registered = f"ascendtune_{name.replace('sdpa', 'dot_product')}"
     AttentionInterface.register(registered, function)
     return registered
-
-
-# Layers that see what `interface` promises, or that mix tokens in a way of their own. Others (chunked, indexed, …) say
-# by a mask which keys are seen, and no mask is made here.
-_KNOWN_LAYERS = {"full_attention", "sliding_attention", "linear_attention", "conv", "moe", "sparse", "dense"}
-
-
-def choose(config: Any, wanted: str, device_default: str) -> tuple[str, str]:
-    """The attention to use and why. Models with soft-capped scores or attention sinks need the explicit formula.
-
-    Raises:
-        RecipeError: the attention of this model is not computed here, or not by what is asked for.
-    """
-    if unknown := sorted(set(getattr(config, "layer_types", None) or []) - _KNOWN_LAYERS):
-        raise RecipeError(
-            f"this model's attention ({', '.join(unknown)}) cannot be trained here",
-            remedy="choose a model with full or sliding-window attention",
-        )
-    what = None
-    if getattr(config, "attn_logit_softcapping", None):
-        what = "soft-caps its attention scores"
-    elif getattr(config, "model_type", None) == "gpt_oss":
-        what = "has attention sinks"
-    if what and wanted not in ("auto", "eager"):
-        raise RecipeError(
-            f"model.attention: {wanted} cannot compute this model, which {what}", remedy="set model.attention: auto"
-        )
-    if wanted != "auto":
-        return wanted, "as asked"
-    if what:
-        return "eager", f"this model {what}, which fused attention does not compute"
-    return device_default, "fused attention of this device"
 
 
 def document_lengths(cu_seqlens: tuple[int, ...]) -> list[int]:
@@ -100,10 +68,10 @@ def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | N
     """Fused attentions that would silently drop a part of the formula refuse instead.
 
     Raises:
-        RecipeError: for models that `choose` does not know; it sees their config only, this sees what they compute.
+        RecipeError: this model has such a part.
     """
     if softcap is not None or s_aux is not None:
         raise RecipeError(
-            f"model.attention: {name} computes neither soft-capped scores nor attention sinks, and this model has them",
+            f"{name} computes neither soft-capped scores nor attention sinks, and this model has them",
             remedy="set model.attention: eager",
         )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.safe_text import SafeStream, control, safe
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.callback.base import Callback, RunFacts
 from ascendtune.train.track.summary import SHOWN_EXTRAS
@@ -32,7 +33,7 @@ _COURSE = 24
 def show_summary(lines: Sequence[tuple[str, str]]) -> None:
     """Print names and values, aligned; call it when no display is on the screen any more."""
     longest = max((len(name) for name, _ in lines), default=0)
-    begin, end = ("\x1b[1m", "\x1b[0m") if _can_draw() else ("", "")
+    begin, end = (control("[1m", sys.stderr), control("[0m", sys.stderr)) if _can_draw() else ("", "")
     try:
         for name, value in lines:
             sys.stderr.write(f"{begin}{name.ljust(longest)}{end}  {value}\n")
@@ -201,7 +202,9 @@ class _LiveScreen:
         from rich.live import Live
 
         self._progress = progress
-        self._console = Console(stderr=True, highlight=False)
+        # What Rich draws with is not foreign; what it is given to draw is made safe here.
+        terminal = sys.stderr.stream if isinstance(sys.stderr, SafeStream) else sys.stderr
+        self._console = Console(file=terminal, highlight=False, markup=False)
         # No thread that refreshes: nothing changes between two steps. A stdout that goes elsewhere is left alone.
         self._live = Live(
             self._render(),
@@ -209,7 +212,12 @@ class _LiveScreen:
             auto_refresh=False,
             redirect_stdout=sys.stdout.isatty(),
         )
+        before = sys.stdout, sys.stderr
         self._live.start(refresh=True)
+        # While the display stands, Rich takes what is written to these in its own streams.
+        for name, stream in zip(("stdout", "stderr"), before, strict=True):
+            if getattr(sys, name) is not stream:
+                setattr(sys, name, SafeStream(getattr(sys, name)))
         # A process that is killed cannot bring a hidden cursor back.
         self._console.show_cursor(True)
         self._next = 0.0
@@ -236,6 +244,7 @@ class _LiveScreen:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         progress = self._progress
         bar = Table.grid(expand=True, padding=(0, 1))
@@ -244,11 +253,11 @@ class _LiveScreen:
         bar.add_column(no_wrap=True)
         share = progress.step / progress.total
         bar.add_row(
-            progress.name,
+            Text(safe(progress.name)),
             ProgressBar(total=progress.total, completed=progress.step),
-            f"step {progress.step}/{progress.total} [dim]{share:.0%}[/dim]",
+            Text.assemble(f"step {progress.step}/{progress.total} ", (f"{share:.0%}", "dim")),
         )
-        return Group(bar, *_flowed(self._pieces(), self._console.width))
+        return Group(bar, *map(Text, _flowed(self._pieces(), self._console.width)))
 
     def _pieces(self) -> list[str]:
         progress = self._progress

@@ -8,6 +8,7 @@ from typing import Any
 
 from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import RecipeError, together
+from ascendtune.core.files import expanded
 from ascendtune.train.llamafactory.entry import TAGS, Entry
 
 # Their column -> our word, by what a row is.
@@ -67,7 +68,7 @@ def _list_of(names: list[str], directory: str, place: str) -> Document:
             remedy="download its dataset_info.json and the files that it names, and give their directory",
             where=place,
         )
-    path = Path(directory).expanduser() / "dataset_info.json"
+    path = expanded(directory) / "dataset_info.json"
     if not path.is_file():
         raise RecipeError(
             f"there is no {path}, which says what the data sets are",

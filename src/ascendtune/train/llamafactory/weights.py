@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from ascendtune.core.files import expanded
 
 
 def final_weights(path: str) -> str:
     """`path`, or the directory `model` in it where `path` is one of our run directories."""
-    run = Path(path).expanduser()
+    run = expanded(path)
     return str(run / "model") if (run / "run.json").is_file() and (run / "model").is_dir() else path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -11,6 +12,26 @@ from torch import nn
 # come on top of all activations, so they are part of the peak.
 _CHUNK_BYTES = 16 * 1024 * 1024
 _CHUNK_ROWS = 128
+
+
+@dataclass(frozen=True)
+class HeadForm:
+    """How logits follow from the output z of a head: cap · tanh(scale · z / cap), or scale · z without a cap."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def logits(self, output: torch.Tensor) -> torch.Tensor:
+        """Logits of an output of the head; same shape, both fp32."""
+        scaled = output if self.scale == 1 else output * self.scale
+        return scaled if self.cap is None else (scaled / self.cap).tanh() * self.cap
+
+    def slope(self, logits: torch.Tensor) -> torch.Tensor | float:
+        """dlogits/dz of each element, from the logits: scale · (1 - (logits / cap)²)."""
+        return self.scale if self.cap is None else (1 - (logits / self.cap) ** 2) * self.scale
+
+
+PLAIN = HeadForm()
 
 
 def operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -42,6 +63,7 @@ def recomputed(
     hidden: torch.Tensor,
     head: nn.Module,
     targets: torch.Tensor,
+    form: HeadForm,
 ) -> list[torch.Tensor]:
     """`score(logits, targets)` of every chunk, for any head: what the backward pass needs is computed again there.
 
@@ -51,7 +73,7 @@ def recomputed(
     from torch.utils.checkpoint import checkpoint
 
     def of_chunk(states: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return score(head(states).float(), target)
+        return score(form.logits(head(states).float()), target)
 
     vocabulary = int(getattr(head, "out_features", 131072))
     return [

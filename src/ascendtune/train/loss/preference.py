@@ -1,4 +1,4 @@
-"""Losses of preference learning, as functions of log-probabilities. All inputs and results: (groups,) fp32.
+"""Losses of preference learning, as functions of log-probabilities. All inputs and results: (groups,).
 
 `chosen` and `rejected` are summed log-probabilities of an answer's tokens under the policy, `reference_*` the same
 under the reference model, `*_length` the number of these tokens. A *ratio* is policy minus reference.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from ascendtune.train.loss.double_float import DoubleFloat
 from ascendtune.train.method import PreferenceSection
 
 Tensor = torch.Tensor
@@ -27,56 +28,59 @@ Tensor = torch.Tensor
 class Pairs:
     """What a policy says of pairs of answers."""
 
-    chosen: Tensor
-    rejected: Tensor
+    chosen: DoubleFloat
+    rejected: DoubleFloat
     chosen_length: Tensor
     rejected_length: Tensor
-    reference_chosen: Tensor | None = None
-    reference_rejected: Tensor | None = None
+    reference_chosen: DoubleFloat | None = None
+    reference_rejected: DoubleFloat | None = None
 
     @property
-    def chosen_ratio(self) -> Tensor:
+    def chosen_ratio(self) -> DoubleFloat:
         assert self.reference_chosen is not None
-        return self.chosen - self.reference_chosen
+        return self.chosen.minus(self.reference_chosen)
 
     @property
-    def rejected_ratio(self) -> Tensor:
+    def rejected_ratio(self) -> DoubleFloat:
         assert self.reference_rejected is not None
-        return self.rejected - self.reference_rejected
+        return self.rejected.minus(self.reference_rejected)
 
     @property
-    def chosen_mean(self) -> Tensor:
-        return self.chosen / self.chosen_length
+    def chosen_mean(self) -> DoubleFloat:
+        return self.chosen.divided_by(self.chosen_length)
 
     @property
-    def rejected_mean(self) -> Tensor:
-        return self.rejected / self.rejected_length
+    def rejected_mean(self) -> DoubleFloat:
+        return self.rejected.divided_by(self.rejected_length)
 
 
 def sigmoid(pairs: Pairs, options: PreferenceSection) -> Tensor:
-    logits = options.beta * (pairs.chosen_ratio - pairs.rejected_ratio)
+    logits = options.beta * pairs.chosen_ratio.minus(pairs.rejected_ratio).value
     smoothing = options.label_smoothing
     return -(1 - smoothing) * functional.logsigmoid(logits) - smoothing * functional.logsigmoid(-logits)
 
 
 def hinge(pairs: Pairs, options: PreferenceSection) -> Tensor:
-    return torch.relu(1 - options.beta * (pairs.chosen_ratio - pairs.rejected_ratio))
+    return torch.relu(1 - options.beta * pairs.chosen_ratio.minus(pairs.rejected_ratio).value)
 
 
 def ipo(pairs: Pairs, options: PreferenceSection) -> Tensor:
-    difference = pairs.chosen_ratio / pairs.chosen_length - pairs.rejected_ratio / pairs.rejected_length
-    return (difference - 1 / (2 * options.beta)) ** 2
+    chosen = pairs.chosen_ratio.divided_by(pairs.chosen_length)
+    rejected = pairs.rejected_ratio.divided_by(pairs.rejected_length)
+    return (chosen.minus(rejected).value - 1 / (2 * options.beta)) ** 2
 
 
 def orpo(pairs: Pairs, options: PreferenceSection) -> Tensor:
     """The cross-entropy of the chosen answer, plus beta times the loss of the log odds ratio."""
-    chosen, rejected = pairs.chosen_mean, pairs.rejected_mean
-    log_odds = (chosen - rejected) - (_log1mexp(chosen) - _log1mexp(rejected))
+    chosen, rejected = pairs.chosen_mean.value, pairs.rejected_mean.value
+    difference = pairs.chosen_mean.minus(pairs.rejected_mean).value
+    log_odds = difference - (_log1mexp(chosen) - _log1mexp(rejected))
     return -chosen - options.beta * functional.logsigmoid(log_odds)
 
 
 def simpo(pairs: Pairs, options: PreferenceSection) -> Tensor:
-    return -functional.logsigmoid(options.beta * (pairs.chosen_mean - pairs.rejected_mean) - options.simpo_gamma)
+    difference = pairs.chosen_mean.minus(pairs.rejected_mean).value
+    return -functional.logsigmoid(options.beta * difference - options.simpo_gamma)
 
 
 def kto(ratio: Tensor, is_desirable: Tensor, divergence: Tensor, options: PreferenceSection) -> Tensor:
@@ -89,7 +93,8 @@ def kto(ratio: Tensor, is_desirable: Tensor, divergence: Tensor, options: Prefer
     """
     sign = 2 * is_desirable - 1
     weight = options.desirable_weight * is_desirable + options.undesirable_weight * (1 - is_desirable)
-    return weight * (1 - torch.sigmoid(options.beta * sign * (ratio - divergence)))
+    # 1 - sigmoid(x) as exp(log(sigmoid(-x))): neither the value nor the gradient is a difference of numbers around 1.
+    return weight * torch.exp(functional.logsigmoid(options.beta * sign * (divergence - ratio)))
 
 
 PAIRED = {"sigmoid": sigmoid, "hinge": hinge, "ipo": ipo, "orpo": orpo, "simpo": simpo}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -10,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.train.merge.tensor_file import TensorFile, read_header
+from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, read_adapter_config
+from ascendtune.hub.safetensors_header import SafetensorsHeader, read_safetensors_header
 
 _PREFIX = "base_model.model."
+_WRAPPED = ".base_layer"
 _PARTS = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
     r"|lora_magnitude_vector(?:\.weight)?)"
 )
 # Keys of adapter_config.json under which the change is something else than B @ A beside a matrix.
 _OTHER_FORMS = (
-    "target_parameters",
     "trainable_token_indices",
     "layer_replication",
     "use_qalora",
@@ -56,13 +56,28 @@ class LowRank:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """The adapter of a parameter that holds the matrices of all experts: for each its own B @ A, beside each other."""
+
+    module: str
+    """That has the parameter."""
+    depth: int
+    """Which of the module's parameters it is: PEFT wraps one around the other, and this many are around it."""
+    a: str
+    """Names in the adapter's file. A: (experts · rank, in), expert by expert."""
+    b: str
+    """B: (out, rank · experts), the experts of each rank beside each other."""
+
+
+@dataclass(frozen=True)
 class Adapter:
     directory: Path
     config: dict[str, Any]
-    file: TensorFile
+    file: SafetensorsHeader
     weight: float
     """Factor of its change."""
     low_rank: list[LowRank]
+    stacks: list[Stack]
     whole: dict[str, str]
     """Weights that take the place of the base's: name in the model -> name in the file."""
     whole_base: set[str] = field(default_factory=set)
@@ -80,8 +95,8 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
         InputError: not LoRA, a form of LoRA that cannot be merged, or a damaged file.
     """
     config = _config(directory)
-    path = directory / "adapter_model.safetensors"
-    if not path.is_file():
+    path = directory / WEIGHTS
+    if not path.exists():
         pickled = (directory / "adapter_model.bin").is_file()
         raise InputError(
             "the adapter's weights are a pickle, which can run code when it is loaded"
@@ -92,23 +107,26 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
             else "copy or download the adapter again",
             where=directory,
         )
-    file = read_header(path)
+    file = read_safetensors_header(path)
     modules, whole, whole_base = _sorted_names(file, config)
-    low_rank = [_low_rank(module, parts, config, file, weight) for module, parts in modules.items()]
-    return Adapter(directory, config, file, weight, low_rank, whole, whole_base)
+    stacks = [
+        Stack(module.replace(_WRAPPED, ""), module.count(_WRAPPED), parts["lora_A"], parts["lora_B"])
+        for module, parts in modules.items()
+        if _is_stack(module, parts, config, file)
+    ]
+    stacked = {each.a for each in stacks}
+    low_rank = [
+        _low_rank(module, parts, config, file, weight)
+        for module, parts in modules.items()
+        if parts.get("lora_A") not in stacked
+    ]
+    return Adapter(directory, config, file, weight, low_rank, stacks, whole, whole_base)
 
 
 def _config(directory: Path) -> dict[str, Any]:
-    path = directory / "adapter_config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        kind = str(config["peft_type"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            "adapter_config.json does not say what kind of adapter this is",
-            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
-            where=path,
-        ) from error
+    path = directory / CONFIG
+    config = read_adapter_config(path)
+    kind = config["peft_type"]
     if kind != "LORA":
         raise InputError(
             f"this is a {kind} adapter: only LoRA can be merged here",
@@ -129,12 +147,11 @@ def _config(directory: Path) -> dict[str, Any]:
             remedy="save it with PEFT's path_initial_model_for_weight_conversion",
             where=path,
         )
-    assert isinstance(config, dict)
     return config
 
 
 def _sorted_names(
-    file: TensorFile, config: dict[str, Any]
+    file: SafetensorsHeader, config: dict[str, Any]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str], set[str]]:
     """Parts per module; whole weights; those that are the base's own."""
     modules: dict[str, dict[str, str]] = {}
@@ -169,21 +186,24 @@ def _sorted_names(
     return modules, whole, whole_base
 
 
-def _low_rank(module: str, parts: dict[str, str], config: dict[str, Any], file: TensorFile, weight: float) -> LowRank:
+def _is_stack(module: str, parts: dict[str, str], config: dict[str, Any], file: SafetensorsHeader) -> bool:
+    """Whether A has the rows of several experts."""
+    if not config.get("target_parameters") or parts.keys() != {"lora_A", "lora_B"}:
+        return False
+    a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
+    rank, _ = rank_and_alpha(config, module, file)
+    return len(a) == len(b) == 2 and a[0] == b[1] and a[0] != rank
+
+
+def _low_rank(
+    module: str, parts: dict[str, str], config: dict[str, Any], file: SafetensorsHeader, weight: float
+) -> LowRank:
     if missing := {"lora_A", "lora_B"} - parts.keys():
         raise InputError(
             f"{module} has no {missing.pop()}", remedy="copy or download the adapter again", where=file.path
         )
     a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
-    try:
-        rank = int(_by_pattern(config.get("rank_pattern"), module, config.get("r", 8)))
-        alpha = float(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8)))
-    except (TypeError, ValueError, AttributeError, re.error) as error:
-        raise InputError(
-            f"adapter_config.json does not say rank and alpha of {module}: {error}",
-            remedy="copy or download the adapter again",
-            where=file.path.with_name("adapter_config.json"),
-        ) from error
+    rank, alpha = rank_and_alpha(config, module, file)
     if len(a) != 2 or len(b) != 2 or rank < 1 or a[0] != rank or b[1] != rank:
         raise InputError(
             f"{module}: A is {list(a)} and B is {list(b)}, which is no pair of matrices of rank {rank}",
@@ -197,18 +217,38 @@ def _low_rank(module: str, parts: dict[str, str], config: dict[str, Any], file: 
                 remedy="copy or download the adapter again",
                 where=file.path,
             )
-    # PEFT's order of operations: a factor multiplies alpha before it is divided.
-    scaling = weight * alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     return LowRank(
         module,
         parts["lora_A"],
         parts["lora_B"],
-        scaling,
+        scaling_of(config, rank, alpha, weight),
         (b[0], a[1]),
         is_embedding="embedding" in parts,
         magnitude=parts.get("lora_magnitude_vector"),
         bias=parts.get("lora_B.bias"),
     )
+
+
+def rank_and_alpha(config: dict[str, Any], name: str, file: SafetensorsHeader) -> tuple[int, float]:
+    """Of the adapter of a module or parameter.
+
+    Raises:
+        InputError: the config does not say them.
+    """
+    try:
+        rank = int(_by_pattern(config.get("rank_pattern"), name, config.get("r", 8)))
+        return rank, float(_by_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", 8)))
+    except (TypeError, ValueError, AttributeError, re.error) as error:
+        raise InputError(
+            f"adapter_config.json does not say rank and alpha of {name}: {error}",
+            remedy="copy or download the adapter again",
+            where=file.path.with_name("adapter_config.json"),
+        ) from error
+
+
+def scaling_of(config: dict[str, Any], rank: int, alpha: float, weight: float) -> float:
+    """PEFT's order of operations: a factor multiplies alpha before it is divided."""
+    return weight * alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _by_pattern(patterns: dict[str, Any] | None, module: str, default: Any) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ascendtune.core.errors import InputError
+from ascendtune.hub.safetensors_header import SafetensorsHeader
 from ascendtune.train.merge.adapter import Adapter, LowRank
-from ascendtune.train.merge.output import Output
-from ascendtune.train.merge.tensor_file import TensorFile
+from ascendtune.train.merge.output import Output, StackChange
+
+if TYPE_CHECKING:
+    from ascendtune.train.merge.layout import Layout
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK = 1 << 19
@@ -53,22 +56,27 @@ class Scratch:
 class Merger:
     """Computes one tensor after the other; each result is valid until the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout | None = None) -> None:
         self._weights, self._deltas = Scratch(), Scratch()
+        self._layout = layout
 
     def compute(self, output: Output) -> torch.Tensor:
         """The merged tensor, in the type that it is written in; only its own parts are read."""
-        return _compute(output, self._weights, self._deltas)
+        return _compute(output, self._weights, self._deltas, self._layout)
 
 
-def _compute(output: Output, weights: Scratch, deltas: Scratch) -> torch.Tensor:
+def _compute(output: Output, weights: Scratch, deltas: Scratch, layout: Layout | None) -> torch.Tensor:
     file, name = output.source
     weight = _read(file, name, weights).to(DTYPES[output.dtype])
-    if len(output.additions) > 1:
+    if len(output.additions) + len(output.experts) > 1:
         # Several changes are summed in fp32 and rounded once.
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     for adapter, low_rank in output.additions:
         weight = _add(weight, adapter, low_rank, deltas)
+    for change in output.experts:
+        assert layout is not None
+        delta = _change_of_experts(change, layout)
+        _accumulate(weight.view(-1, weight.shape[-1]), delta.reshape(-1, weight.shape[-1]))
     for adapter, low_rank in output.biases:
         assert low_rank.bias is not None
         weight += _read_fp32(adapter, low_rank.bias) * low_rank.scaling
@@ -99,6 +107,22 @@ def _add(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank, deltas: Scra
     return merged.to(weight.dtype)
 
 
+def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:
+    """The change of one tensor of the files: of one expert, or of all."""
+    # peft.tuners.lora.layer.ParamWrapper: experts are the slow dimension of A's rows and the fast one of B's columns.
+    a = _read_fp32(change.adapter, change.stack.a)
+    b = _read_fp32(change.adapter, change.stack.b)
+    a = a.view(-1, change.rank, a.shape[1])
+    b = b.view(b.shape[0], change.rank, -1)
+    if change.piece.expert is not None:
+        a, b = (part.narrow(dim, change.piece.expert, 1) for part, dim in ((a, 0), (b, 2)))
+    order = "o r e, e r i -> e o i" if change.swapped else "o r e, e r i -> e i o"
+    delta = torch.einsum(order, b, a) * change.scaling
+    if change.piece.key == change.piece.parameter:
+        return delta
+    return layout.take_apart(change.piece.parameter, delta)[change.piece.key]
+
+
 def _accumulate(weight: torch.Tensor, delta: torch.Tensor) -> None:
     """`weight += delta` with one rounding; where the types differ torch's own takes five times as long."""
     if weight.dtype == delta.dtype:
@@ -121,7 +145,7 @@ def _read_fp32(adapter: Adapter, name: str) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _read(file: TensorFile, name: str, scratch: Scratch | None = None) -> torch.Tensor:
+def _read(file: SafetensorsHeader, name: str, scratch: Scratch | None = None) -> torch.Tensor:
     """Read, not mapped: mapped pages would count as ours, file by file."""
     tensor = file.tensors[name]
     dtype = DTYPES[tensor.dtype]

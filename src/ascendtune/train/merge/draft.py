@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.train.merge.adapter import Adapter, LowRank
+from ascendtune.hub.safetensors_header import bytes_of
+from ascendtune.train.merge.adapter import Adapter, LowRank, Stack, rank_and_alpha, scaling_of
 from ascendtune.train.merge.base import Base, is_head
-from ascendtune.train.merge.output import Output
-from ascendtune.train.merge.tensor_file import size_of
+from ascendtune.train.merge.output import Output, StackChange
+
+if TYPE_CHECKING:
+    from ascendtune.train.merge.layout import Layout
 
 _ADDABLE = ("F64", "F32", "F16", "BF16")
 
@@ -26,6 +29,8 @@ class Draft:
     file_of: dict[str, str] = field(default_factory=dict)
     tied_head: Output | None = None
     """What an adapter makes of a head that the base does not have in its files."""
+    layout: Layout | None = None
+    """Made when a name is not one of the files'."""
 
     def __post_init__(self) -> None:
         self.config = self.base.config
@@ -55,7 +60,7 @@ class Draft:
 
     def add(self, adapter: Adapter, low_rank: LowRank) -> None:
         """The adapter's B @ A comes on top."""
-        found = self._find(f"{low_rank.module}.weight")
+        found = self._find(f"{low_rank.module}.weight") or self.require_layout().name_of(f"{low_rank.module}.weight")
         if found is None:
             raise _unknown(adapter, f"{low_rank.module}.weight", self.base)
         old = self._get(found)
@@ -79,6 +84,39 @@ class Draft:
                 )
             self._require_addable(self._get(bias))
             self._set(bias, replace(self._get(bias), biases=(*self._get(bias).biases, (adapter, low_rank))))
+
+    def add_stack(self, adapter: Adapter, stack: Stack) -> None:
+        """The change of all experts of a module, in as many tensors as they have in the files."""
+        layout = self.require_layout()
+        parameters = layout.parameters_of(stack.module, adapter.config["target_parameters"])
+        if len(parameters) <= stack.depth:
+            raise _unknown(adapter, f"a parameter of {stack.module}", self.base)
+        parameter = parameters[-1 - stack.depth]
+        rank, alpha = rank_and_alpha(adapter.config, parameter, adapter.file)
+        shape = layout.shape(parameter)
+        a, b = (adapter.file.tensors[name].shape for name in (stack.a, stack.b))
+        swapped = not layout.is_transposed(parameter)
+        if len(shape) != 3 or (b[0], a[1]) != (shape[1:] if swapped else shape[:0:-1]) or a[0] != rank * shape[0]:
+            raise InputError(
+                f"{parameter} is {list(shape)} in the base; A is {list(a)} and B is {list(b)}, which are not matrices "
+                f"of rank {rank} for it",
+                remedy="give the base that the adapter was trained on with --onto",
+                where=adapter.directory,
+            )
+        for piece in layout.pieces(parameter):
+            old = self._get(piece.name)
+            self._require_addable(old)
+            scaling = scaling_of(adapter.config, rank, alpha, adapter.weight)
+            change = StackChange(adapter, stack, piece, rank, scaling, swapped)
+            self._set(piece.name, replace(old, experts=(*old.experts, change)))
+
+    def require_layout(self) -> Layout:
+        if self.layout is None:
+            # Imported here: most adapters need neither torch nor the model's class to be matched.
+            from ascendtune.train.merge.layout import Layout
+
+            self.layout = Layout(self.base, is_classifier=self.is_classifier)
+        return self.layout
 
     def settle_embeddings(self, adapter: Adapter) -> None:
         """Input and output embeddings that are one weight stay one as long as the adapter treats them alike."""
@@ -106,7 +144,7 @@ class Draft:
         for name, output in self.outputs.items():
             files[self.file_of[name]].append(output)
         return {
-            file: sorted(outputs, key=lambda each: -size_of(each.dtype, ()))
+            file: sorted(outputs, key=lambda each: -bytes_of(each.dtype, ()))
             for file, outputs in files.items()
             if outputs
         }

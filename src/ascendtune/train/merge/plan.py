@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
 from ascendtune.train.merge.adapter import Adapter
 from ascendtune.train.merge.base import Base
 from ascendtune.train.merge.draft import Draft
 from ascendtune.train.merge.output import Output
+
+if TYPE_CHECKING:
+    from ascendtune.train.merge.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Plan:
     config: dict[str, Any]
     notes: list[str]
     """What a user should know, one sentence each."""
+    layout: Layout | None = None
+    """Where a name of the model is not one of its files'."""
 
     @property
     def size(self) -> int:
@@ -47,8 +52,10 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> Plan:
             draft.put(adapter, name, key)
         for low_rank in adapter.low_rank:
             draft.add(adapter, low_rank)
+        for stack in adapter.stacks:
+            draft.add_stack(adapter, stack)
     draft.settle_embeddings(adapters[0])
-    return Plan(base, adapters, draft.shards(), draft.config, draft.notes)
+    return Plan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
 
 
 def _require_combinable(adapters: list[Adapter]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.files import expanded
 from ascendtune.core.nearest import nearest_path
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.download import fetch_model
+from ascendtune.hub.model_config import read_model_config
 from ascendtune.hub.trained import base_of_adapter, weights_of_run
 from ascendtune.train.merge.adapter import Adapter, read_adapter
 
@@ -53,7 +54,7 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
         return Sources(adapters, _base_of(first), notes)
     base = fetch_model(onto)
     if trained_on[0] and not _is_same(trained_on[0], onto):
-        differing = _differences(Path(trained_on[0]).expanduser(), base)
+        differing = _differences(expanded(trained_on[0]), base)
         shapes = f", which is another model: {', '.join(differing)}" if differing else ""
         notes.append(f"{first} was trained on {trained_on[0]}, and is merged onto {onto}{shapes}")
     return Sources(adapters, base, notes)
@@ -61,12 +62,12 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
 
 def _place(text: str) -> tuple[Path, float]:
     """The adapter's directory and its weight; a path may hold `=` itself."""
-    path, weight = Path(text).expanduser(), 1.0
+    path, weight = expanded(text), 1.0
     if not path.exists() and "=" in text:
         before, _, number = text.rpartition("=")
         if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number):
             raise InputError(f"'{number}' is no weight", remedy="write a number, as in runs/a=0.5")
-        path, weight = Path(before).expanduser(), float(number)
+        path, weight = expanded(before), float(number)
     if (path / "run.json").is_file():
         return _of_run(RunDir(path)), weight
     if (path / "adapter_config.json").is_file():
@@ -108,12 +109,12 @@ def _base_of(adapter: Path) -> Path:
 def _differences(one: Path, other: Path) -> list[str]:
     """`num_hidden_layers 4 -> 6`: in what decides which weights there are; nothing where a config is not here."""
     try:
-        before, after = (json.loads((each / "config.json").read_text(encoding="utf-8")) for each in (one, other))
-    except (OSError, ValueError):
+        before, after = (read_model_config(each / "config.json") for each in (one, other))
+    except AscendtuneError:
         return []
     return [f"{key} {before.get(key)} -> {after.get(key)}" for key in _SHAPES if before.get(key) != after.get(key)]
 
 
 def _is_same(one: str, other: str) -> bool:
-    paths = [Path(each).expanduser() for each in (one, other)]
+    paths = [expanded(each) for each in (one, other)]
     return one == other or (all(each.exists() for each in paths) and paths[0].samefile(paths[1]))

@@ -1,72 +1,13 @@
-"""safetensors files tensor by tensor: where each lies, and how one is written without holding it whole.
-
-The format: 8 bytes little-endian length, a JSON header {name: {dtype, shape, data_offsets}}, then the data without gaps
-(https://github.com/huggingface/safetensors#format).
-"""
+"""safetensors files tensor by tensor: how one is written without holding it whole."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
-from ascendtune.core.errors import InputError
-
 _CHUNK = 16 << 20
-_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One tensor in a file."""
-
-    dtype: str
-    """In the format's own words: F32, BF16, …"""
-    shape: tuple[int, ...]
-    begin: int
-    """First byte in the file."""
-    size: int
-    """Bytes."""
-
-
-@dataclass(frozen=True)
-class TensorFile:
-    """The header of a safetensors file."""
-
-    path: Path
-    tensors: dict[str, Tensor]
-    """In the order in which they lie in the file."""
-    metadata: dict[str, str] | None
-
-
-def read_header(path: Path) -> TensorFile:
-    """Where everything lies in `path`.
-
-    Raises:
-        InputError: the file is not safetensors, or cut off.
-    """
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = os.fstat(file.fileno()).st_size
-            header = json.loads(file.read(length) if length < size else b"")
-        metadata = header.pop("__metadata__", None)
-        tensors = {name: _tensor(entry, 8 + length) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError("not a whole safetensors file", remedy="copy or download it again", where=path) from error
-    if size != max((each.begin + each.size for each in tensors.values()), default=8 + length):
-        raise InputError("the weight file is damaged or cut off", remedy="copy or download it again", where=path)
-    ordered = sorted(tensors.items(), key=lambda item: item[1].begin)
-    return TensorFile(path, dict(ordered), metadata)
-
-
-def size_of(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor; types smaller than two bytes are never computed with, only copied."""
-    return math.prod(shape) * _BYTES.get(dtype, 1)
 
 
 def write_header(
@@ -109,8 +50,3 @@ def copy_bytes(source: IO[bytes], begin: int, size: int, target: IO[bytes]) -> N
             target.write(chunk)
             done += len(chunk)
     target.seek(0, os.SEEK_END)
-
-
-def _tensor(entry: dict[str, list[int]], start: int) -> Tensor:
-    begin, end = entry["data_offsets"]
-    return Tensor(str(entry["dtype"]), tuple(map(int, entry["shape"])), start + int(begin), int(end) - int(begin))

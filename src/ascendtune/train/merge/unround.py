@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ascendtune.core.errors import FoundWrong
+from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.train.merge.arithmetic import DTYPES, Merger
-from ascendtune.train.merge.base import find_name
 from ascendtune.train.merge.output import Output
 from ascendtune.train.merge.plan import Plan
 
@@ -38,21 +39,42 @@ def unround(model: Any, plan: Plan) -> list[str]:
     Raises:
         FoundWrong: a file holds other numbers than those, rounded to the nearest.
     """
-    left, merger = rounded_outputs(plan), Merger()
+    left, merger = rounded_outputs(plan), Merger(plan.layout)
     for name, parameter in model.named_parameters():
-        found = find_name(name, left)
-        if found is None:
-            continue
-        output = left.pop(found)
-        exact = merger.compute(replace(output, dtype="F32"))
-        if not _is_nearest(parameter.data, exact, DTYPES[output.dtype]):
-            raise FoundWrong(
-                f"{found} in the merged files is not base and adapter, rounded to {output.dtype}; nothing was kept",
-                remedy="merge again; if it stays, the disk or the memory of this machine is at fault, or ascendtune is",
-                where=plan.base.directory,
-            )
-        parameter.data.copy_(exact)
+        found = weight_in_files(name, left) or (plan.layout.name_of(name) if plan.layout else None)
+        if found in left and not left[found].experts:
+            output = left.pop(found)
+            _put(parameter.data, merger, output, plan)
+    parameters = dict(model.named_parameters())
+    for name in [name for name, output in left.items() if output.experts]:
+        output = left.pop(name)
+        piece = output.experts[0].piece
+        target = parameters[piece.parameter].data
+        _put(target if piece.expert is None else target[piece.expert], merger, output, plan)
     return list(left)
+
+
+def _put(target: torch.Tensor, merger: Merger, output: Output, plan: Plan) -> None:
+    """Put into `target`, a parameter or one expert of it, what `output` is before it is rounded."""
+    exact = merger.compute(replace(output, dtype="F32"))
+    flat, positions = target.view(-1, 1), None
+    if output.experts:
+        assert plan.layout is not None
+        positions = plan.layout.positions(output.experts[0].piece)
+        # Experts lie behind each other, alike: (experts, numbers of one).
+        flat = target.view(-1, math.prod(plan.layout.shape(output.experts[0].piece.parameter)[1:]))
+        exact = exact.reshape(len(flat), -1)
+    stored = flat[:, positions.flatten()] if positions is not None else target
+    if not _is_nearest(stored, exact, DTYPES[output.dtype]):
+        raise FoundWrong(
+            f"{output.name} in the merged files is not base and adapter, rounded to {output.dtype}; nothing was kept",
+            remedy="merge again; if it stays, the disk or the memory of this machine is at fault, or ascendtune is",
+            where=plan.base.directory,
+        )
+    if positions is None:
+        target.copy_(exact)
+    else:
+        flat[:, positions.flatten()] = exact
 
 
 def _is_nearest(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -17,7 +17,9 @@ from typing import Any
 import psutil
 import torch
 
+from ascendtune.core.foreign_json import first_line
 from ascendtune.core.units import format_bytes
+from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.train.merge.adapter import Adapter
 from ascendtune.train.merge.base import Base
 from ascendtune.train.merge.plan import Plan
@@ -118,28 +120,31 @@ def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     from peft import PeftModel
 
     model = _load(plan, plan.base.directory)
-    base = model(input_ids=ids).logits
+    base = model(input_ids=ids, use_cache=False).logits
     rows = _rows(plan)
     if rows is not None and rows > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(rows, mean_resizing=False)
     first, *others = plan.adapters
-    tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")
-    for number, adapter in enumerate(others, 1):
-        tuned.load_adapter(adapter.directory, str(number))
+    try:
+        tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")
+        for number, adapter in enumerate(others, 1):
+            tuned.load_adapter(adapter.directory, str(number))
+    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
+        raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
     if others or first.weight != 1:
         _combine(tuned, plan.adapters)
-    return tuned.eval()(input_ids=ids).logits, base
+    return tuned.eval()(input_ids=ids, use_cache=False).logits, base
 
 
 def _ask_merged(plan: Plan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of the merged weights before they were rounded, and as they are written."""
     model = _load(plan, merged)
-    rounded = model(input_ids=ids).logits
+    rounded = model(input_ids=ids, use_cache=False).logits
     if not rounded_outputs(plan):
         return rounded, rounded
     if left := unround(model, plan):
         raise CannotVerify(f"the model calls {left[0]} by another name than its files")
-    return model(input_ids=ids).logits, rounded
+    return model(input_ids=ids, use_cache=False).logits, rounded
 
 
 def _combine(tuned: Any, adapters: list[Adapter]) -> None:
@@ -157,7 +162,7 @@ def _rows(plan: Plan) -> int | None:
 
 
 def _load(plan: Plan, directory: Path) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -169,11 +174,22 @@ def _load(plan: Plan, directory: Path) -> Any:
     # A config that says nothing means transformers' own number, two; the base of a new head has no labels yet.
     options = {"num_labels": len(plan.config["id2label"])} if is_classifier and "id2label" in plan.config else {}
     try:
-        model = kind.from_pretrained(directory, dtype=torch.float32, use_safetensors=True, **options)
-    except (ValueError, ImportError) as error:
-        raise CannotVerify(str(error).strip().splitlines()[0]) from error
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **options)
+        model, report = kind.from_pretrained(
+            directory,
+            config=without_own_implementations(config),
+            dtype=torch.float32,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
+        raise CannotVerify(first_line(error)) from error
     finally:
         logging.set_verbosity(verbosity)
+    heads = {"drawn": ("score.weight",), "left_out": ("lm_head.weight",)} if is_classifier else {}
+    require_all_weights(report, directory, model.config, **heads)
     return model.eval()
 
 

@@ -12,8 +12,8 @@ from typing import IO
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
+from ascendtune.hub.weight_files import INDEX
 from ascendtune.train.merge.arithmetic import Merger, as_bytes
-from ascendtune.train.merge.base import INDEX
 from ascendtune.train.merge.output import Output
 from ascendtune.train.merge.plan import Plan
 from ascendtune.train.merge.tensor_file import copy_bytes, write_header
@@ -34,8 +34,7 @@ def require_place(target: Path, size: int) -> None:
         InputError: it exists.
         MachineError: no room, or not writable.
     """
-    if target.exists() or target.is_symlink():
-        raise InputError("the target exists already", remedy="choose another --to, or remove it first", where=target)
+    _require_absent(target)
     require_writable(target)
     there = next(parent for parent in target.absolute().parents if parent.exists())
     free = shutil.disk_usage(there).free
@@ -45,6 +44,11 @@ def require_place(target: Path, size: int) -> None:
             remedy="free space, or put --to on another disk",
             where=there,
         )
+
+
+def _require_absent(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise InputError("the target exists already", remedy="choose another --to, or remove it first", where=target)
 
 
 @contextmanager
@@ -58,11 +62,15 @@ def appearing(target: Path) -> Iterator[Path]:
     target = target.absolute()
     temporary = target.with_name(f".{target.name}.merging")
     lock = target.with_name(f".{target.name}.lock")
+    with translated_disk_errors(target, "writing the merged model"):
+        target.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(lock, wait=False) as ours, translated_disk_errors(target, "writing the merged model"):
         if not ours:
             raise InputError(
                 "another process is writing there", remedy="wait for it, or choose another --to", where=target
             )
+        # Another process may have finished it since it was asked.
+        _require_absent(target)
         # What a killed process left.
         shutil.rmtree(temporary, ignore_errors=True)
         with removed_on_failure(temporary):
@@ -83,7 +91,7 @@ def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
         shutil.copyfile(plan.base.directory / "config.json", directory / "config.json")
     else:
         _write_json(directory / "config.json", plan.config)
-    done, total, merger = 0, plan.size, Merger()
+    done, total, merger = 0, plan.size, Merger(plan.layout)
     for name, outputs in plan.shards.items():
         with (directory / name).open("wb") as file:
             header = ((each.name, each.dtype, each.shape, each.size) for each in outputs)

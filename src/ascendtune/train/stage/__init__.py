@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.table import load
+from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.stage.base import Objective
 
@@ -21,12 +22,12 @@ TABLE = {
 }
 
 
-def make_objective(model: Any, recipe: Recipe, *, plain_head: bool, mean_over_ranks: Mean) -> Objective:
+def make_objective(model: Any, recipe: Recipe, *, head_form: HeadForm | None, mean_over_ranks: Mean) -> Objective:
     """The objective of the recipe's stage.
 
     Args:
-        plain_head: logits are `head(decoder(x))` and nothing else; see `guard.head_is_plain`.
+        head_form: how logits follow from `head(decoder(x))`; see `head_probe.head_form`.
         mean_over_ranks: from this rank's (sum, count) to the mean over all ranks.
     """
     make: Callable[..., Objective] = load(TABLE, recipe.method.stage)
-    return make(model, recipe.method, plain_head=plain_head, mean_over_ranks=mean_over_ranks)
+    return make(model, recipe.method, head_form=head_form, mean_over_ranks=mean_over_ranks)

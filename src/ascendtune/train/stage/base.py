@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -33,6 +34,15 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: DeviceBatch) -> Outcome:
         """The summed loss over the units of `batch`."""
+
+    def begin(self, mismatched: Iterable[DeviceBatch]) -> None:
+        """Called before the micro-batches whose losses make one mean: those of a step, or of an evaluation.
+
+        Every rank calls it, with as many batches.
+
+        Args:
+            mismatched: kto's mismatched answers to this rank's micro-batches; made as they are asked for.
+        """
 
     def recorded(self, means: dict[str, float]) -> dict[str, float]:
         """What is recorded of the extras, from their means over units: NaN where there is nothing to take a mean of."""

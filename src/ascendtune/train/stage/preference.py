@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.loss.double_float import DoubleFloat, row_sums
+from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.loss.log_probs import linear_log_probs
 from ascendtune.train.loss.preference import PAIRED, Pairs, kto
 from ascendtune.train.method import MethodSection, PreferenceSection
@@ -22,13 +24,13 @@ def preferring(
     model: Any,
     method: MethodSection,
     *,
-    plain_head: bool,
+    head_form: HeadForm | None,
     mean_over_ranks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Objective:
     options = method.preference
     if options.loss == "kto":
-        return SinglesObjective(model, options, plain_head=plain_head, mean_over_ranks=mean_over_ranks)
-    return PairedObjective(model, options, plain_head=plain_head)
+        return SinglesObjective(model, options, head_form=head_form, mean_over_ranks=mean_over_ranks)
+    return PairedObjective(model, options, head_form=head_form)
 
 
 class PreferenceObjective(Objective):
@@ -36,27 +38,28 @@ class PreferenceObjective(Objective):
 
     unit = "group"
 
-    def __init__(self, model: Any, options: PreferenceSection, *, plain_head: bool) -> None:
+    def __init__(self, model: Any, options: PreferenceSection, *, head_form: HeadForm | None) -> None:
         super().__init__(model)
         self.options = options
-        self.plain_head = plain_head
+        self.head_form = head_form
 
-    def forward(self, batch: DeviceBatch, *, only_log_probs: bool = False) -> Outcome | torch.Tensor:  # type: ignore[override]
-        """The summed loss over the groups; or, for a reference, (documents,) summed log-probabilities alone."""
+    def forward(self, batch: DeviceBatch, *, only_log_probs: bool = False) -> Outcome | DoubleFloat:  # type: ignore[override]
+        """The summed loss over the groups; or (documents,) summed log-probabilities alone."""
         # One entry for both: strategies that divide the weights gather them when the module itself is called.
         return self.log_probs(batch) if only_log_probs else self.outcome(batch)
 
-    def log_probs(self, batch: DeviceBatch) -> torch.Tensor:
-        """(documents,) fp32: summed log-probability of every document's labelled tokens."""
-        assert batch.groups is not None
-        if self.plain_head:
+    def log_probs(self, batch: DeviceBatch) -> DoubleFloat:
+        """(documents,): summed log-probability of every document's labelled tokens."""
+        groups = batch.groups
+        assert groups is not None
+        if self.head_form is not None:
             head = self.model.get_output_embeddings()
-            per_token = linear_log_probs(labelled_states(self.model, batch), head, batch.targets)
+            per_token = linear_log_probs(labelled_states(self.model, batch), head, batch.targets, self.head_form)
         else:
             logits = labelled_logits(self.model, batch).log_softmax(-1)
             per_token = logits.gather(1, batch.targets[:, None]).squeeze(1)
-        sums = per_token.new_zeros(batch.groups.documents)
-        return sums.index_add(0, batch.groups.target_document, per_token)
+        table = per_token.new_zeros(groups.documents * groups.most_labels).index_add(0, groups.target_slot, per_token)
+        return row_sums(table.view(groups.documents, groups.most_labels))
 
     @abstractmethod
     def outcome(self, batch: DeviceBatch) -> Outcome:
@@ -68,25 +71,27 @@ class PairedObjective(PreferenceObjective):
 
     Args:
         model: a transformers causal language model, adapters inside it or not.
-        plain_head: as for `SupervisedObjective`.
+        head_form: as for `SupervisedObjective`.
     """
 
     def outcome(self, batch: DeviceBatch) -> Outcome:
         groups = batch.groups
         assert groups is not None
         sums, lengths, reference = self.log_probs(batch), groups.label_counts, groups.reference
+        even, odd = slice(0, None, 2), slice(1, None, 2)
         pairs = Pairs(
-            sums[0::2], sums[1::2], lengths[0::2], lengths[1::2],
-            *((reference[0::2], reference[1::2]) if reference is not None else ()),
+            sums.at(even), sums.at(odd), lengths[even], lengths[odd],
+            *((reference.at(even), reference.at(odd)) if reference is not None else ()),
         )  # fmt: skip
         losses = PAIRED[self.options.loss](pairs, self.options)
         if self.options.sft_weight:
-            losses = losses - self.options.sft_weight * pairs.chosen_mean
+            losses = losses - self.options.sft_weight * pairs.chosen_mean.value
         if reference is not None:
-            rewards = self.options.beta * pairs.chosen_ratio, self.options.beta * pairs.rejected_ratio
+            scores = pairs.chosen_ratio, pairs.rejected_ratio
         else:
-            rewards = self.options.beta * pairs.chosen_mean, self.options.beta * pairs.rejected_mean
-        return Outcome(losses.sum() * batch.weight, extras_of_pairs(*rewards, batch.weight))
+            scores = pairs.chosen_mean, pairs.rejected_mean
+        chosen, rejected = (self.options.beta * each.value for each in scores)
+        return Outcome(losses.sum() * batch.weight, extras_of_pairs(chosen, rejected, batch.weight))
 
 
 class SinglesObjective(PreferenceObjective):
@@ -101,29 +106,40 @@ class SinglesObjective(PreferenceObjective):
         model: Any,
         options: PreferenceSection,
         *,
-        plain_head: bool,
+        head_form: HeadForm | None,
         mean_over_ranks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> None:
-        super().__init__(model, options, plain_head=plain_head)
+        super().__init__(model, options, head_form=head_form)
         self._mean_over_ranks = mean_over_ranks
+        self._divergence: torch.Tensor | None = None
+
+    def begin(self, mismatched: Iterable[DeviceBatch]) -> None:
+        """Estimate the divergence from all the answers that share a mean, so that no way of dividing them shows."""
+        totals, counts = [], []
+        with torch.no_grad():
+            for batch in mismatched:
+                sums = self(batch, only_log_probs=True)
+                drift = _ratio(batch, sums)
+                totals.append(drift.sum() * batch.weight)
+                counts.append(drift.new_full((), len(drift) * batch.weight))
+            total, count = torch.stack(totals).sum(), torch.stack(counts).sum()
+            self._divergence = self._mean_over_ranks(total, count).clamp(min=0)
 
     def outcome(self, batch: DeviceBatch) -> Outcome:
-        assert batch.groups is not None and batch.mismatched is not None
-        with torch.no_grad():
-            drift = self._ratio(batch.mismatched, self.log_probs(batch.mismatched))
-            count = drift.new_full((), len(drift))
-            divergence = self._mean_over_ranks(drift.sum() * batch.weight, count * batch.weight).clamp(min=0)
+        divergence = self._divergence
+        assert batch.groups is not None and divergence is not None
         sums, good = self.log_probs(batch), batch.groups.values
-        ratio = self._ratio(batch, sums)
+        ratio = _ratio(batch, sums)
         losses = kto(ratio, good, divergence, self.options)
         if self.options.sft_weight:
-            losses = losses - self.options.sft_weight * good * sums / batch.groups.label_counts
+            mean = sums.divided_by(batch.groups.label_counts).value
+            losses = losses - self.options.sft_weight * good * mean
         rewards = (self.options.beta * ratio).detach()
         extras = {
             "good": good.sum(),
             "chosen_reward": (rewards * good).sum(),
             "rejected_reward": (rewards * (1 - good)).sum(),
-            "kl": divergence * len(drift),
+            "kl": divergence * len(ratio),
         }
         return Outcome(losses.sum() * batch.weight, {name: value * batch.weight for name, value in extras.items()})
 
@@ -140,6 +156,8 @@ class SinglesObjective(PreferenceObjective):
             "kl": means.get("kl", math.nan),
         }
 
-    def _ratio(self, batch: DeviceBatch, sums: torch.Tensor) -> torch.Tensor:
-        assert batch.groups is not None and batch.groups.reference is not None
-        return sums - batch.groups.reference
+
+def _ratio(batch: DeviceBatch, sums: DoubleFloat) -> torch.Tensor:
+    """(documents,) fp32: policy minus reference."""
+    assert batch.groups is not None and batch.groups.reference is not None
+    return sums.minus(batch.groups.reference).value

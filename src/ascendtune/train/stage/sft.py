@@ -8,13 +8,14 @@ from torch import nn
 
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.loss.cross_entropy import linear_cross_entropy
+from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.method import MethodSection
 from ascendtune.train.stage.base import Objective, Outcome
 from ascendtune.train.stage.decoder import labelled_logits, labelled_states
 
 
-def supervised(model: Any, method: MethodSection, *, plain_head: bool, **_: Any) -> Objective:
-    return SupervisedObjective(model, plain_head=plain_head)
+def supervised(model: Any, method: MethodSection, *, head_form: HeadForm | None, **_: Any) -> Objective:
+    return SupervisedObjective(model, head_form=head_form)
 
 
 class SupervisedObjective(Objective):
@@ -22,18 +23,18 @@ class SupervisedObjective(Objective):
 
     Args:
         model: a transformers causal language model, adapters inside it or not.
-        plain_head: logits are `head(decoder(x))` and nothing else, so that the head can be fused with the loss.
-            `guard.head_is_plain` finds out.
+        head_form: how logits follow from `head(decoder(x))`, so that the head can be fused with the loss; None takes
+            the model's own logits. `head_probe.head_form` finds out.
     """
 
-    def __init__(self, model: Any, *, plain_head: bool) -> None:
+    def __init__(self, model: Any, *, head_form: HeadForm | None) -> None:
         super().__init__(model)
-        self.plain_head = plain_head
+        self.head_form = head_form
 
     def forward(self, batch: DeviceBatch) -> Outcome:
         """The summed loss over the labelled positions."""
-        if self.plain_head:
-            head = self.model.get_output_embeddings()
-            return Outcome(linear_cross_entropy(labelled_states(self.model, batch), head, batch.targets), {})
+        if self.head_form is not None:
+            head, hidden = self.model.get_output_embeddings(), labelled_states(self.model, batch)
+            return Outcome(linear_cross_entropy(hidden, head, batch.targets, self.head_form), {})
         logits = labelled_logits(self.model, batch)
         return Outcome(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), {})

@@ -75,7 +75,7 @@ class Strategy:
         Returns:
             () on the device: the norm of all gradients as one vector, the same on every rank.
         """
-        norm = self._norm([each.grad for each in parameters if each.grad is not None])
+        norm = self._norm([_row_norms(each.grad) for each in parameters if each.grad is not None])
         if limit is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
         return norm
@@ -121,6 +121,15 @@ class Strategy:
 
     def close(self) -> None:
         """Leave the process group."""
+
+
+def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
+    """Numbers whose norm is that of `gradient`: on CPU torch adds up one after the other, in fp32, what is one vector.
+
+    Of a matrix of 50 million numbers the norm came out 0.4 % too small (torch 2.13).
+    """
+    is_whole = type(gradient) is torch.Tensor
+    return torch.linalg.vector_norm(gradient, dim=-1) if is_whole and gradient.ndim > 1 else gradient
 
 
 def stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:

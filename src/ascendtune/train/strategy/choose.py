@@ -22,6 +22,7 @@ from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.fsdp import blocks_of
 from ascendtune.train.strategy.group import GroupStrategy, started_by_torchrun, world_size
 from ascendtune.train.tuner.lora import whole_modules
+from ascendtune.train.tuner.targets import adapter_size
 
 
 def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
@@ -77,10 +78,7 @@ def _trained(model: Any, method: MethodSection, blocks: list[int]) -> int:
     if method.tuner == "full":
         return _size(model)
     if method.tuner == "lora":
-        # Every linear layer as if it had an adapter: too many rather than too few.
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        adapters = sum(method.lora.rank * (each.in_features + each.out_features) for each in linear)
-        return adapters + _named(model, whole_modules(model, method.lora))
+        return adapter_size(model, method.lora) + _named(model, whole_modules(model, method.lora))
     freeze = method.freeze
     chosen = blocks[: freeze.first_layers] + blocks[len(blocks) - freeze.layers_at_the_end :]
     return sum(chosen) + _named(model, freeze.extra)

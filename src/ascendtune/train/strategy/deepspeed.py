@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -22,9 +23,10 @@ from torch.optim import Optimizer
 
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import ask_disk
+from ascendtune.core.ownership import require_own
 from ascendtune.core.places import cache_directory
 from ascendtune.machine.device import Device
-from ascendtune.train.checkpoint_content import CheckpointContent
+from ascendtune.train.checkpoint_content import CheckpointContent, damaged
 from ascendtune.train.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.train.precision import Precision
 from ascendtune.train.recipe import Recipe
@@ -37,6 +39,7 @@ from ascendtune.train.strategy.zero_disk import fit_buffers, require_disk, swap_
 
 # Its directory inside a checkpoint.
 _TAG = "zero"
+_FORCE, _FORCE_NO = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _STARTED = False
 
 
@@ -171,7 +174,32 @@ class EngineState(CheckpointContent):
         return written
 
     def read(self, directory: Path) -> None:
-        self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
+        try:
+            with _plain_pickles_only():
+                self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
+        except pickle.UnpicklingError as error:
+            # torch's own words advise to load it as code.
+            raise damaged(directory, "DeepSpeed's files hold more than tensors and plain values") from error
+
+
+@contextmanager
+def _plain_pickles_only() -> Iterator[None]:
+    """Context in which `torch.load` makes tensors, plain values and what DeepSpeed notes of itself, and runs no code.
+
+    DeepSpeed reads its files by `torch.load(weights_only=False)`; torch's variable overrules the argument.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORCE_NO)}
+    os.environ[_FORCE] = "1"
+    try:
+        with torch.serialization.safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    finally:
+        del os.environ[_FORCE]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 class EngineOptimizer(Optimizer):
@@ -203,7 +231,11 @@ class EngineOptimizer(Optimizer):
 def _import() -> Any:
     require_deepspeed()
     # Operators that it compiles; a folder of ours, because a build that was broken off in the common one leaves a lock.
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(cache_directory() / "torch_extensions"))
+    ours = cache_directory() / "torch_extensions"
+    if os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ours)) == str(ours):
+        ours.mkdir(0o755, parents=True, exist_ok=True)
+        # Libraries that are loaded: code.
+        require_own(ours, ours, remedy="remove it: they are built again")
     hush_deepspeed()
     import deepspeed
 

@@ -9,6 +9,9 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.machine.device import Device
+from ascendtune.machine.init_method import init_method
+from ascendtune.machine.peers import require_own_peers
+from ascendtune.train.object_collectives import refuse_foreign_pickles
 from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy, stack
 
@@ -26,8 +29,17 @@ class GroupStrategy(Strategy):
         # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.
         both = backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}"
         bound = device.torch_device if device.binds_process_group else None
+        refuse_foreign_pickles()
         if started_by_torchrun():
-            dist.init_process_group(both, timeout=_TIMEOUT, device_id=bound)
+            dist.init_process_group(
+                both,
+                init_method=init_method(),
+                rank=int(os.environ["RANK"]),
+                world_size=world_size(),
+                timeout=_TIMEOUT,
+                device_id=bound,
+            )
+            require_own_peers()
         else:
             dist.init_process_group(both, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
         self.rank = dist.get_rank()

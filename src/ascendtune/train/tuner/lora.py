@@ -7,20 +7,24 @@ and the sum of the adapters is what leaves (`fold`).
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from ascendtune.core.errors import RecipeError
-from ascendtune.train.method import LoraSection, MethodSection
+from ascendtune.core.errors import AscendtuneError, RecipeError
+from ascendtune.core.foreign_json import first_line
+from ascendtune.core.log import say
+from ascendtune.hub.adapter_files import require_all_adapter_weights
+from ascendtune.train.method import ALL_LINEAR, LoraSection, MethodSection
 from ascendtune.train.tuner.fold import TRAINED, companions, remember_companions
+from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config
 from ascendtune.train.tuner.pissa import start_as_principal_part
+from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, shortened
 
 # What PEFT's task SEQ_CLS adds to modules_to_save.
 _SCORE = ("classifier", "score")
@@ -39,6 +43,8 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         # Table and head trained whole part ways; the file holds both, and `merge` writes both.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
+        # PEFT looks for the patterns of parameters among modules.
+        warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
         tuned = _continued(model, section, adapters) if adapters else _begun(model, section)
     _only_one_trains(tuned)
     return tuned
@@ -61,13 +67,18 @@ def _begun(model: Any, section: MethodSection) -> Any:
     from peft import LoraConfig, get_peft_model
 
     lora = section.lora
-    for key, names in (("target", lora.target), ("modules_to_save", lora.modules_to_save)):
-        if isinstance(names, list):
-            _require_modules(model, f"method.lora.{key}", names)
+    if isinstance(lora.modules_to_save, list):
+        require_modules(model, "method.lora.modules_to_save", lora.modules_to_save)
+    targets = choose_targets(model, lora)
+    if targets.parameters:
+        _require_plain(model, targets.parameters, lora)
+    modules = shortened(targets.modules, [name for name, _ in model.named_modules()])
+    parameters = shortened(targets.parameters, [name for name, _ in model.named_parameters()], parts=2)
     config = LoraConfig(
         # PEFT trains and saves the score of a reward model whole: it begins as random numbers.
         task_type=_task_type(section),
-        target_modules=lora.target,
+        target_modules=modules,
+        target_parameters=parameters or None,
         r=lora.rank,
         lora_alpha=scale_of(lora),
         lora_dropout=lora.dropout,
@@ -75,18 +86,54 @@ def _begun(model: Any, section: MethodSection) -> Any:
         use_dora=lora.dora,
         modules_to_save=whole_modules(model, lora) or None,
     )
-    tuned = get_peft_model(model, config)
-    if lora.init == "pissa":
-        start_as_principal_part(tuned)
+    if lora.dora:
+        _leave_out_misread(config, model, lora, targets)
+    for note in targets.notes:
+        say(note)
+    with literal_names():
+        tuned = get_peft_model(model, config)
+        if lora.init == "pissa":
+            start_as_principal_part(tuned)
     return tuned
 
 
+def _require_plain(model: Any, parameters: list[str], lora: LoraSection) -> None:
+    """Raise where a form of LoRA needs the inputs of a module, or its matrix: a parameter may have many, or none."""
+    experts = any(model.get_parameter(name).ndim == 3 for name in parameters)
+    for key, asked, why in (
+        ("dropout", lora.dropout, "PEFT adds their adapters to the weights, where no input could be dropped"),
+        ("dora", lora.dora, "PEFT has DoRA for modules alone"),
+        ("init: pissa", lora.init == "pissa" and experts, "PiSSA is for linear layers"),
+    ):
+        if asked:
+            raise RecipeError(
+                f"method.lora.{key} with {'experts' if experts else 'routers'} in method.lora.target: {why}",
+                remedy=f"leave out method.lora.{key}, or {parameters[0]} and its like",
+            )
+
+
+def _leave_out_misread(config: Any, model: Any, lora: LoraSection, targets: Targets) -> None:
+    """Modules that PEFT loads only as parameters cannot have DoRA."""
+    misread = sorted(misread_names(config, model))
+    if not misread:
+        return
+    why = "PEFT loads adapters on them only as on parameters, for which it has no DoRA"
+    if ALL_LINEAR not in lora.target:
+        raise RecipeError(
+            f"method.lora.dora with {', '.join(misread)} in method.lora.target: {why}",
+            remedy="leave out method.lora.dora, or these modules",
+        )
+    config.target_modules -= set(misread)
+    targets.notes.append(f"method.lora.target: {ALL_LINEAR} leaves out {', '.join(misread)}: {why}")
+
+
 def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> Any:
-    from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
+    from peft import get_peft_model, load_peft_weights
 
     *earlier, last = adapters
     scores = section.stage == "reward"
-    config = LoraConfig.from_pretrained(last)
+    with _fitting(last):
+        config = read_config(last, model)
     whole = [name for name in config.modules_to_save or () if name not in _SCORE]
     # Rank, alpha and target are the file's. Dropout belongs to training, so it is the recipe's.
     config = replace(
@@ -98,26 +145,60 @@ def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> 
         base_model_name_or_path=model.name_or_path,
         inference_mode=False,
     )
-    path = last
-    try:
-        weights = load_peft_weights(str(last), device="cpu")
-        if scores:
-            # One that has answered so far brings none: scoring begins as it does without an adapter.
-            weights.setdefault("base_model.model.score.weight", model.score.weight)
-        tuned = get_peft_model(model, config, adapter_name=TRAINED)
-        result = set_peft_model_state_dict(tuned, weights, adapter_name=TRAINED)
-        if absent := [name for name in result.missing_keys if f".{TRAINED}." in f"{name}."]:
-            raise ValueError(f"its file has no {absent[0].replace(f'.{TRAINED}', '')}")
-        for number, path in enumerate(earlier, start=1):
-            tuned.load_adapter(path, adapter_name=f"earlier_{number}")
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    if config.target_parameters and config.lora_dropout:
         raise RecipeError(
-            f"method.lora.start_from: the adapter does not fit this model: {str(error).strip().splitlines()[0]}",
-            remedy="give adapters of this base model, and model.new_tokens as they were trained with",
-            where=path,
-        ) from error
+            f"method.lora.dropout with an adapter of {sorted(config.target_parameters)[0]} in method.lora.start_from: "
+            "PEFT adds such adapters to the weights, where no input could be dropped",
+            remedy="leave out method.lora.dropout",
+            where=last,
+        )
+    others = []
+    for path in earlier:
+        # Read before the first adapter changes the model.
+        with _fitting(path):
+            others.append(read_config(path, model))
+    with literal_names():
+        with _fitting(last):
+            weights = load_peft_weights(str(last), device="cpu")
+            if scores:
+                # One that has answered so far brings none: scoring begins as it does without an adapter.
+                weights.setdefault("base_model.model.score.weight", model.score.weight)
+            tuned = get_peft_model(model, config, adapter_name=TRAINED)
+            _fill(tuned, TRAINED, weights, last)
+        for number, (path, other) in enumerate(zip(earlier, others, strict=True), start=1):
+            with _fitting(path):
+                tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True))
+                _fill(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
     config.task_type = _task_type(section)
     return tuned
+
+
+@contextmanager
+def _fitting(adapter: Path) -> Iterator[None]:
+    """PEFT raises what its classes happen to raise on values that cannot be; here it becomes a RecipeError."""
+    try:
+        yield
+    except Exception as error:
+        raise RecipeError(
+            "method.lora.start_from: the adapter does not fit this model: "
+            f"{error.what if isinstance(error, AscendtuneError) else first_line(error)}",
+            remedy="give adapters of this base model, and model.new_tokens as they were trained with",
+            where=adapter,
+        ) from error
+
+
+def _fill(tuned: Any, name: str, weights: dict[str, torch.Tensor], directory: Path) -> None:
+    """Put the weights of the adapter in `directory` into the adapter `name`."""
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
+
+    result = set_peft_model_state_dict(tuned, weights, adapter_name=name)
+    if absent := [each for each in result.missing_keys if f".{name}." in f"{each}."]:
+        raise ValueError(f"its file has no {absent[0].replace(f'.{name}', '')}")
+    # Without save_embedding_layers PEFT would ask the hub for the base model's vocabulary.
+    held = set(get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False))
+    names = convert_peft_adapter_state_dict_for_transformers(tuned, tuned.peft_config[name], weights, name)
+    require_all_adapter_weights(names, held, directory)
 
 
 def _task_type(section: MethodSection) -> str:
@@ -135,20 +216,3 @@ def _only_one_trains(tuned: Any) -> None:
         elif parameter.requires_grad:
             # Whole modules are copied in the base's type, in which small steps are lost.
             parameter.data = parameter.data.to(torch.float32)
-
-
-def _require_modules(model: Any, key: str, names: list[str]) -> None:
-    present = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | nn.Embedding)
-    }
-    whole = {name for name, _ in model.named_modules()}
-    for name in names:
-        if name in present or any(full == name or full.endswith("." + name) for full in whole):
-            continue
-        close = difflib.get_close_matches(name, present, n=1)
-        raise RecipeError(
-            f"{key}: the model has no module '{name}'",
-            remedy=f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(sorted(present))}",
-        )

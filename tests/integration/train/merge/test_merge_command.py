@@ -66,13 +66,14 @@ def _break_tensor(adapter: Path, part: str, change: Callable[[torch.Tensor], tor
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "IA3": (lambda path: _break_config(path, peft_type="IA3"), "this is a IA3 adapter"),
-    "no config": (lambda path: (path / "adapter_config.json").write_text("{"), "does not say what kind"),
-    "experts": (lambda path: _break_config(path, target_parameters=["w"]), "uses target_parameters"),
+    "no config": (lambda path: (path / "adapter_config.json").write_text("{"), "not readable as JSON"),
+    "layers": (lambda path: _break_config(path, layer_replication=[[0, 1]]), "uses layer_replication"),
+    "experts": (lambda path: _break_config(path, target_parameters=["w"], r=2), "a parameter of model.layers.0.mlp"),
     "pissa": (lambda path: _break_config(path, init_lora_weights="pissa_niter_4"), "was not converted"),
     "base gone": (lambda path: _break_config(path, base_model_name_or_path="/gone"), "the base model of this adapter"),
     "no base": (lambda path: _break_config(path, base_model_name_or_path=None), "does not say its base model"),
     "wrong rank": (lambda path: _break_config(path, r=3), "no pair of matrices of rank 3"),
-    "no rank": (lambda path: _break_config(path, r="four"), "does not say rank and alpha"),
+    "no rank": (lambda path: _break_config(path, r="four"), 'r is "four"'),
     "no B": (lambda path: _break_tensor(path, "q_proj.lora_B", lambda old: None), "has no lora_B"),
     "not finite": (lambda path: _break_tensor(path, "lora_A", lambda old: old.fill_(torch.nan)), "not finite"),
     "other width": (lambda path: _break_tensor(path, "lora_B", lambda old: old[:-1].clone()), "was made for"),

@@ -48,6 +48,7 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("device_memory", "leftover-process", "warning", "processes hold memory on NPU 0"),
     ("device_memory", "used-by-nobody", "warning", "memory of NPU 0 is used by nobody"),
     ("npu_network", "link-down", "warning", "the link of NPU 0 is DOWN"),
+    ("npu_network", "link-unstable", "warning", "the link of NPU 0 went down 7 times since the card started, others 1"),
     ("npu_network", "tls-differs", "failure", "TLS is on for NPU 0"),
     ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
     ("npu_network", "udp-source-differs", "warning", "UDP source port is set in 2 ways: auto for NPU 1, 2, 3, 4"),

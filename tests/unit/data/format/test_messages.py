@@ -78,6 +78,20 @@ def test_messages_as_json_text() -> None:
     assert isinstance(made, Conversation) and made.messages == [_USER, _ANSWER]
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [_ANSWER, _USER, _ANSWER],
+        [_USER, _USER, _ANSWER],
+        [_USER, _ANSWER, _ANSWER],
+        [_USER, {"role": "system", "content": "s"}, _ANSWER],
+        [_USER, {"role": "assistant", "content": ""}, _USER, _ANSWER],
+    ],
+)
+def test_the_order_of_turns_is_left_to_the_template(messages: list[Any]) -> None:
+    assert _converted(*messages).messages == messages
+
+
 def _assistant(**keys: Any) -> list[Any]:
     return [_USER, {**_ANSWER, **keys}]
 
@@ -88,10 +102,8 @@ def _assistant(**keys: Any) -> list[Any]:
         ([], "no messages", "the list is empty"),
         (None, "no messages", "null"),
         ("hello", "no messages", "this is text"),
-        ([_ANSWER], "wrong order of turns", "the first turn is assistant"),
-        ([_USER, _USER, _ANSWER], "wrong order of turns", "turn 2 is user, after user"),
-        ([_USER, _ANSWER, _ANSWER], "wrong order of turns", "turn 3 is assistant, after assistant"),
-        ([_USER, {"role": "system", "content": "s"}, _ANSWER], "wrong order of turns", "turn 2 is system"),
+        ([{"role": "tool", "content": "1"}, _ANSWER], "wrong order of turns", "turn 1 answers a tool call"),
+        ([_USER, {"role": "tool", "content": "1"}, _ANSWER], "wrong order of turns", "turn 2 answers a tool call"),
         (
             [_USER, _ANSWER, {"role": "tool", "content": "1"}, _ANSWER],
             "wrong order of turns",

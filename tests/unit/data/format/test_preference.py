@@ -105,3 +105,15 @@ def test_margins(value: object, margin: float) -> None:
 def test_bad_rows(changes: dict[str, Any], reason: str) -> None:
     made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", **changes})
     assert isinstance(made, BadRow) and made.reason == reason
+
+
+@pytest.mark.parametrize("turn", ["text", None, 7, ["text"]])
+def test_turns_that_are_no_turns_are_bad_rows(turn: object) -> None:
+    question = [{"role": "user", "content": "q"}]
+    whole = [*question, {"role": "assistant", "content": "a"}, turn]
+    for row in (
+        {"prompt": question, "chosen": whole, "rejected": whole},
+        {"prompt": [turn], "chosen": whole, "rejected": whole},
+        {"chosen": [turn], "rejected": [turn]},
+    ):
+        assert isinstance(convert(row), BadRow)

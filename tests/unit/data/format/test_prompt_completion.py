@@ -31,7 +31,7 @@ def test_answers_inside_the_prompt_are_not_learnt() -> None:
         ({"completion": "a"}, "no question"),
         ({"prompt": "q", "completion": []}, "ends without an assistant turn"),
         ({"prompt": 1, "completion": "a"}, "not text"),
-        ({"prompt": [_USER], "completion": [_USER]}, "wrong order of turns"),
+        ({"prompt": [_USER], "completion": [_USER]}, "ends without an assistant turn"),
     ],
 )
 def test_bad_rows(row: dict[str, Any], reason: str) -> None:

@@ -55,7 +55,7 @@ def test_a_function_call_becomes_a_tool_call_with_an_object(listed: bool) -> Non
         (None, "no messages"),
         (_turns(("human", "q"), ("bing", "a")), "unknown role"),
         (_turns(("human", "q"), ("gpt", None)), "no answer"),
-        (_turns(("gpt", "a"), ("human", "q")), "wrong order of turns"),
+        (_turns(("gpt", "a"), ("human", "q")), "ends without an assistant turn"),
         (_turns(("human", "q"), ("function_call", "add(1)")), "unreadable tool call"),
         (_turns(("human", "q"), ("function_call", None)), "unreadable tool call"),
         (_turns(("human", "q"), ("gpt", {"a": 1})), "not text"),

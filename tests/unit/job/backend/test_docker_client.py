@@ -107,3 +107,12 @@ def test_the_command_is_what_train_is_called_with(tmp_path: Path, daemon: str) -
     # The value comes from the shell of whoever runs the script; the script has the name alone.
     assert "HF_TOKEN=a-secret" in asked["Env"]
     assert "a-secret" not in (tmp_path / "run.sh").read_text()
+
+
+def test_a_path_with_commas_and_quotes_is_one_mount(tmp_path: Path, daemon: str) -> None:
+    place = tmp_path / 'a,readonly=false,"b" $HOME'
+    place.mkdir()
+    asked = _asked_for("cpu", 1, place, daemon)
+    mounts = {mount["Source"]: mount.get("ReadOnly", False) for mount in asked["HostConfig"]["Mounts"]}
+    assert mounts[str(place / "runs")] is False and mounts["/data/rows.jsonl"] is True and len(mounts) == 4
+    assert asked["WorkingDir"] == str(place)

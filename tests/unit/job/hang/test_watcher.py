@@ -100,6 +100,25 @@ def test_workers_are_asked_twice_and_then_killed(scene: Scene) -> None:
     assert cause["what"] == "the run hung in step 100: forward" and str(scene.run.logs) in cause["remedy"]
 
 
+def test_a_host_that_knows_no_odd_rank_leaves_the_cause_of_one_that_does(scene: Scene) -> None:
+    watcher = scene.watcher("stop")
+    scene.pass_time(watcher, 200, from_step=1)
+    scene.pass_time(watcher, 126)
+    known = {"what": "rank 3 of node2 is stopped", "kind": "hang", "exit_code": 1, "odd_ranks": [3]}
+    scene.run.end_attempt("failed", known)
+    watcher.close()
+    assert scene.run.read()["exit_cause"] == known
+
+
+def test_a_host_replaces_a_cause_that_names_no_odd_rank(scene: Scene) -> None:
+    watcher = scene.watcher("stop")
+    scene.pass_time(watcher, 200, from_step=1)
+    scene.pass_time(watcher, 126)
+    scene.run.end_attempt("failed", {"what": "a rank was lost", "exit_code": 1, "rank": 0})
+    watcher.close()
+    assert scene.run.read()["exit_cause"]["what"] == "the run hung in step 100: forward"
+
+
 def test_stacks_that_cannot_be_written_do_not_hide_the_hang(scene: Scene) -> None:
     scene.run.logs.rmdir()
     scene.run.logs.write_text("")

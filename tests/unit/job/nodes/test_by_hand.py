@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError
+from ascendtune.job.command import command
+from ascendtune.job.nodes import by_hand
 from ascendtune.job.nodes.by_hand import place_by_hand
-from ascendtune.job.spec import ALONE, Place
+from ascendtune.job.spec import ALONE, JobSpec, Place
 
 GIVEN = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -41,8 +44,7 @@ def test_a_master_that_has_no_address_is_refused() -> None:
 
 def test_a_port_that_is_taken_is_refused_on_node_0_alone() -> None:
     with socket.socket() as taken:
-        # torch listens at every address; one of them that is taken is enough.
-        taken.bind(("127.0.0.2", 0))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         with pytest.raises(MachineError, match=f"port {port} is in use"):
@@ -53,3 +55,15 @@ def test_a_port_that_is_taken_is_refused_on_node_0_alone() -> None:
 def test_an_address_of_ipv6_may_stand_in_brackets() -> None:
     place = place_by_hand(GIVEN | {"MASTER_ADDR": "[::1]"})
     assert (place.master_addr, place.address, place.interface) == ("::1", "::1", "lo")
+
+
+def test_a_name_that_is_a_loopback_address_here_is_met_at_the_address_of_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ways = {"node0": "127.0.1.1", by_hand._ELSEWHERE: "127.0.0.1"}
+    monkeypatch.setattr(by_hand, "source_address", ways.__getitem__)
+    places = [place_by_hand(GIVEN | {"MASTER_ADDR": "node0", "NODE_RANK": rank}) for rank in ("0", "1")]
+    assert {(place.master_addr, place.address, place.connect_to) for place in places} == {
+        ("node0", "127.0.0.1", "127.0.0.1")
+    }
+    assert "127.0.0.1:29500" in command(JobSpec(("a",), Path("a"), 1, "cpu"), {}, places[1])

@@ -29,13 +29,20 @@ def test_nothing_of_the_environment_is_on_the_command_line(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("code", "complaints", "said"),
+    ("code", "complaints", "said", "where"),
     [
-        (127, [], "node1 has no /opt/python"),
-        (1, ["/opt/python: No module named ascendtune"], "node1: /opt/python: No module named ascendtune"),
-        (255, ["Permission denied (publickey)."], "the connection to node1 has ended: Permission denied (publickey)."),
-        (None, [], "the connection to node1 has ended"),
+        (127, [], "node1 has no /opt/python", "node1"),
+        (
+            1, ["/opt/python: No module named ascendtune"],
+            "node1: /opt/python: No module named ascendtune", "node1:/opt/python",
+        ),
+        (
+            255, ["Permission denied (publickey)."],
+            "the connection to node1 has ended: Permission denied (publickey).", "node1",
+        ),
+        (None, [], "the connection to node1 has ended", "node1"),
     ],
-)
-def test_why_a_host_does_not_answer(code: int | None, complaints: list[str], said: str) -> None:
-    assert why_ended(Host("node1"), "/opt/python", code, complaints).what == said
+)  # fmt: skip
+def test_why_a_host_does_not_answer(code: int | None, complaints: list[str], said: str, where: str) -> None:
+    error = why_ended(Host("node1"), "/opt/python", code, complaints)
+    assert (error.what, error.where) == (said, where)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,22 @@ def test_a_run_directory_that_another_user_may_not_read_is_refused(
             welcome.look_around({"directory": "/", "token": str(private / "token"), "node": 0, "env": {}})
     finally:
         os.setresuid(0, 0, 0)
+
+
+def test_a_directory_that_a_host_does_not_have_is_told_by_its_name(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nowhere")
+    with pytest.raises(MachineError, match=f"cannot enter {missing}: No such file") as refused:
+        welcome.look_around({"directory": missing, "token": None, "node": 0, "env": {}})
+    assert refused.value.where == missing and "shared file system" in refused.value.remedy
+
+
+def test_a_host_says_where_it_is_and_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job").mkdir()
+    seen = welcome.look_around({"directory": str(tmp_path / "job"), "token": None, "node": 0, "env": {}})
+    assert Path.cwd() == tmp_path / "job"
+    assert seen["versions"]["python"] == platform.python_version() and seen["versions"].keys() >= set(welcome.COMPARED)
+    assert seen["devices"] >= 0 and abs(seen["time"] - time.time()) < 60
 
 
 def test_a_master_port_is_tried_on_node_0() -> None:

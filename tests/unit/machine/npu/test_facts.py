@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.machine.inventory import DeviceProcess
-from ascendtune.machine.npu.facts import Chip, read_cards, read_facts, read_processes
+from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
 
 Text = Callable[[str], str]
 GIB = 1 << 30
@@ -78,12 +78,6 @@ def test_ecc_and_memory(transcript: Text) -> None:
     assert later.facts["hbm_double_bit_next_isolated_pages_count"] == 0
     (memory,) = read_facts(transcript("memory_950"))
     assert memory.facts["hbm_clock_speed_hertz"] == 3_200_000_000 and memory.facts["hbm_temperature_celsius"] == 63
-
-
-def test_cards(transcript: Text) -> None:
-    assert read_cards(transcript("info_l_950")) == {0: None}
-    assert read_cards(transcript("info_l_a2")) == {8: 1}
-    assert read_cards("Total Count : 2\n\nNPU ID : 0\nChip Count : 2\n\nNPU ID : 1\nChip Count : 2\n") == {0: 2, 1: 2}
 
 
 def test_processes(transcript: Text) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ascendtune.machine.npu import hccn
-from ascendtune.machine.npu.facts import read_cards, read_facts, read_processes
+from ascendtune.machine.npu.facts import read_facts, read_processes
 from ascendtune.machine.npu.info import read_info
 from ascendtune.machine.npu.mapping import read_mapping
 from ascendtune.machine.npu.topology import read_topology
-from ascendtune.machine.npu.versions import read_values, read_version_cfg
+from ascendtune.machine.npu.versions import read_values
 
 _TESTS = Path(__file__).parents[3]
 NAMES = sorted(path.stem for path in (_TESTS / "golden" / "devices").glob("*.json"))
@@ -249,26 +249,16 @@ def test_nothing_moves_in_ten_thousand() -> None:
 
 READERS: list[Callable[[str], object]] = [
     read_facts,
-    read_cards,
     read_processes,
     read_mapping,
     read_topology,
     read_values,
-    read_version_cfg,
     hccn.read_link,
-    hccn.read_ports,
     hccn.read_health,
-    hccn.read_fec,
     hccn.read_address,
     hccn.read_gateway,
     hccn.read_tls,
     hccn.read_link_history,
-    hccn.read_counters,
-    hccn.read_optical,
-    hccn.read_lldp,
-    hccn.read_speed,
-    hccn.read_ping,
-    hccn.read_configuration,
 ]
 
 

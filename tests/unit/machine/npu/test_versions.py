@@ -9,7 +9,6 @@ from ascendtune.machine.npu.versions import (
     installed_versions,
     read_list,
     read_values,
-    read_version_cfg,
 )
 
 Text = Callable[[str], str]
@@ -26,7 +25,6 @@ def test_values(transcript: Text) -> None:
     assert runtime["required_driver_ascendhal_version"] == "4.0.0"
     assert runtime["required_opp_abi_version"] == ">=6.3, <=7.7"
     assert read_values(transcript("version_info_atb_cann8.1"))["Ascend-cann-atb Version"] == "8.1.RC1.B150"
-    assert read_version_cfg(transcript("version_cfg_cann8.1"))["running"]["hccl"] == "8.1.RC1"
 
 
 def test_driver_and_firmware_say_what_goes_with_them(transcript: Text) -> None:

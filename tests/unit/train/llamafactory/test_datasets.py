@@ -103,6 +103,8 @@ def test_names_of_the_hub_need_no_list(read: Read) -> None:
         ("sft", {"formatting": "sharegtp"}, "it.formatting: sharegtp", "did you mean 'sharegpt'?", "formatting"),
         ("sft", {"columns": ["prompt"]}, "it.columns", "a mapping", "columns"),
         ("sft", {"num_samples": "many"}, "it.num_samples", "whole number", "num_samples"),
+        ("sft", {"num_samples": 0}, "it.num_samples", "whole number", "num_samples"),
+        ("sft", {"columns": {"tools": "t", "prompt": "q", "response": "a"}}, "tools in rows", "sharegpt", '"tools"'),
         ("sft", {"columns": {"prompt": "q"}}, "columns has no 'response'", "add", "columns"),
         ("sft", {"ranking": True}, "holds pairs, which stage: sft cannot use", "dpo", "ranking"),
         ("dpo", {}, "holds no pairs", "ranking", '"it": {'),

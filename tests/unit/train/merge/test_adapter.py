@@ -77,3 +77,22 @@ def test_an_adapter_that_is_none(tmp_path: Path) -> None:
 def test_a_magnitude_of_another_size_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="B has 8 rows"):
         _adapter(tmp_path, {**_module("q"), "q.lora_magnitude_vector": (7,)})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("trainable_token_indices", [1, 2]),
+        ("layer_replication", [[0, 4], [2, 5]]),
+        ("use_qalora", True),
+        ("use_bdlora", {"target_modules_bd_a": ["q_proj"]}),
+        ("alora_invocation_tokens", [7]),
+        ("arrow_config", {"top_k": 2}),
+    ],
+)
+def test_a_form_of_lora_that_is_no_product_of_two_matrices_is_refused(
+    setting: str, value: object, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=setting):
+        _adapter(tmp_path, _module("q"), **{setting: value})
+    _adapter(tmp_path, _module("q"), **{setting: None})

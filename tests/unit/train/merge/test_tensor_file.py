@@ -12,8 +12,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError
+from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.train.merge import tensor_file
-from ascendtune.train.merge.tensor_file import copy_bytes, read_header, write_header
+from ascendtune.train.merge.tensor_file import copy_bytes, write_header
 
 
 def _source(directory: Path) -> Path:
@@ -31,7 +32,7 @@ def test_a_copy_is_the_same_file(kernel_copies: bool, tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(tensor_file.os, "copy_file_range", refuse)
         monkeypatch.setattr(tensor_file, "_CHUNK", 7)
-    header = read_header(_source(tmp_path))
+    header = read_safetensors_header(_source(tmp_path))
     assert list(header.tensors) == ["b", "a"]
     with (tmp_path / "copy").open("wb") as target, header.path.open("rb") as source:
         rows = [(name, each.dtype, each.shape, each.size) for name, each in header.tensors.items()]
@@ -45,7 +46,7 @@ def test_a_copy_is_the_same_file(kernel_copies: bool, tmp_path: Path, monkeypatc
 
 
 def test_a_source_that_is_shorter_than_it_says(tmp_path: Path) -> None:
-    header = read_header(_source(tmp_path))
+    header = read_safetensors_header(_source(tmp_path))
     with (tmp_path / "copy").open("wb") as target, header.path.open("rb") as source, pytest.raises(EOFError):
         copy_bytes(source, header.tensors["a"].begin, 100, target)
 
@@ -63,14 +64,14 @@ def test_a_source_that_is_shorter_than_it_says(tmp_path: Path) -> None:
 def test_what_is_no_safetensors_file_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(InputError):
-        read_header(tmp_path / "x")
+        read_safetensors_header(tmp_path / "x")
 
 
 def test_a_file_that_was_cut_off_is_told(tmp_path: Path) -> None:
     path = _source(tmp_path)
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(InputError, match="cut off"):
-        read_header(path)
+        read_safetensors_header(path)
 
 
 def test_data_is_aligned(tmp_path: Path) -> None:
@@ -78,6 +79,6 @@ def test_data_is_aligned(tmp_path: Path) -> None:
         with (tmp_path / "x").open("wb") as file:
             write_header(file, [("n" * length, "F32", (1,), 4)], None)
             file.write(bytes(4))
-        [tensor] = read_header(tmp_path / "x").tensors.values()
+        [tensor] = read_safetensors_header(tmp_path / "x").tensors.values()
         assert tensor.begin % 8 == 0
         assert json.loads((tmp_path / "x").read_bytes()[8 : tensor.begin])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from ascendtune.job.backend.submission import (
     Mount,
     Submission,
     in_container,
+    require_text,
 )
 
 Object = dict[str, Any]
+
+_NO_MOUNT_PATH = re.compile(":")
 
 _RECIPE = "recipe.yaml"
 """Its key in the ConfigMap, which takes fewer letters than a file name."""
@@ -34,7 +38,7 @@ def template(submission: Submission, rendezvous: Mapping[str, str], *, container
         "name": container,
         "image": submission.image,
         # Not `command`, which would replace the image's entry point: it may set up CANN.
-        "args": in_container(submission, exports),
+        "args": list(map(_literal, in_container(submission, exports))),
         "workingDir": str(submission.directory),
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": mounts,
@@ -72,7 +76,7 @@ def config_map(submission: Submission, text: str) -> Object:
 
 
 def _environment(submission: Submission) -> list[Object]:
-    plain = [{"name": name, "value": value} for name, value in submission.variables.items()]
+    plain = [{"name": name, "value": _literal(value)} for name, value in submission.variables.items()]
     secret = [
         {
             "name": name,
@@ -82,6 +86,11 @@ def _environment(submission: Submission) -> list[Object]:
         for name in submission.inherited
     ]
     return [*plain, *secret]
+
+
+def _literal(text: str) -> str:
+    """`text` as it stays: Kubernetes puts values for $(NAME), and one dollar for two."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
@@ -106,6 +115,8 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
         volumes.append({"name": "recipe", "configMap": {"name": submission.name}})
         at = {"mountPath": str(submission.recipe), "subPath": _RECIPE, "readOnly": True}
         mounts.append({"name": "recipe", **at})
+    for each in mounts:
+        require_text(each["mountPath"], _NO_MOUNT_PATH)
     return volumes, mounts
 
 

@@ -1,0 +1,184 @@
+"""JSON files that others wrote: regular files of bounded size and depth. Every fault names the file and the field."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import RecipeError, read_fault
+
+_MOST_BYTES = 32 << 20
+_DEEPEST = 64
+_AGAIN = "copy or download it again"
+_SHOWN_CHARACTERS = 40
+_SHOWN_NAMES = 3
+
+
+class _Unfit(ValueError):
+    """The content is valid JSON, and not what such a file may hold."""
+
+
+def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
+    """The content of a regular file. A pipe or a device is refused, never waited for.
+
+    Args:
+        most_bytes: a larger file is refused before it is read.
+
+    Raises:
+        RecipeError: not a regular file, too large, or absent.
+        MachineError: permission is denied, or the disk fails.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise RecipeError(f"{path.name} is not a regular file", remedy=_AGAIN, where=path)
+            content = file.read(most_bytes + 1)
+    except OSError as error:
+        fault = RecipeError(f"{path.name} cannot be read: {error.strerror}", remedy="check the file", where=path)
+        raise read_fault(error, path) or fault from error
+    if len(content) > most_bytes:
+        raise RecipeError(
+            f"{path.name} is larger than {most_bytes >> 20} MiB, which no such file is", remedy=_AGAIN, where=path
+        )
+    return content
+
+
+def read_json_file(path: Path, most_bytes: int = _MOST_BYTES) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        RecipeError: not a regular file, too large, not JSON, nested too deeply, a key that stands twice with different
+            values, or text that is not valid Unicode.
+        MachineError: permission is denied, or the disk fails.
+    """
+    return parsed_json(read_regular_file(path, most_bytes), path)
+
+
+def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
+    """`read_json_file` for a file that holds an object.
+
+    Raises:
+        RecipeError: as `read_json_file`, or the file holds something else.
+        MachineError: permission is denied, or the disk fails.
+    """
+    content = read_json_file(path, most_bytes)
+    if not isinstance(content, dict):
+        raise RecipeError(f"{path.name} holds {kind_of(content)}, not an object", remedy=_AGAIN, where=path)
+    return content
+
+
+def parsed_json(content: bytes, path: Path) -> Any:
+    """JSON from bytes, under the same limits.
+
+    Args:
+        path: where the bytes came from, for the message.
+
+    Raises:
+        RecipeError: see `read_json_file`.
+    """
+    try:
+        parsed = json.loads(content.decode(), object_pairs_hook=_without_contradictions)
+        _require_shallow_unicode(parsed)
+    except _Unfit as error:
+        raise RecipeError(f"{path.name}: {error}", remedy=_AGAIN, where=path) from error
+    except RecursionError as error:
+        raise RecipeError(f"{path.name} is nested too deeply", remedy=_AGAIN, where=path) from error
+    except ValueError as error:
+        raise RecipeError(f"{path.name} is not readable as JSON: {error}", remedy=_AGAIN, where=path) from error
+    return parsed
+
+
+def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = "") -> RecipeError:
+    """The error for a field that holds what it cannot hold.
+
+    Args:
+        expected: what the field may hold, as in "a whole number above 0".
+    """
+    return RecipeError(
+        f"{path.name}: {key} is {shown_value(value)}, and must be {expected}",
+        remedy=remedy or f"correct {key}, or copy {path.name} again from where the model came from",
+        where=path,
+    )
+
+
+def shown_value(value: object) -> str:
+    """A value from a file as a message shows it: short, whatever it is."""
+    if isinstance(value, dict | list):
+        return kind_of(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of more than 64 bits"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """The first few of many names: `a, b, c, … (12)`."""
+    every = sorted(names)
+    if len(every) <= _SHOWN_NAMES:
+        return ", ".join(every)
+    return f"{', '.join(every[:_SHOWN_NAMES])}, … ({len(every):,})"
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls the type of a value, with its article."""
+    if value is None:
+        return "null"
+    kinds = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+    }
+    return kinds[type(value)]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of a library says; its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    # A KeyError says the key alone.
+    return f"{type(error).__name__}: {lines[0]}" if isinstance(error, LookupError) else lines[0]
+
+
+def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise _Unfit(f"the key {shown_value(key)} stands twice with different values")
+        found[key] = value
+    return found
+
+
+def _require_shallow_unicode(content: Any) -> None:
+    """Raise where nesting is deep, which libraries follow by recursion, or a text cannot be encoded."""
+    level, depth = [content], 0
+    while level:
+        if depth > _DEEPEST:
+            raise _Unfit(f"nested more than {_DEEPEST} levels deep")
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, str):
+                _require_unicode(each)
+            elif isinstance(each, dict):
+                for key in each:
+                    _require_unicode(key)
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        level, depth = below, depth + 1
+
+
+def _require_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _Unfit("a text holds half of a surrogate pair, which is not Unicode") from error

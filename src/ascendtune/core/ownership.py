@@ -1,0 +1,73 @@
+"""Whose files are these, and who else may write them? Asked as ssh asks (StrictModes) before a run goes on from them.
+
+What others put into a run directory runs no code, but it is trained on. A directory above may be writable by everybody,
+as `/data` often is: what others put in the place of a run is theirs, and is noticed by its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ascendtune.core.errors import MachineError, translated_disk_errors
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def restrict_umask() -> None:
+    """From here on files that this process makes, and its children make, are writable by the user alone."""
+    os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
+
+
+@contextmanager
+def restricted_umask() -> Iterator[None]:
+    """`restrict_umask` for a while, in a process that is the user's."""
+    before = os.umask(_OTHERS_WRITE)
+    os.umask(before | _OTHERS_WRITE)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
+    """Raise unless `directory` belongs to this user or to root, and nobody else may write it; so with `parts`.
+
+    Args:
+        parts: in `directory`: files, or directories with all that is in them. Those that do not exist are left out.
+        remedy: what else helps than to change the owner.
+
+    Raises:
+        MachineError: something is another user's, or others may write it.
+    """
+    remedy = f", or {remedy}" if remedy else ""
+    with translated_disk_errors(directory, "looking whose files these are"):
+        owners, keeps_modes = _as_made_here(directory)
+        for path in (directory, *(each for part in parts for each in (part, *part.rglob("*")) if each.exists())):
+            facts = path.stat()
+            if facts.st_uid not in owners:
+                raise MachineError(
+                    f"this belongs to another user (uid {facts.st_uid})",
+                    remedy=f"when you know what is in it: `chown -R {os.geteuid()} {directory}`{remedy}",
+                    where=path,
+                )
+            if keeps_modes and facts.st_mode & _OTHERS_WRITE:
+                raise MachineError(
+                    f"other users may write this (mode {stat.S_IMODE(facts.st_mode):o})",
+                    remedy=f"when you know what is in it: `chmod -R go-w {directory}`{remedy}",
+                    where=path,
+                )
+
+
+def _as_made_here(directory: Path) -> tuple[set[int], bool]:
+    """Who owns what this user makes in `directory`, and whether modes are kept.
+
+    A file server may give every file to one user, and file systems of other operating systems show one mode for all.
+    """
+    with tempfile.TemporaryFile(dir=directory) as file:
+        facts = os.fstat(file.fileno())
+    return {0, os.geteuid(), facts.st_uid}, not facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO)

@@ -1,0 +1,386 @@
+"""Limits on what a chat template may do: a template comes with a model, from a stranger.
+
+Jinja's sandbox keeps a template from the machine, not from its time and memory. Here every operation whose result can
+be larger than its operands asks a meter first, every round of a loop and every call is a step, and what is written is
+counted. The limits count steps and characters, not seconds, so that the same data give the same rows on any machine;
+the processor time is looked at as well, in case an operation is dearer than it counts.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+_STEPS, _STEPS_PER_MESSAGE = 200_000, 1000
+_CHARACTERS, _CHARACTERS_PER_GIVEN = 32_000_000, 64
+_CPU_SECONDS, _CPU_SECONDS_PER_MEGABYTE = 5.0, 1.0
+_STEPS_BETWEEN_LOOKS = 256
+# What a list or an object costs, in characters: as much as the time to look at it.
+_NODE = 64
+# What a sum makes is measured once it is made.
+_PARTS_OF_A_SUM = 8
+_MOST_BITS = 100_000
+_WIDEST = 100_000
+_LONGEST_SOURCE = 250_000
+
+# They copy or look at what they are given, and make nothing larger.
+_FREE_FILTERS = frozenset(
+    ("abs", "attr", "capitalize", "count", "d", "default", "filesizeformat", "first", "float", "int", "items", "last",
+     "length", "lower", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "safe", "select",
+     "selectattr", "title", "trim", "upper", "wordcount")
+)  # fmt: skip
+# Of no use in a chat template: regular expressions over any text, and pages of made-up words.
+_REFUSED_FILTERS = ("pprint", "striptags", "urlize", "xmlattr")
+_REFUSED_GLOBALS = ("lipsum",)
+_WIDE_FORMAT = re.compile(r"\d{6}|\*|\{[^{}]*\{")
+
+
+def _length(value: Any) -> int:
+    """Asked of the text itself: a subclass may note who asks for its length (see `skeleton`)."""
+    return str.__len__(value) if isinstance(value, str) else len(value)
+
+
+class LimitExceeded(Exception):
+    """The template does more than any template for a conversation has to."""
+
+
+class Meter:
+    """What one rendering may still do."""
+
+    def __init__(self) -> None:
+        self.start(0, 0)
+
+    def start(self, messages: int, characters: int) -> None:
+        """Begin a rendering of `messages`, which hold so many characters."""
+        self._steps = _STEPS + _STEPS_PER_MESSAGE * messages
+        self._characters = _CHARACTERS + _CHARACTERS_PER_GIVEN * characters
+        self._seconds = _CPU_SECONDS + _CPU_SECONDS_PER_MEGABYTE * characters / 1e6
+        self._until: float | None = None
+
+    def step(self) -> None:
+        self._steps -= 1
+        if not self._steps % _STEPS_BETWEEN_LOOKS:
+            self._look()
+
+    def spend(self, characters: int) -> None:
+        self._characters -= characters
+        if self._characters < 0:
+            raise LimitExceeded("it writes more text than it is given many times over")
+
+    def weigh(self, value: Any) -> None:
+        """Spend what `value` is when it is written out; lists in lists may hold the same list many times."""
+        waiting = [value]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, str):
+                self.spend(_length(each) + 2)
+            elif isinstance(each, dict):
+                self.spend(8 * len(each) + _NODE)
+                waiting += [*each.keys(), *each.values()]
+            elif isinstance(each, list | tuple | set | frozenset):
+                self.spend(8 * len(each) + _NODE)
+                waiting += each
+            elif isinstance(each, Namespace):
+                # It may hold itself.
+                self.spend(_NODE)
+                waiting += object.__getattribute__(each, "_Namespace__attrs").values()
+            else:
+                self.spend(each.bit_length() // 3 + 1 if isinstance(each, int) else 20)
+
+    def _look(self) -> None:
+        if self._steps < 0:
+            raise LimitExceeded("its loops and calls do not come to an end")
+        now = time.thread_time()
+        if self._until is None:
+            self._until = now + self._seconds
+        elif now > self._until:
+            raise LimitExceeded("it takes too long")
+
+
+class LimitedEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles templates that are metered. `meter.start` comes before each rendering."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        self.meter = Meter()
+        super().__init__(finalize=_finalizer(self.meter), **options)
+        self.code_generator_class = _MeteringCodeGenerator
+        for name in _REFUSED_GLOBALS:
+            del self.globals[name]
+        for name in _REFUSED_FILTERS:
+            del self.filters[name]
+        for name in set(self.filters) - _FREE_FILTERS:
+            self.limit_filter(name)
+        self.filters["list"] = self._listed
+        self.filters[_COUNTED] = self._counted
+
+    def limit_filter(self, name: str) -> None:
+        """Put the meter before the filter `name`; what it is given is spent as if it were written out."""
+        plain, meter = self.filters[name], self.meter
+        value_at = 1 if hasattr(plain, "jinja_pass_arg") else 0
+
+        @wraps(plain)
+        def metered(*arguments: Any, **options: Any) -> Any:
+            meter.step()
+            value, rest = arguments[value_at], [*arguments[value_at + 1 :], *options.values()]
+            if not isinstance(value, str | int | float | dict | list | tuple):
+                # A generator can be read only once.
+                value = list(value) if isinstance(value, Iterator) else value
+                arguments = (*arguments[:value_at], value, *arguments[value_at + 1 :])
+            meter.weigh(value)
+            _require_narrow(rest)
+            for each in rest:
+                meter.weigh(each)
+            if grows := _GROWING_FILTERS.get(name):
+                meter.spend(grows(value, rest))
+            made = plain(*arguments, **options)
+            if isinstance(made, str | list):
+                meter.spend(_length(made))
+            return made
+
+        self.filters[name] = metered
+
+    def concat(self, parts: Iterable[str]) -> str:
+        """Joins what a template or a block of it has written."""
+        parts = list(parts)
+        self.meter.spend(sum(map(str.__len__, parts)))
+        return "".join(parts)
+
+    def plus(self, parts: tuple[Any, ...]) -> Any:
+        """`a + b + c`, a few at once."""
+        each = iter(parts)
+        made = next(each)
+        for part in each:
+            made = made + part
+        if made.__class__ is str:
+            self.meter.spend(len(made))
+        elif isinstance(made, str | list | tuple):
+            self.meter.spend(_length(made))
+        return made
+
+    def made(self, collection: Any) -> Any:
+        """`[a, b]`: lists in lists grow twofold with every level, and to compare two takes as long as to write them."""
+        for each in collection.values() if isinstance(collection, dict) else collection:
+            if isinstance(each, list | tuple | dict):
+                self.meter.weigh(each)
+        return collection
+
+    def joined(self, parts: tuple[Any, ...]) -> str:
+        """`a ~ b ~ c`."""
+        for each in parts:
+            self.finalize(each)  # type: ignore[misc]
+        text = "".join(map(str, parts))
+        self.meter.spend(len(text))
+        return text
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            self._spend_for_format(left, [right])
+        elif operator == "*":
+            self._require_small_product(left, right)
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _require_bits(left.bit_length() * abs(right))
+        made = super().call_binop(context, operator, left, right)
+        if isinstance(made, str):
+            self.meter.spend(_length(made))
+        return made
+
+    def call(self, context: Context, obj: Any, *arguments: Any, **options: Any) -> Any:
+        self.meter.step()
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, str | bytes | int):
+            name = getattr(obj, "__name__", "")
+            if grows := _GROWING_METHODS.get(name):
+                if name == "join" and arguments:
+                    arguments = (list(arguments[0]), *arguments[1:])
+                    self.meter.weigh(arguments[0])
+                _require_narrow(arguments)
+                self.meter.spend(grows(owner, arguments))
+        elif (wrapped := getattr(obj, "__wrapped__", None)) is not None:
+            # Jinja's own functions for str.format and str.format_map.
+            self._spend_for_format(str(wrapped.__self__), [*arguments, *options.values()])
+        made = super().call(context, obj, *arguments, **options)
+        if isinstance(made, str):
+            self.meter.spend(_length(made))
+        return self.made(made) if type(made) is dict else made
+
+    def _listed(self, value: Any) -> list[Any]:
+        """The filter `list`, which templates use in passing: what is in the list does not become larger."""
+        if isinstance(value, str):
+            self.meter.spend(64 * _length(value))
+        made = list(value)
+        self.meter.spend(8 * len(made))
+        return made
+
+    def _counted(self, iterable: Any) -> _Counted:
+        return _Counted(iterable, self.meter)
+
+    def _spend_for_format(self, pattern: str, values: list[Any]) -> None:
+        if _WIDE_FORMAT.search(pattern):
+            raise LimitExceeded("it formats text to a width that no conversation needs")
+        self.meter.weigh(values)
+        # Each place may show the largest value again.
+        places = pattern.count("%") + pattern.count("{")
+        self.meter.spend(places * max((len(each) for each in _texts_in(values)), default=0))
+
+    def _require_small_product(self, left: Any, right: Any) -> None:
+        if isinstance(left, int) and isinstance(right, int):
+            _require_bits(left.bit_length() + right.bit_length())
+        for sequence, times in ((left, right), (right, left)):
+            if isinstance(sequence, str | bytes | list | tuple) and isinstance(times, int):
+                # Of a list every element takes eight bytes, as long as a text of eight characters.
+                width = 8 if isinstance(sequence, list | tuple) else 1
+                self.meter.spend(width * len(sequence) * max(times, 0))
+
+    def _generate(self, source: nodes.Template, name: Any, filename: Any, defer_init: bool = False) -> str:
+        for loop in source.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, _COUNTED, [], [], None, None, lineno=loop.lineno, environment=self)
+        return super()._generate(source, name, filename, defer_init)
+
+
+_COUNTED = "counted"
+
+
+def _finalizer(meter: Meter) -> Callable[[Any], Any]:
+    """What Jinja calls with everything that is written."""
+
+    def finalize(value: Any) -> Any:
+        if value.__class__ is not str and isinstance(value, dict | list | tuple | set | frozenset | Namespace):
+            meter.weigh(value)
+        return value
+
+    return finalize
+
+
+class _Counted:
+    """An iterable each of whose elements is a step."""
+
+    def __init__(self, iterable: Any, meter: Meter) -> None:
+        self._iterable = iterable
+        self._meter = meter
+
+    def __len__(self) -> int:
+        return len(self._iterable)
+
+    def __iter__(self) -> Iterator[Any]:
+        step = self._meter.step
+        for each in self._iterable:
+            step()
+            yield each
+
+
+class _MeteringCodeGenerator(CodeGenerator):
+    """`+` is the operator that templates use most: it is not sent through Jinja's table of operators."""
+
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
+        parts: list[nodes.Expr] = [node.right]
+        left: nodes.Expr = node.left
+        while isinstance(left, nodes.Add) and len(parts) < _PARTS_OF_A_SUM:
+            parts.append(left.right)
+            left = left.left
+        self.write("environment.plus((")
+        for each in (left, *reversed(parts)):
+            self.visit(each, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self._visit_made(super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self._visit_made(super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx == "load":
+            self._visit_made(super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
+    def _visit_made(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame) -> None:
+        self.write("environment.made(")
+        visit(node, frame)
+        self.write(")")
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.joined((")
+        for each in node.nodes:
+            self.visit(each, frame)
+            self.write(", ")
+        self.write("))")
+
+
+def require_short(source: str) -> None:
+    """Raises:
+    LimitExceeded: longer than any template.
+    """
+    if len(source) > _LONGEST_SOURCE:
+        raise LimitExceeded(f"it has {len(source):,} characters, more than {_LONGEST_SOURCE:,}")
+
+
+def _require_bits(bits: int) -> None:
+    if bits > _MOST_BITS:
+        raise LimitExceeded("it computes with numbers that no conversation needs")
+
+
+def _require_narrow(values: Iterable[Any]) -> None:
+    if any(isinstance(each, int) and abs(each) > _WIDEST for each in values):
+        raise LimitExceeded("it asks for a width that no conversation needs")
+
+
+def _texts_in(values: list[Any]) -> Iterator[str]:
+    for each in values:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple | list | dict):
+            yield from _texts_in(list(each.values()) if isinstance(each, dict) else list(each))
+
+
+def _of_replacing(text: Any, given: Any) -> int:
+    old, new = given[0], given[1]
+    return (str(text).count(str(old)) + 1) * len(str(new)) if not isinstance(text, bytes) else len(text) * len(new)
+
+
+# Characters that the result has, beyond those that are given.
+_GROWING_METHODS: dict[str, Callable[[Any, Any], int]] = {
+    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), lambda text, given: int(given[0])),
+    **dict.fromkeys(("split", "rsplit", "splitlines"), lambda text, given: 8 * _length(text)),
+    "expandtabs": lambda text, given: len(text) * int(given[0] if given else 8),
+    "join": lambda text, given: len(text) * len(given[0]),
+    "replace": _of_replacing,
+    "translate": lambda text, given: len(text) * max((len(each) for each in _texts_in([given[0]])), default=1),
+    "to_bytes": lambda number, given: int(given[0]),
+}
+_GROWING_FILTERS: dict[str, Callable[[Any, Any], int]] = {
+    "batch": lambda value, given: 8 * sum(each for each in given if isinstance(each, int)),
+    "format": lambda pattern, given: (
+        pattern.count("%") * max((len(each) for each in _texts_in(given)), default=1)
+        + (_WIDEST * 10_000 if _WIDE_FORMAT.search(pattern) else 0)
+    ),
+    "indent": lambda text, given: (str(text).count("\n") + 1) * _width(given, 4),
+    "join": lambda values, given: len(values) * _width(given, 0),
+    "replace": _of_replacing,
+    "sum": lambda values, given: _CHARACTERS * 1000 if any(isinstance(each, list | tuple) for each in given) else 0,
+    "tojson": lambda value, given: _nodes_in(value) * _width(given, 0),
+    "wordwrap": lambda text, given: len(str(text)) * (1 + sum(len(each) for each in given if isinstance(each, str))),
+}
+
+
+def _width(given: Iterable[Any], default: int) -> int:
+    widths = [len(each) if isinstance(each, str) else each for each in given if isinstance(each, str | int)]
+    return max([default, *widths])
+
+
+def _nodes_in(value: Any) -> int:
+    """How many values a value holds; asked after it was weighed, so it is bounded."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return 1 + sum(map(_nodes_in, inner))

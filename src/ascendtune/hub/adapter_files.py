@@ -1,0 +1,178 @@
+"""A PEFT adapter as files: is its config possible, are its weights whole, do they fit this base? Free of torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import bad_field, read_json_object, shown_names
+from ascendtune.hub.safetensors_header import read_safetensors_header
+from ascendtune.hub.weight_files import all_tensors, read_weight_headers
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_LARGEST_RANK = 65_536
+_LARGEST_NUMBER = 1e30
+_TEXTS = ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version")
+_FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying")
+_MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
+
+
+def read_adapter_config(path: Path) -> dict[str, Any]:
+    """The content of an adapter_config.json whose fields can be.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        RecipeError: a field has a wrong type or an impossible value, or leads to foreign code; names field and value.
+        MachineError: permission is denied, or the disk fails.
+    """
+    config = read_json_object(path)
+    if not isinstance(config.get("peft_type"), str):
+        raise RecipeError(
+            "adapter_config.json does not say what kind of adapter this is",
+            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
+            where=path,
+        )
+    if config.get("megatron_config"):
+        raise RecipeError(
+            "adapter_config.json: megatron_config is not accepted: it names a package whose code is run",
+            remedy="export the adapter without it",
+            where=path,
+        )
+    _check_fields(path, config)
+    return config
+
+
+def check_adapter(directory: Path, base: Path | None = None) -> None:
+    """Raise where an adapter is not whole, or was made for other shapes than those of its base.
+
+    Args:
+        base: directory of a whole model; None where it is not known yet.
+
+    Raises:
+        RecipeError: names the file and the field or the weight.
+        MachineError: permission is denied, or the disk fails.
+    """
+    config = read_adapter_config(directory / CONFIG)
+    path = directory / WEIGHTS
+    if not path.exists():
+        raise RecipeError(
+            f"the adapter has no {WEIGHTS}",
+            remedy="give a directory that PEFT or ascendtune has saved as safetensors; pickled weights are not loaded",
+            where=directory,
+        )
+    shapes = {name: tensor.shape for name, tensor in read_safetensors_header(path).tensors.items()}
+    if not shapes:
+        raise RecipeError(f"{WEIGHTS} holds no weights", remedy="export or download the adapter again", where=path)
+    if config["peft_type"] == "LORA":
+        _check_ranks(path, shapes, config)
+        if base is not None:
+            named = Path(config.get("base_model_name_or_path") or "")
+            # Files of some types have other names than their modules: of its own base an adapter is not doubted here.
+            is_its_own = named.is_dir() and named.resolve() == base.resolve()
+            _check_base(path, shapes, base, must_meet=not config.get("target_parameters") and not is_its_own)
+
+
+def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], directory: Path) -> None:
+    """Raise where a weight of the adapter's file has found no place in the model: PEFT leaves those out in silence.
+
+    Args:
+        names: of the weights in the file, as PEFT reads them for this model.
+        loaded: names of the adapter's weights in the model, as PEFT saves them.
+
+    Raises:
+        RecipeError: names the first of them, and how many there are.
+    """
+    lost = [name for name in names if "lora_" in name and name not in loaded]
+    if lost:
+        raise RecipeError(
+            f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}",
+            remedy="give the base model that the adapter was trained on",
+            where=directory,
+        )
+
+
+def weight_in_files(name: str, files: Container[str]) -> str | None:
+    """What a parameter of the model is called in its files: models saved without their head lack its prefix."""
+    shorter = name.partition(".")[2]
+    candidates = (name, shorter, f"model.{name}", f"transformer.{name}")
+    return next((each for each in candidates if each in files), None)
+
+
+def _check_fields(path: Path, config: Mapping[str, Any]) -> None:
+    for key, value in config.items():
+        if value is None and key != "r":
+            continue
+        if key == "r" and not (type(value) is int and 1 <= value <= _LARGEST_RANK):
+            raise bad_field(path, key, value, f"a whole number from 1 to {_LARGEST_RANK:,}")
+        if key in ("lora_alpha", "lora_dropout") and not _is_number(value):
+            raise bad_field(path, key, value, "a number")
+        if key in ("rank_pattern", "alpha_pattern") and not (
+            isinstance(value, dict) and all(_is_number(each) and each > 0 for each in value.values())
+        ):
+            raise bad_field(path, key, value, "an object of names and numbers above 0")
+        if key in ("target_modules", "exclude_modules") and not (isinstance(value, str) or _is_texts(value)):
+            raise bad_field(path, key, value, "a text or a list of texts")
+        if key in ("modules_to_save", "target_parameters") and not _is_texts(value):
+            raise bad_field(path, key, value, "a list of texts")
+        if key in _TEXTS and not isinstance(value, str):
+            raise bad_field(path, key, value, "a text")
+        if key in _FLAGS and not isinstance(value, bool):
+            raise bad_field(path, key, value, "true or false")
+
+
+def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
+    ranks = {config.get("r", 8), *(config.get("rank_pattern") or {}).values()}
+    # The matrices of all experts stand in one tensor, behind each other.
+    is_stack = bool(config.get("target_parameters"))
+    for name, shape in shapes.items():
+        if found := _MATRIX.fullmatch(name):
+            rank = shape[0 if found["part"] == "A" else 1] if len(shape) > 1 else None
+            if rank not in ranks and not (is_stack and rank and any(rank % each == 0 for each in ranks)):
+                raise RecipeError(
+                    f"{name} is {list(shape)}, and {CONFIG} says that r is {config.get('r', 8)}",
+                    remedy="copy both files of the adapter from one place",
+                    where=path,
+                )
+
+
+def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *, must_meet: bool) -> None:
+    held = {name: tensor.shape for name, tensor in all_tensors(read_weight_headers(base)).items()}
+    pairs: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, shape in shapes.items():
+        if (found := _MATRIX.fullmatch(name)) and len(shape) == 2:
+            pairs.setdefault(found["module"].removeprefix(_PREFIX), {})[found["part"]] = shape
+    places = {module: weight_in_files(f"{module}.weight", held) for module in pairs}
+    # transformers may call a part of the weights by another name than the files; loading compares every one.
+    if must_meet and pairs and not any(places.values()):
+        raise RecipeError(
+            f"the base model has none of the modules of the adapter: {shown_names(pairs)}",
+            remedy="give the base model that the adapter was trained on",
+            where=path,
+        )
+    for module, pair in pairs.items():
+        place = places[module]
+        if place is None or len(pair) < 2:
+            continue
+        made_for = (pair["B"][0], pair["A"][1])
+        if held[place] not in (made_for, made_for[::-1]):
+            raise RecipeError(
+                f"the adapter does not fit this model: {module} is {list(held[place])} in the base, "
+                f"the adapter was made for {list(made_for)}",
+                remedy="give the base model that the adapter was trained on",
+                where=path,
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

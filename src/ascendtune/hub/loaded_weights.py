@@ -1,0 +1,100 @@
+"""Did the weight files and the model that was built of config.json belong together? Judged by what loading reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import shown_names
+
+_HARMLESS = re.compile(
+    # Computed from config.json; older files hold a copy for every layer.
+    r"(?:^|\.)(?:rotary_emb\.(?:inv_freq|cos_cached|sin_cached)|position_ids)$"
+    # Causal masks that GPT-2 and its successors once saved.
+    r"|\.(?:attn|attention)\.(?:bias|masked_bias)$"
+    # Layers that predict further tokens. No class for causal language models has them.
+    r"|(?:^|\.)mtp(?:_[a-z]+)?\."
+)
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_REMEDY = "copy config.json and the weights from the same model"
+_SHOWN_SHAPES = 3
+
+
+def require_all_weights(
+    report: Mapping[str, Any],
+    directory: Path,
+    config: Any,
+    *,
+    drawn: Collection[str] = (),
+    left_out: Collection[str] = (),
+) -> None:
+    """Raise where the model has weights that the files have not, the files have others, or shapes differ.
+
+    Args:
+        report: what `from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)` returns beside the
+            model. transformers has applied its own rules of what may be missing already.
+        config: the model's.
+        drawn: weights that may be missing: they begin as random numbers on purpose.
+        left_out: weights of the files that this class of model has no use for.
+
+    Raises:
+        RecipeError: names the first of them, and how many there are.
+    """
+    missing = set(report["missing_keys"]) - set(drawn)
+    if missing:
+        raise RecipeError(
+            f"{len(missing)} weights are missing from the files: {shown_names(missing)}",
+            remedy="download the model again; `model.init: random` starts from random weights on purpose",
+            where=directory,
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        shown = ", ".join(
+            f"{name} is {list(held)} in the files and {list(built)} in the model"
+            for name, held, built in mismatched[:_SHOWN_SHAPES]
+        )
+        raise RecipeError(
+            f"{len(mismatched)} weights have another shape than config.json says: {shown}",
+            remedy=_REMEDY,
+            where=directory,
+        )
+    predicting = _predicting_layers(config)
+    unexpected = {
+        name
+        for name in set(report["unexpected_keys"]) - set(left_out)
+        if not _HARMLESS.search(name) and not ((layer := _LAYER.search(name)) and int(layer[1]) in predicting)
+    }
+    if unexpected:
+        raise RecipeError(
+            f"{len(unexpected)} weights of the files have no place in the model that config.json describes: "
+            f"{shown_names(unexpected)}",
+            remedy=_REMEDY,
+            where=directory,
+        )
+    if failed := report.get("conversion_errors") or report.get("error_msgs"):
+        first = next(iter(failed.items() if isinstance(failed, dict) else enumerate(failed)))
+        raise RecipeError(
+            f"{len(failed)} weights cannot be converted, first {first[0]}", remedy=_REMEDY, where=directory
+        )
+
+
+def without_own_implementations(config: Any) -> Any:
+    """`config` without the implementations that its file asks for: those may name packages to be fetched and run.
+
+    To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file.
+    """
+    # Both setters reach the configs inside this one, too.
+    config._attn_implementation = None
+    config._experts_implementation = None
+    return config
+
+
+def _predicting_layers(config: Any) -> range:
+    """Numbers of the layers that predict further tokens, where they stand behind the model's own."""
+    text = config.get_text_config()
+    layers, further = getattr(text, "num_hidden_layers", None), getattr(text, "num_nextn_predict_layers", None)
+    if not isinstance(layers, int) or not isinstance(further, int):
+        return range(0)
+    return range(layers, layers + further)

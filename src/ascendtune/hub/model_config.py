@@ -1,0 +1,261 @@
+"""config.json of a model: fields that cannot be, and fields that lead to foreign code. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import bad_field, read_json_object, shown_value
+
+_COUNTS = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 1_000_000),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "head_dim"), 100_000),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions"), 1_000_000_000),
+}
+"""Field -> the largest value; each is at least 1."""
+_SIZES = {
+    **dict.fromkeys(("intermediate_size", "ffn_hidden_size", "moe_intermediate_size", "n_inner"), 10_000_000),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), 100_000),
+    **dict.fromkeys(("num_labels", "type_vocab_size", "num_nextn_predict_layers", "first_k_dense_replace"), 1_000_000),
+}
+"""Field -> the largest value; each may be 0."""
+_NUMBERS = {
+    **dict.fromkeys(("rope_theta", "hidden_multiplier"), (0.0, 1e30)),
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"), (0.0, 1.0)),
+    **dict.fromkeys(("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"), (0.0, 1.0)),
+    **dict.fromkeys(("initializer_range", "partial_rotary_factor"), (0.0, 1_000.0)),
+}
+_FLAGS = ("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "use_sliding_window", "is_encoder_decoder")
+_TEXTS = ("model_type", "hidden_act", "hidden_activation", "activation_function")
+_OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "text_config", "auto_map")
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "auto")
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# The config classes of these make head_dim from hidden_size and num_attention_heads where it is not given.
+_DIVIDING = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "gpt2", "gpt_neox", "phi", "phi3", "olmo", "olmo2")
+_DECODER_LAYER = re.compile(
+    r"(?:(?:model|transformer|gpt_neox|language_model)\.|model\.decoder\.|model\.language_model\.|language_model\.model\.)?"
+    r"(?:layers|h)\.(\d+)\."
+)
+_TABLES = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "transformer.wte.weight")
+# Each makes transformers read other files, run other code or fetch a package.
+_FOREIGN = {
+    "configuration_files": "it names another config.json to be read in place of this one",
+    "transformers_weights": "it names another file of weights to be read",
+    "fusion_config": "it replaces the code of the model's layers",
+    "custom_generate": "it names code that generates",
+}
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """The content of a config.json whose fields can be.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        RecipeError: a field has a wrong type or an impossible value, or leads to foreign code; names field and value.
+        MachineError: permission is denied, or the disk fails.
+    """
+    config = read_json_object(path)
+    if "model_type" not in config:
+        raise RecipeError(
+            "config.json does not say the model_type",
+            remedy="copy config.json from where the model came from",
+            where=path,
+        )
+    _require_no_foreign_code(path, config)
+    for section, prefix in _sections(path, config):
+        _check_fields(path, section, prefix)
+        _check_heads(path, section, prefix)
+    return config
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that describes the language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) and inner else config
+
+
+def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> None:
+    """Raise where the tokenizer has ids for which the model has no embeddings.
+
+    Args:
+        needed: largest id of the tokenizer + 1, tokens of `model.new_tokens` included.
+        new_tokens: how many tokens the recipe adds on purpose.
+
+    Raises:
+        RecipeError: names vocab_size and the largest id.
+    """
+    rows = text_config(read_model_config(config_path)).get("vocab_size")
+    if isinstance(rows, int) and needed > rows + new_tokens:
+        raise RecipeError(
+            f"config.json: vocab_size is {rows:,}, and the largest id of the tokenizer is {needed - 1:,}",
+            remedy="copy config.json and tokenizer.json from the same model; "
+            "name tokens that were added to the tokenizer later in model.new_tokens",
+            where=config_path,
+        )
+
+
+def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise where the weight files hold more or fewer layers, or another vocabulary, than config.json says.
+
+    Only what can be told from names without knowing the architecture; loading compares every tensor.
+
+    Args:
+        shapes: tensor -> shape, of all weight files.
+
+    Raises:
+        RecipeError: names the field and both numbers.
+    """
+    text = text_config(config)
+    key, layers = next(((key, text[key]) for key in _LAYERS if isinstance(text.get(key), int)), ("", 0))
+    numbers = {int(found[1]) for name in shapes if (found := _DECODER_LAYER.match(name))}
+    extra = text.get("num_nextn_predict_layers")
+    predicting = extra if isinstance(extra, int) else 0
+    # Remote code may count in its own way.
+    if key and numbers and "auto_map" not in config:
+        held = max(numbers) + 1
+        if held < layers or (held > layers + predicting and not _may_predict_further(text)):
+            raise RecipeError(
+                f"config.json: {key} is {layers:,}, and the weight files hold {held:,} layers",
+                remedy="copy config.json and the weights from the same model",
+                where=config_path,
+            )
+    rows = text.get("vocab_size")
+    for name, shape in shapes.items():
+        if name in _TABLES and isinstance(rows, int) and len(shape) == 2 and shape[0] != rows:
+            raise RecipeError(
+                f"config.json: vocab_size is {rows:,}, and {name} has {shape[0]:,} rows",
+                remedy="copy config.json and the weights from the same model",
+                where=config_path,
+            )
+
+
+def _may_predict_further(text: Mapping[str, Any]) -> bool:
+    """Whether this architecture keeps layers for multi-token prediction behind the others without counting them."""
+    return str(text.get("model_type")).startswith(("deepseek", "glm4_moe", "glm_moe"))
+
+
+def _sections(path: Path, config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    yield config, ""
+    inner = config.get("text_config")
+    if inner is not None:
+        if not isinstance(inner, dict):
+            raise bad_field(path, "text_config", inner, "an object")
+        yield inner, "text_config."
+
+
+def _check_fields(path: Path, section: Mapping[str, Any], prefix: str) -> None:
+    for key, value in section.items():
+        name = prefix + key
+        if value is None and key != "model_type":
+            continue
+        if key in _COUNTS and not _is_count(value, 1, _COUNTS[key]):
+            raise bad_field(path, name, value, f"a whole number from 1 to {_COUNTS[key]:,}")
+        if key in _SIZES and not _is_count(value, 0, _SIZES[key]):
+            raise bad_field(path, name, value, f"a whole number from 0 to {_SIZES[key]:,}")
+        if key in _NUMBERS and not _is_number(value, *_NUMBERS[key]):
+            raise bad_field(path, name, value, f"a number from {_NUMBERS[key][0]:g} to {_NUMBERS[key][1]:g}")
+        if key in _FLAGS and not isinstance(value, bool):
+            raise bad_field(path, name, value, "true or false")
+        if key in _TEXTS and not (isinstance(value, str) and value):
+            raise bad_field(path, name, value, "a text")
+        if key in _OBJECTS and not isinstance(value, dict):
+            raise bad_field(path, name, value, "an object")
+        if key in _IDS and not _is_ids(value):
+            raise bad_field(path, name, value, "a token id, or a list of them")
+        if key in ("torch_dtype", "dtype") and value not in _DTYPES and not isinstance(value, dict):
+            raise bad_field(path, name, value, f"one of {', '.join(_DTYPES)}")
+        if key in ("architectures", "layer_types") and not _is_texts(value):
+            raise bad_field(path, name, value, "a list of texts")
+    _check_layer_types(path, section, prefix)
+
+
+def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> None:
+    kinds, layers = section.get("layer_types"), section.get("num_hidden_layers")
+    if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) < layers:
+        raise bad_field(
+            path, f"{prefix}num_hidden_layers", layers, f"{len(kinds)}, as many as there are {prefix}layer_types"
+        )
+
+
+def _check_heads(path: Path, section: Mapping[str, Any], prefix: str) -> None:
+    heads, shared = section.get("num_attention_heads"), section.get("num_key_value_heads")
+    if type(heads) is int and type(shared) is int and heads % shared:
+        raise bad_field(path, f"{prefix}num_key_value_heads", shared, f"a divisor of num_attention_heads, {heads}")
+    kind = section.get("model_type")
+    hidden, heads = section.get("hidden_size", section.get("n_embd")), section.get("n_head", heads)
+    dividing = kind in _DIVIDING and section.get("head_dim") is None
+    if dividing and type(hidden) is int and type(heads) is int and hidden % heads:
+        raise bad_field(path, f"{prefix}num_attention_heads", heads, f"a divisor of the hidden size, {hidden}")
+
+
+def _require_no_foreign_code(path: Path, config: dict[str, Any]) -> None:
+    for prefix, section in _objects(config):
+        for key, why in _FOREIGN.items():
+            if section.get(key):
+                raise RecipeError(
+                    f"config.json: {prefix}{key} is not accepted: {why}",
+                    remedy=f"remove {prefix}{key} from config.json, if the model does without it",
+                    where=path,
+                )
+        codes = section.get("auto_map")
+        if codes is None:
+            continue
+        if prefix:
+            raise RecipeError(
+                f"config.json: {prefix}auto_map is not accepted: it names code for a part of the model",
+                remedy=f"remove {prefix}auto_map from config.json",
+                where=path,
+            )
+        _require_own_code(path, codes)
+
+
+def _require_own_code(path: Path, codes: Any) -> None:
+    if not isinstance(codes, dict):
+        raise bad_field(path, "auto_map", codes, "an object")
+    for key, value in codes.items():
+        names = value if isinstance(value, list) else [value]
+        if not all(name is None or isinstance(name, str) for name in names):
+            raise bad_field(path, f"auto_map.{key}", value, "the name of a class in a file of the model")
+        if foreign := [name for name in names if name and "--" in name]:
+            raise RecipeError(
+                f"config.json: auto_map.{key} is {shown_value(foreign[0])}, code in another repository",
+                remedy="copy those Python files into the model's folder, read them, and name them without `…--`",
+                where=path,
+            )
+
+
+def _objects(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object inside, with its path; the reader has bounded the depth."""
+    yield prefix, config
+    for key, value in config.items():
+        for number, each in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(each, dict):
+                inner = f"{prefix}{key}[{number}]." if isinstance(value, list) else f"{prefix}{key}."
+                yield from _objects(each, inner)
+
+
+def _is_count(value: Any, least: int, most: int) -> bool:
+    # Some architectures give a number for each layer.
+    values = value if isinstance(value, list) and len(value) <= 10_000 else [value]
+    return all(type(each) is int and least <= each <= most for each in values)
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    # False for what is not a number, as every comparison is.
+    return type(value) in (int, float) and least <= value <= most
+
+
+def _is_ids(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(type(each) is int and -1 <= each < 1 << 31 for each in values)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

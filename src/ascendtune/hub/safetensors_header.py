@@ -1,0 +1,149 @@
+"""The header of a safetensors file: which tensors it holds and where. Read and checked without torch.
+
+The format: 8 bytes little-endian length, a JSON header {name: {dtype, shape, data_offsets}}, then the data without gaps
+(https://github.com/huggingface/safetensors#format).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import RecipeError, read_fault
+from ascendtune.core.foreign_json import parsed_json, shown_value
+
+_LONGEST_HEADER = 100_000_000
+"""The format's own limit, in bytes."""
+_LARGEST = 1 << 48
+_BITS = {
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "I64": 64,
+    "U64": 64,
+    "F64": 64,
+    "C64": 64,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor in a file."""
+
+    dtype: str
+    """In the format's own words: F32, BF16, …"""
+    shape: tuple[int, ...]
+    begin: int
+    """First byte in the file."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class SafetensorsHeader:
+    path: Path
+    tensors: dict[str, StoredTensor]
+    """In the order in which they lie in the file."""
+    metadata: dict[str, str] | None
+
+
+def read_safetensors_header(path: Path) -> SafetensorsHeader:
+    """Where everything lies in `path`.
+
+    Raises:
+        RecipeError: not a regular file, not safetensors, cut off, or a header that contradicts itself or the file.
+        MachineError: permission is denied, or the disk fails.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise RecipeError(f"{path.name} is not a regular file", remedy="copy or download it again", where=path)
+            begin = file.read(20)
+            length = int.from_bytes(begin[:8], "little")
+            fits = 2 <= length <= min(facts.st_size - 8, _LONGEST_HEADER)
+            file.seek(8)
+            text = file.read(length) if fits else b""
+    except OSError as error:
+        fault = RecipeError(f"{path.name} cannot be read: {error.strerror}", remedy="check the file", where=path)
+        raise read_fault(error, path) or fault from error
+    if begin.startswith(b"version https://git-"):
+        raise RecipeError(
+            "this is a Git LFS pointer, not the weights",
+            remedy="run `git lfs pull` in the model's directory",
+            where=path,
+        )
+    if not fits or not text.startswith(b"{"):
+        raise _damaged(path, "it does not begin with a header of safetensors")
+    header = parsed_json(text, path)
+    metadata = _metadata(header.pop("__metadata__", None), path)
+    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    ordered = dict(sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].size)))
+    _require_without_gaps(path, ordered, 8 + length, facts.st_size)
+    return SafetensorsHeader(path, ordered, metadata)
+
+
+def bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor of a type that the format has."""
+    return math.prod(shape) * _BITS[dtype] // 8
+
+
+def _metadata(found: Any, path: Path) -> dict[str, str] | None:
+    if found is None:
+        return None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise _damaged(path, "__metadata__ is not an object of texts")
+    return found
+
+
+def _tensor(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
+    if not isinstance(entry, dict):
+        raise _damaged(path, f"the header's entry for {name} is not an object")
+    dtype = entry.get("dtype")
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise _damaged(path, f"the dtype of {name} is {shown_value(dtype)}, which safetensors does not have")
+    shape, offsets = _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
+    if shape is None or (size := bytes_of(dtype, shape)) > _LARGEST:
+        raise _damaged(path, f"the shape of {name} is not a list of sizes")
+    if offsets is None or len(offsets) != 2 or offsets[1] - offsets[0] != size:
+        raise _damaged(path, f"the data_offsets of {name} do not fit its shape and dtype")
+    return StoredTensor(dtype, shape, start + offsets[0], size)
+
+
+def _sizes(found: Any) -> tuple[int, ...] | None:
+    if isinstance(found, list) and all(type(each) is int and 0 <= each <= _LARGEST for each in found):
+        return tuple(found)
+    return None
+
+
+def _require_without_gaps(path: Path, tensors: dict[str, StoredTensor], end: int, size: int) -> None:
+    for name, tensor in tensors.items():
+        if tensor.begin != end:
+            raise _damaged(path, f"the data of {name} overlaps another tensor's, or leaves a gap")
+        end += tensor.size
+    if end != size:
+        raise _damaged(path, f"its header describes {end:,} bytes, the file has {size:,}")
+
+
+def _damaged(path: Path, why: str) -> RecipeError:
+    return RecipeError(f"the weight file is damaged or cut off: {why}", remedy="copy or download it again", where=path)

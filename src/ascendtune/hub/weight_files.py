@@ -1,0 +1,130 @@
+"""Which safetensors files hold the weights of a model, and whether they agree with each other. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import bad_field, read_json_object, shown_names
+from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor, read_safetensors_header
+
+INDEX = "model.safetensors.index.json"
+_WHOLE = "model.safetensors"
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+# transformers would read these, and all others beside them, in place of what the index names.
+_DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
+_PICKLES = ("*.bin", "*.pt", "*.pth")
+MOST_INDEX_BYTES = 256 << 20
+
+
+def read_weight_headers(directory: Path) -> dict[str, SafetensorsHeader]:
+    """File name -> header, of every file that transformers loads for the model in `directory`.
+
+    Raises:
+        RecipeError: files are missing, damaged, or contradict each other or their index.
+        MachineError: permission is denied, or the disk fails.
+    """
+    distributed = sorted(file.name for file in directory.glob("shard-*.safetensors") if _DISTRIBUTED.match(file.name))
+    if distributed:
+        raise RecipeError(
+            f"{distributed[0]} is a part of a distributed checkpoint, not of a model",
+            remedy="save the model with save_pretrained, or move these files elsewhere",
+            where=directory,
+        )
+    index = directory / INDEX
+    if not index.exists():
+        return {name: read_safetensors_header(directory / name) for name in [_single_file(directory)]}
+    where = read_index(index)
+    names = sorted(set(where.values()))
+    _require_files(directory, names)
+    headers = {name: read_safetensors_header(directory / name) for name in names}
+    _require_agreement(index, where, headers)
+    return headers
+
+
+def all_tensors(headers: Mapping[str, SafetensorsHeader]) -> dict[str, StoredTensor]:
+    """Every tensor of the model by its name."""
+    return {name: tensor for header in headers.values() for name, tensor in header.tensors.items()}
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Tensor -> file, as an index says.
+
+    Raises:
+        RecipeError: damaged, or it names what is not a file beside it.
+        MachineError: permission is denied, or the disk fails.
+    """
+    where = read_json_object(path, MOST_INDEX_BYTES).get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise RecipeError("the index of the weights has no weight_map", remedy="copy or download it again", where=path)
+    for tensor, name in where.items():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise bad_field(path, f"weight_map of {tensor}", name, "the name of a safetensors file beside it")
+    return where
+
+
+def _single_file(directory: Path) -> str:
+    names = sorted(file.name for file in directory.glob("*.safetensors"))
+    if _WHOLE in names:
+        return _WHOLE
+    if names:
+        raise RecipeError(
+            f"the weights ({shown_names(names)}) are neither {_WHOLE} nor listed in {INDEX}",
+            remedy=f"copy or download {INDEX} of this model too; a single file is to be named {_WHOLE}",
+            where=directory,
+        )
+    if any(found for pattern in _PICKLES for found in directory.glob(pattern)):
+        raise RecipeError(
+            "the weights are pickles (.bin, .pt), which can run code when they are loaded",
+            remedy="take a model with *.safetensors; or, if you trust these, convert them once: python -c "
+            '"from transformers import AutoModelForCausalLM as M; '
+            f"M.from_pretrained('{directory}').save_pretrained('safetensors')\" and copy the tokenizer's files beside "
+            "them",
+            where=directory,
+        )
+    raise RecipeError(
+        "the model has no weights (*.safetensors)",
+        remedy="finish the download, or set model.init: random to start from random weights",
+        where=directory,
+    )
+
+
+def _require_files(directory: Path, names: list[str]) -> None:
+    if missing := [name for name in names if not (directory / name).exists()]:
+        raise RecipeError(
+            f"{len(missing)} of {len(names)} weight files are missing: {shown_names(missing)}",
+            remedy="finish the download or the copy",
+            where=directory,
+        )
+    present = {file.name for file in directory.glob("*.safetensors")}
+    # transformers prefers the single file, whatever the index says.
+    unlisted = [name for name in present - set(names) if name == _WHOLE or _SHARD.fullmatch(name)]
+    if unlisted:
+        raise RecipeError(
+            f"{INDEX} does not name {shown_names(unlisted)}",
+            remedy="the folder holds parts of two models: remove the files that do not belong to this one",
+            where=directory,
+        )
+
+
+def _require_agreement(index: Path, where: Mapping[str, str], headers: Mapping[str, SafetensorsHeader]) -> None:
+    places: dict[str, list[str]] = {}
+    for file, header in headers.items():
+        for tensor in header.tensors:
+            places.setdefault(tensor, []).append(file)
+    twice = [tensor for tensor, files in places.items() if len(files) > 1]
+    if twice:
+        raise RecipeError(
+            f"{twice[0]} lies in two weight files: {' and '.join(places[twice[0]][:2])}",
+            remedy="copy or download the model again",
+            where=index,
+        )
+    differing = [tensor for tensor in {**where, **places} if places.get(tensor) != [where.get(tensor)]]
+    if differing:
+        raise RecipeError(
+            f"the index and the weight files disagree about {shown_names(differing)}",
+            remedy="copy or download the model again",
+            where=index,
+        )

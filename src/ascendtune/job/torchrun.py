@@ -1,0 +1,118 @@
+"""torchrun with a rendezvous that unpickles nothing and listens on one address at most.
+
+    python -m ascendtune.job.torchrun OPTIONS OF TORCHRUN
+
+torchrun's own stores listen on all interfaces, and its elastic rendezvous unpickles a key of the store: everybody who
+reaches the port runs code as this user. Here there are two others:
+
+    --rdzv-backend file       One host. The ranks meet in a file that exists in this process only and that only
+                              processes of the same user can open. Nothing listens.
+    --rdzv-backend address    The ranks meet in a TCPStore, which listens on one address of node 0: that of
+                              --local-addr. The keys that torchrun itself reads from it are JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from datetime import timedelta
+
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore, run
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+from ascendtune.machine.init_method import INIT_METHOD
+
+_LOOPBACK = "127.0.0.1"
+
+
+class OneRendezvous(RendezvousHandler):
+    """The nodes of a job meet once: nodes neither join nor leave a job that has begun."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self._name = parameters.backend
+        self._run_id = parameters.run_id
+        self.rank = parameters.get_as_int("rank", 0) or 0
+        self.nnodes = parameters.max_nodes
+
+    def get_backend(self) -> str:
+        return self._name
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        return True
+
+    def _met(self, store: Store, master_addr: str, master_port: int) -> RendezvousInfo:
+        return RendezvousInfo(store, self.rank, self.nnodes, RendezvousStoreInfo(master_addr, master_port))
+
+
+class FileRendezvous(OneRendezvous):
+    """Gives the ranks a file in memory as `init_method`; torchrun itself, which is alone, does not need their store."""
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        descriptor = os.memfd_create("rendezvous")
+        # The kernel lets only this user's processes through /proc/PID/fd, and the file ends with this process.
+        os.environ[INIT_METHOD] = f"file:///proc/{os.getpid()}/fd/{descriptor}"
+        return self._met(HashStore(), _LOOPBACK, 0)
+
+
+class AddressRendezvous(OneRendezvous):
+    """A TCPStore of node 0, in which all nodes and all ranks meet (MASTER_ADDR, MASTER_PORT)."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        super().__init__(parameters)
+        host, _, port = parameters.endpoint.rpartition(":")
+        self._master = host.strip("[]"), int(port)
+        self._own_address = parameters.local_addr
+        self._timeout = timedelta(seconds=parameters.get_as_int("timeout", 600) or 600)
+        self._store: Store | None = None
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        # Set where a job was started inside another one's rank.
+        os.environ.pop(INIT_METHOD, None)
+        host, port = self._master
+        listening = None
+        if self.rank == 0:
+            # The name of node 0 may mean another address here than elsewhere, as 127.0.1.1 does on Debian.
+            host = self._own_address or host
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.create_server((host, port), family=family) as server:
+                port = server.getsockname()[1]
+                listening = server.detach()
+        self._store = TCPStore(
+            host, port, self.nnodes, is_master=self.rank == 0, timeout=self._timeout, master_listen_fd=listening
+        )
+        # What torchrun itself keeps there is not needed where it is alone, and then nobody else can write it.
+        own = HashStore() if self.nnodes == 1 else PrefixStore(self.get_run_id(), self._store)
+        return self._met(own, host, port)
+
+
+def main(arguments: list[str]) -> None:
+    rendezvous_handler_registry.register("file", FileRendezvous)
+    rendezvous_handler_registry.register("address", AddressRendezvous)
+    run.main(arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

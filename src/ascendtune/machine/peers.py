@@ -1,0 +1,65 @@
+"""Who is connected to the ports of this process.
+
+Gloo knows a rank by the number that a connection sends first, so that any process which reaches its port can take the
+place of a rank. On one machine the kernel tells whose process is at the other end of a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.procfs import open_files, user_name
+from ascendtune.machine.init_method import is_on_one_host
+
+_LISTENS, _ESTABLISHED = "0A", "01"
+_LEAVES_WITHIN_SECONDS = 5.0
+"""A program that looks which ports are open connects and leaves at once."""
+
+
+def require_own_peers() -> None:
+    """Raise when processes of other users are connected to ports of this process, and the job is on one host.
+
+    To be called when a process group has been made: what is connected then stays connected.
+
+    Raises:
+        MachineError: somebody else is connected, root aside.
+    """
+    if not is_on_one_host():
+        return
+    deadline = time.monotonic() + _LEAVES_WITHIN_SECONDS
+    while strangers := dict(_strangers()):
+        if time.monotonic() > deadline:
+            port, uid = next(iter(strangers.items()))
+            raise MachineError(
+                f"a process of {user_name(uid)} is connected to port {port} of this rank, perhaps as another rank",
+                remedy=f"end it: `ss -tnp sport = :{port} or dport = :{port}` names it to root; then start again",
+            )
+        time.sleep(0.1)
+
+
+def _strangers() -> Iterator[tuple[int, int]]:
+    """Port of ours, uid of the process that is connected to it."""
+    mine = {name[len("socket:[") : -1] for name in open_files(os.getpid()) if name.startswith("socket:[")}
+    for table in ("tcp", "tcp6"):
+        sockets = _table(table)
+        ports = {
+            local.partition(":")[2] for local, _, state, _, inode in sockets if state == _LISTENS and inode in mine
+        }
+        owners = {(local, remote): int(uid) for local, remote, state, uid, _ in sockets if state == _ESTABLISHED}
+        for local, remote in owners:
+            uid = owners.get((remote, local))
+            if local.partition(":")[2] in ports and uid not in (None, 0, os.getuid()):
+                yield int(local.partition(":")[2], 16), uid
+
+
+def _table(name: str) -> list[tuple[str, str, str, str, str]]:
+    """Local and remote address, state, uid and inode of every socket, as the kernel writes them."""
+    with suppress(OSError):
+        lines = Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]
+        return [(words[1], words[2], words[3], words[7], words[9]) for words in map(str.split, lines)]
+    return []

@@ -1,0 +1,257 @@
+"""A small copy of a model with our attention, held against the same copy with its own, row by row.
+
+The reference is the model's own eager attention on one document after the other: no padding, no packing, nothing of
+ours. Held against it are values and the gradients of all parameters, in fp32 on the host. What agrees here computes
+the same function; that a device's kernel computes it, too, `guard.prove_isolation` and the kernels' own tests show.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.train.attention.small_copy import WINDOW, small_configs
+from ascendtune.train.stage.decoder import decoder_of
+
+# None of them, and not their sum, is a multiple of a block of keys.
+_LENGTHS = (11, 6, 20)
+assert max(_LENGTHS) > 4 * WINDOW
+# Differences that are rounding: of values, as a share of the largest; of a gradient, as a share of its own largest,
+# beside one of the largest of all (a gradient may be nothing but rounding).
+_VALUES, _GRADIENT, _ALL_GRADIENTS = 1e-4, 1e-3, 1e-5
+_MOST_ROUNDING = 0.01
+Make = Callable[[Any, str], nn.Module]
+"""A model from a config, with an attention that transformers knows by this name."""
+
+
+class NoProof(Exception):
+    """No small copy of the model can be made, or its own attention does not run."""
+
+
+@dataclass
+class _Outcome:
+    values: list[torch.Tensor]
+    """(tokens, …) of each document."""
+    gradients: dict[str, torch.Tensor | None] = field(default_factory=dict)
+
+
+class Trial:
+    """A small copy that can be tried with one attention after the other.
+
+    Args:
+        config: of the real model.
+        make: see `Make`.
+        values_of: from (model, arguments of its forward) to (batch, tokens, …), what the loss is computed from.
+
+    Raises:
+        NoProof: see there.
+    """
+
+    def __init__(self, config: Any, make: Make, values_of: Callable[[Any, dict[str, Any]], torch.Tensor]) -> None:
+        self._make, self._values_of = make, values_of
+        first: Exception | None = None
+        with _quiet(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(0)
+            try:
+                for small in small_configs(config, lambda each: make(each, "eager")):
+                    try:
+                        self._begin(small)
+                        return
+                    except Exception as error:  # noqa: BLE001
+                        first = first or error
+            # Whatever the model's code says of sizes that do not go together.
+            except Exception as error:  # noqa: BLE001
+                first = first or error
+        raise NoProof(_first_line(first) if first is not None else "all of them are large")
+
+    def _begin(self, config: Any) -> None:
+        self._config = config
+        model: Any = self._make(config, "eager").float().eval()
+        generator = torch.Generator().manual_seed(0)
+        vocabulary = min(config.get_text_config().vocab_size, model.get_input_embeddings().weight.shape[0])
+        self._documents = [
+            torch.randint(min(3, vocabulary - 1), vocabulary, (length,), generator=generator) for length in _LENGTHS
+        ]
+        for redrawn in (True, False):
+            if redrawn:
+                _draw_weights(model, generator)
+            else:
+                # Numbers that this model cannot bear: its own beginning, then.
+                model = self._make(config, "eager").float().eval()
+            rows = [self._values(model, {"input_ids": each[None]})[0] for each in self._documents]
+            if all(torch.isfinite(each).all() for each in rows):
+                break
+        else:
+            raise NoProof("its own attention computes values that are not numbers")
+        self._state = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        self._cotangents = [torch.randn(each.shape, generator=generator) for each in rows]
+        self._expected = self._outcome(model, rows)
+        self._reference = model
+        self._rounding = self._effect_of_rounding(generator)
+
+    def _effect_of_rounding(self, generator: torch.Generator) -> float:
+        """How much wider differences must be allowed: deep copies make more of a last digit than shallow ones."""
+        model = self._reference
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=generator))
+            found = [self._values(model, {"input_ids": each[None]})[0] for each in self._documents]
+        model.load_state_dict(self._state)
+        share = max(_share(each, theirs) for each, theirs in zip(found, self._expected.values, strict=True))
+        if not share <= _MOST_ROUNDING:
+            raise NoProof("its values depend on the last digit of its weights")
+        return max(1.0, 4 * share / _VALUES)
+
+    def is_causal(self) -> bool:
+        """Whether what the model says of a token is the same whatever is behind it."""
+        longest, half = self._documents[-1], len(self._documents[-1]) // 2
+        # As long as before: how many tokens there are may decide between equal scores, which is no look ahead.
+        changed = torch.cat([longest[:half], longest[: len(longest) - half]])
+        with _quiet(), torch.no_grad():
+            found = self._values(self._reference, {"input_ids": changed[None]})[0][:half]
+        expected = self._expected.values[-1][:half]
+        return _share(found, expected) <= _VALUES * self._rounding
+
+    def without_gradient(self) -> list[str]:
+        """Parameters that no token gives a gradient, with stars for numbers; not those that only some tokens reach."""
+        reached: dict[str, bool] = {}
+        for name, gradient in self._expected.gradients.items():
+            pattern = starred(name)
+            has_one = gradient is not None and bool(gradient.any())
+            reached[pattern] = reached.get(pattern, False) or has_one
+        return sorted(name for name, has_one in reached.items() if not has_one)
+
+    def difference_padded(self, implementation: str, *, masked: bool) -> str | None:
+        """What differs with rows padded on the right; None where nothing does.
+
+        Args:
+            implementation: a name of transformers', or that of one of our functions after `register`.
+            masked: the model is told which tokens are padding.
+        """
+        longest = max(_LENGTHS)
+        ids = torch.full((len(_LENGTHS), longest), 1)
+        mask = torch.zeros_like(ids)
+        for row, document in enumerate(self._documents):
+            ids[row, : len(document)] = document
+            mask[row, : len(document)] = 1
+        inputs = {"input_ids": ids, **({"attention_mask": mask} if masked else {})}
+        return self._difference(
+            implementation,
+            inputs,
+            lambda values: [values[row, :length] for row, length in enumerate(_LENGTHS)],
+        )
+
+    def difference_packed(self, implementation: str) -> str | None:
+        """What differs with all documents in one sequence; None where nothing does."""
+        ends = [0]
+        for length in _LENGTHS:
+            ends.append(ends[-1] + length)
+        inputs = {
+            "input_ids": torch.cat(self._documents)[None],
+            "position_ids": torch.cat([torch.arange(length) for length in _LENGTHS])[None],
+            "cu_seqlens": tuple(ends),
+        }
+        return self._difference(implementation, inputs, lambda values: list(values[0].split(_LENGTHS)))
+
+    def _difference(
+        self, implementation: str, inputs: dict[str, Any], rows_of: Callable[[torch.Tensor], list[torch.Tensor]]
+    ) -> str | None:
+        try:
+            with _quiet(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+                model = self._make(self._config, implementation).float().eval()
+                model.load_state_dict(self._state)
+                found = self._outcome(model, rows_of(self._values(model, inputs)))
+        # Whatever the model's code says: no such attention, an argument that it does not take.
+        except AscendtuneError as error:
+            return error.what
+        except Exception as error:  # noqa: BLE001
+            return f"its code does not run with it ({_first_line(error)})"
+        return _compared(found, self._expected, self._rounding)
+
+    def _values(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        return self._values_of(model, {**inputs, "use_cache": False}).float()
+
+    def _outcome(self, model: nn.Module, rows: list[torch.Tensor]) -> _Outcome:
+        model.zero_grad()
+        total = torch.stack([(row * each).sum() for row, each in zip(rows, self._cotangents, strict=True)]).sum()
+        total.backward()
+        gradients = {name: each.grad for name, each in model.named_parameters() if each.requires_grad}
+        return _Outcome([row.detach() for row in rows], gradients)
+
+
+def lm_values(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """(batch, tokens, vocabulary) of a causal language model."""
+    logits: torch.Tensor = model(**inputs).logits
+    return logits
+
+
+def decoder_values(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """(batch, tokens, hidden) of a model with a score."""
+    hidden: torch.Tensor = decoder_of(model)(**inputs).last_hidden_state
+    return hidden
+
+
+def starred(name: str) -> str:
+    """model.layers.3.mlp -> model.layers.*.mlp"""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | None:
+    share = max(_share(ours, theirs) for ours, theirs in zip(found.values, expected.values, strict=True))
+    if not share <= _VALUES * rounding:
+        return f"what it computes differs by {share:.1%} of the largest value"
+    largest = max((float(each.abs().max()) for each in expected.gradients.values() if each is not None), default=0.0)
+    for name, theirs in expected.gradients.items():
+        mine = found.gradients.get(name)
+        if theirs is None and mine is None:
+            continue
+        theirs = torch.zeros_like(mine) if theirs is None and mine is not None else theirs
+        assert theirs is not None
+        mine = torch.zeros_like(theirs) if mine is None else mine
+        of_it = float(theirs.abs().max())
+        difference = float((mine - theirs).abs().max())
+        if not difference <= rounding * (_GRADIENT * of_it + _ALL_GRADIENTS * largest):
+            return (
+                f"the gradient of {starred(name)} differs by {difference / max(of_it, 1e-30):.1%} of its largest value"
+            )
+    return None
+
+
+def _share(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
+    """Weights with which attention prefers some tokens, and every bias and gate does something."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                parameter.copy_(drawn * parameter.shape[-1] ** -0.5)
+            else:
+                parameter.add_(0.1 * drawn)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What libraries say of the copies is not about the model that trains."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -1,0 +1,247 @@
+"""A small copy of a model, made from its config: every kind of layer that it has, its own code, few numbers.
+
+What stays is what decides which token sees which: the kinds of layers and their order, heads, positions, routers. What
+is cut are sizes: layers that repeat others, the vocabulary, and windows and chunks, so that short documents are longer
+than all of them. Where that is still too large to be tried in a moment, widths, experts and heads are cut too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+Values = dict[str, Any]
+"""A config as plain values."""
+WINDOW = 4
+"""Windows and chunks of a small copy, in tokens."""
+_VOCABULARY, _WIDTH, _EXPERTS = 128, 64, 4
+_QUICK = 8_000_000
+"""Parameters that are tried in a moment."""
+_BEARABLE = 120_000_000
+_WINDOWS = re.compile(r"window|chunk|^block_size$|^local_attention$|^index(er)?_(top_?k|budget|block_size)$")
+_BLOCKS_SEEN = re.compile(r"^index(er)?_top_?k_blocks$")
+_PICKED = re.compile(r"^index(er)?_(top_?k|budget)|^keep_window_size$")
+_NO_WINDOW = re.compile(r"layer|pattern|num_|use_|^n_|type|_ids?$|bias|temperature")
+_EXPERT_COUNTS = re.compile(r"^(moe_)?(num|n)_(local_|routed_)?experts$")
+_EXPERTS_OF_A_TOKEN = re.compile(r"experts_per_tok|^(moe_)?top_?k$|^moe_k$")
+_DEPTHS = ("num_hidden_layers", "num_layers", "depth", "encoder_layers", "n_layers")
+_OF_THE_STACK = re.compile(r"idx|layer_id|num_(hidden_)?layers|^_")
+_WIDTHS = re.compile(r"intermediate|ffn|^d_ff$|^n_inner$")
+
+
+def small_configs(config: Any, make: Callable[[Any], nn.Module]) -> Iterator[Any]:
+    """Configs of small copies, the most faithful first; each may turn out to be one that its class does not take.
+
+    Args:
+        make: a model from a config, on the device that is set.
+
+    Raises:
+        Exception: after the last one, what the class said of sizes that it did not take.
+    """
+    values = config.to_dict()
+    _everywhere(values, _cut_vocabulary_and_windows)
+    _cut_layers(config, values, make)
+    _cut_what_sees_no_text(config, values, make)
+    slow: list[tuple[int, Any]] = []
+    refusal: Exception | None = None
+    for cut in (None, _cut_widths, _cut_experts, _cut_heads):
+        if cut is not None:
+            _everywhere(values, cut)
+        if cut is _cut_heads:
+            values = _declared(config, values)
+        try:
+            made = _config(config, values)
+            size = _parameters(make, made)
+        # Whatever a class says of sizes that do not go together.
+        except Exception as error:  # noqa: BLE001
+            refusal = refusal or error
+            continue
+        if size <= _QUICK:
+            yield made
+        elif size <= _BEARABLE:
+            slow.append((size, made))
+    yield from (made for _, made in sorted(slow, key=lambda each: each[0]))
+    if refusal is not None:
+        raise refusal
+
+
+def picks_keys(config: Any) -> bool:
+    """Whether attention chooses by score which keys a token sees."""
+    return any(_PICKED.search(key) and value for key, value in config.get_text_config().to_dict().items())
+
+
+def _config(config: Any, values: Values) -> Any:
+    made = type(config).from_dict(_copied(values))
+    # Where the code of a model that brings its own is found.
+    made._name_or_path = config._name_or_path
+    return made
+
+
+def _copied(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _copied(value) for key, value in values.items()}
+    return [_copied(value) for value in values] if isinstance(values, list) else values
+
+
+def _parameters(make: Callable[[Any], nn.Module], config: Any) -> int:
+    with torch.device("meta"):
+        return sum(each.numel() for each in make(config).parameters())
+
+
+def _everywhere(values: Values, cut: Callable[[Values], None]) -> None:
+    """Apply `cut` to a config and to those inside it."""
+    cut(values)
+    for value in values.values():
+        # Names of labels have numbers for keys.
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            _everywhere(value, cut)
+
+
+def _cut_vocabulary_and_windows(values: Values) -> None:
+    for key, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        if key.startswith("vocab_size") and value > _VOCABULARY:
+            values[key] = _VOCABULARY
+        elif _WINDOWS.search(key) and not _NO_WINDOW.search(key) and value > WINDOW:
+            values[key] = WINDOW
+        elif _BLOCKS_SEEN.search(key):
+            values[key] = 1
+    pad = values.get("pad_token_id")
+    if isinstance(pad, int) and pad >= _VOCABULARY:
+        values["pad_token_id"] = 0
+
+
+def _cut_widths(values: Values) -> None:
+    for key, value in values.items():
+        if _WIDTHS.search(key):
+            if isinstance(value, int) and not isinstance(value, bool):
+                values[key] = min(value, _WIDTH)
+            elif isinstance(value, list) and all(isinstance(each, int) for each in value):
+                values[key] = [min(each, _WIDTH) for each in value]
+
+
+def _cut_experts(values: Values) -> None:
+    grouped = (values.get("n_group") or 1) > 1
+    for key, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        if _EXPERT_COUNTS.search(key):
+            values[key] = min(value, 2 * _EXPERTS if grouped else _EXPERTS)
+        elif _EXPERTS_OF_A_TOKEN.search(key):
+            values[key] = min(value, _EXPERTS // 2)
+    if grouped:
+        values.update(n_group=2, topk_group=1)
+
+
+def _declared(config: Any, values: Values) -> Values:
+    """Without what the class computes from other values: it does so again, from smaller ones."""
+    if not is_dataclass(config):
+        return values
+    kept = {each.name for each in fields(config)} | {"architectures", "auto_map", "dtype"}
+    return {
+        key: _declared(inside, value) if is_dataclass(inside := getattr(config, key, None)) else value
+        for key, value in values.items()
+        if key in kept
+    }
+
+
+def _cut_heads(values: Values) -> None:
+    """Fewer heads of the same size; where several share a key-value head, two still do."""
+    heads, hidden = values.get("num_attention_heads"), values.get("hidden_size")
+    if not isinstance(heads, int) or not isinstance(hidden, int):
+        return
+    shared = values.get("num_key_value_heads") or heads
+    fewer = min(2, heads // shared) * min(2, shared)
+    size = values.get("head_dim") or hidden // heads
+    values.update(num_attention_heads=fewer, hidden_size=min(hidden, fewer * size))
+    if "num_key_value_heads" in values:
+        values["num_key_value_heads"] = min(2, shared)
+
+
+def _cut_layers(config: Any, values: Values, make: Callable[[Any], nn.Module]) -> None:
+    """Keep one layer of each kind and at least two; where that gives other kinds, all layers up to the last new one."""
+    text = _text_values(config, values)
+    key = getattr(config.get_text_config(), "attribute_map", {}).get("num_hidden_layers", "num_hidden_layers")
+    depth = text.get(key)
+    if not isinstance(depth, int) or depth <= 2:
+        return
+    try:
+        kinds = _kinds(make, _config(config, values), depth)
+    # What this class does not take is found out again by whoever tries the copy.
+    except Exception:  # noqa: BLE001
+        return
+    if len(kinds) != depth:
+        return
+    first = sorted(kinds.index(each) for each in dict.fromkeys(kinds))
+    chosen = first if len(first) > 1 else [0, 1]
+    for kept in (chosen, list(range(max(chosen) + 1))):
+        trial = _copied(values)
+        trial_text = _text_values(config, trial)
+        for name, value in trial_text.items():
+            if isinstance(value, list | str) and len(value) == depth:
+                picked = [value[at] for at in kept]
+                trial_text[name] = "".join(picked) if isinstance(value, str) else picked
+        trial_text[key] = len(kept)
+        try:
+            found = _kinds(make, _config(config, trial), len(kept))
+        except Exception:  # noqa: BLE001
+            continue
+        if set(found) == set(kinds):
+            values.clear()
+            values.update(trial)
+            return
+
+
+def _text_values(config: Any, values: Values) -> Values:
+    text = config.get_text_config()
+    inside = (name for name in getattr(config, "sub_configs", {}) if getattr(config, name, None) is text)
+    name = next(inside, None)
+    found: Values = values[name] if name is not None else values
+    return found
+
+
+def _kinds(make: Callable[[Any], nn.Module], config: Any, depth: int) -> list[object]:
+    """What each decoder block is made of: modules, shapes of weights, and numbers that are not its own number.
+
+    Empty where the model keeps no list of `depth` blocks.
+    """
+    with torch.device("meta"):
+        model = make(config)
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    outer = [each for name, each in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
+    fitting = [each for each in outer if len(each) == depth]
+    return [tuple(map(_kind, blocks)) for blocks in zip(*fitting, strict=True)]
+
+
+def _cut_what_sees_no_text(config: Any, values: Values, make: Callable[[Any], nn.Module]) -> None:
+    """Keep one layer of towers for pictures and sound, where their classes take that."""
+    trial, text = _copied(values), config.get_text_config()
+    for name in getattr(config, "sub_configs", {}):
+        inside = trial.get(name)
+        if isinstance(inside, dict) and getattr(config, name, None) is not text:
+            inside.update({key: 1 for key in _DEPTHS if isinstance(inside.get(key), int)})
+    if trial == values:
+        return
+    with suppress(Exception), torch.device("meta"):
+        make(_config(config, trial))
+        values.update(trial)
+
+
+def _kind(block: nn.Module) -> object:
+    described = []
+    for name, module in block.named_modules():
+        said = {
+            key: value
+            for key, value in vars(module).items()
+            if isinstance(value, bool | int | str | None) and not _OF_THE_STACK.search(key)
+        }
+        shapes = {key: tuple(each.shape) for key, each in module.named_parameters(recurse=False)}
+        described.append((name, type(module).__name__, repr(sorted(said.items())), repr(sorted(shapes.items()))))
+    return tuple(described)

@@ -1,0 +1,138 @@
+"""Names of targets, for PEFT and from PEFT.
+
+PEFT reads some names in a config as those of models before transformers 5: on most mixtures `down_proj` means the
+experts, wherever it stands, and rank and alpha of `gate_up_proj` are doubled. So our own adapters are made with that
+switched off. What is written for others names such a module's weight as a parameter, which PEFT takes literally: it
+then computes the same from the same tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.log import warn
+from ascendtune.train.tuner.fold import TRAINED
+from ascendtune.train.tuner.targets import linear_modules
+
+_PREFIX = "base_model.model."
+_WEIGHT = ".weight"
+
+
+@contextmanager
+def literal_names() -> Iterator[None]:
+    """Adapters that are made in this context are on the modules of these names."""
+    from peft.utils import transformers_weight_conversion as conversion
+
+    original = conversion.convert_peft_config_for_transformers
+    conversion.convert_peft_config_for_transformers = lambda *arguments, **named: None
+    try:
+        yield
+    finally:
+        conversion.convert_peft_config_for_transformers = original
+
+
+def misread_names(config: Any, model: Any) -> set[str]:
+    """Those of `target_modules` that PEFT would take for something else in `model`."""
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    misread = set()
+    for name in config.target_modules:
+        alone = replace(config, target_modules={name}, target_parameters=None, rank_pattern={}, alpha_pattern={})
+        try:
+            convert_peft_config_for_transformers(alone, model, None)
+        except ValueError:
+            # A name that PEFT takes only together with another one.
+            misread.add(name)
+            continue
+        if alone.target_modules != {name}:
+            misread.add(name)
+    return misread
+
+
+def read_config(directory: Path, model: Any) -> Any:
+    """The LoraConfig in `directory`, as PEFT understands it, for `literal_names`: linear modules are modules."""
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    config = LoraConfig.from_pretrained(directory)
+    convert_peft_config_for_transformers(config, model, None)
+    linear = set(linear_modules(model))
+    paths = [path for path, _ in model.named_parameters()]
+    modules, parameters = set(), []
+    for name in config.target_parameters or ():
+        found = [path for path in paths if f".{path}".endswith(f".{name}")]
+        if found and all(path.removesuffix(_WEIGHT) in linear for path in found):
+            modules.add(name.removesuffix(_WEIGHT))
+        else:
+            parameters.append(name)
+    if modules:
+        config.target_modules = {*(config.target_modules or ()), *modules}
+    config.target_parameters = sorted(parameters) or None
+    return config
+
+
+def write_for_peft(tuned: Any, directory: Path) -> None:
+    """Rewrite what PEFT saved in `directory`, so that PEFT loads the same matrices onto the same modules."""
+    _write_config(tuned, directory)
+    _write_tensors(tuned, directory)
+
+
+def _write_config(tuned: Any, directory: Path) -> None:
+    from peft import LoraConfig
+
+    config = LoraConfig.from_pretrained(directory)
+    if not isinstance(config.target_modules, str) and (misread := misread_names(config, tuned.get_base_model())):
+        weights = {f"{name}{_WEIGHT}" for name in misread}
+        config.target_parameters = sorted({*(config.target_parameters or ()), *weights})
+        config.target_modules = set(config.target_modules) - misread
+        # Dropout is of the training that has ended, and PEFT refuses it beside parameters.
+        config.lora_dropout = 0.0
+        config.save_pretrained(directory)
+
+
+def _write_tensors(tuned: Any, directory: Path) -> None:
+    """Tensors of which PEFT makes others when it loads them are written as the base's files would hold them."""
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
+    from safetensors.torch import load_file, save_file
+    from transformers.core_model_loading import revert_weight_conversion
+
+    file = directory / "adapter_model.safetensors"
+    tensors = load_file(file)
+    config = tuned.peft_config[TRAINED]
+
+    def is_read_as(written: dict[str, Any], name: str) -> bool:
+        read = convert_peft_adapter_state_dict_for_transformers(tuned, config, written, TRAINED)
+        return _is_among(read, name, tensors[name])
+
+    changed: dict[str, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        if ".lora_" not in name or is_read_as({name: tensor}, name):
+            continue
+        inner = name.removeprefix(_PREFIX)
+        in_files = revert_weight_conversion(tuned.get_base_model(), {inner: tensor.clone()})
+        written = {f"{_PREFIX}{key}": value.contiguous() for key, value in in_files.items()}
+        if is_read_as(written, name):
+            changed[name] = written
+    kept = {name: tensor for name, tensor in tensors.items() if name not in changed}
+    for written in changed.values():
+        kept |= written
+    if changed:
+        save_file(kept, file, metadata={"format": "pt"})
+    # All at once, as PEFT reads them: some are made of several.
+    read = convert_peft_adapter_state_dict_for_transformers(tuned, config, dict(kept), TRAINED)
+    lost = [name for name in tensors if ".lora_" in name and not _is_among(read, name, tensors[name])]
+    if lost:
+        warn(
+            f"PEFT makes something else of {len(lost)} weights of this adapter when it loads them, first "
+            f"{lost[0].removeprefix(_PREFIX)}: use `ascendtune merge`"
+        )
+
+
+def _is_among(read: dict[str, Any], name: str, tensor: Any) -> bool:
+    return name in read and torch.equal(read[name], tensor)

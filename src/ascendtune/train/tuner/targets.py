@@ -1,0 +1,260 @@
+"""Which matrices of a model get an adapter: what `method.lora.target` means for this model."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.units import count_of
+from ascendtune.train.method import ALL_EXPERTS, ALL_LINEAR, LoraSection
+from ascendtune.train.tuner.mixture import Mixture, find_mixtures, holds_stacks
+from ascendtune.train.tuner.reach import attributes_read, without_gradient
+
+_KEY = "method.lora.target"
+# What PEFT's wrapper of a parameter answers for the module in it.
+_ANSWERED = {"weight", "bias"}
+
+
+@dataclass
+class Targets:
+    """Full names in the model."""
+
+    modules: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    """Adapted as PEFT's `target_parameters`: matrices of two or three dimensions that no linear module holds."""
+    notes: list[str] = field(default_factory=list)
+    """What `all-linear` leaves out, one sentence each."""
+
+
+def choose_targets(model: Any, lora: LoraSection, *, ask: bool = True) -> Targets:
+    """The matrices of `model` that get an adapter.
+
+    Args:
+        ask: make a forward pass where the structure does not say whether a module has a gradient.
+
+    Raises:
+        RecipeError: a name is not one of this model, or an adapter on it would do nothing.
+    """
+    names: list[str] = [lora.target] if isinstance(lora.target, str) else lora.target
+    mixtures = find_mixtures(model)
+    targets = Targets()
+    if ALL_LINEAR in names:
+        _add_linear(model, mixtures, targets, ask=ask)
+        if sentence := _left_out_of_mixtures(mixtures, names):
+            targets.notes.insert(0, sentence)
+    if ALL_EXPERTS in names:
+        if not mixtures:
+            raise RecipeError(
+                f"{_KEY}: {ALL_EXPERTS}: {type(model).__name__} has no experts that stand beside a router",
+                remedy=f"use {_KEY}: {ALL_LINEAR}",
+            )
+        targets.parameters += [name for mixture in mixtures for name in mixture.parameters]
+        targets.modules += [
+            name for name in linear_modules(model) if any(mixture.is_expert(name) for mixture in mixtures)
+        ]
+    for name in names:
+        if name not in (ALL_LINEAR, ALL_EXPERTS):
+            _add_named(model, name, targets, ask=ask)
+    targets.modules = list(dict.fromkeys(targets.modules))
+    targets.parameters = list(dict.fromkeys(targets.parameters))
+    for name in targets.parameters:
+        _require_wrappable(model, name)
+    return targets
+
+
+def linear_modules(model: Any) -> list[str]:
+    """Modules that compute x·Wᵀ + b and nothing else, without the head that makes logits or scores."""
+    heads = [model.get_output_embeddings(), getattr(model, "score", None), getattr(model, "classifier", None)]
+    return [
+        name
+        for name, module in model.named_modules()
+        if _is_linear(type(module))  # type: ignore[arg-type]  # mypy: no type[Any] is hashable
+        and not any(module is head for head in heads)
+    ]
+
+
+@cache
+def _is_linear(kind: type) -> bool:
+    """Whether modules of this class compute x·Wᵀ + b: by their forward, or, where they have one of their own, by trying
+    a small one."""
+    if kind.forward in (nn.Linear.forward, Conv1D.forward):  # type: ignore[attr-defined]
+        return True
+    if not issubclass(kind, nn.Linear):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    weight, bias, input = (torch.randn(shape, generator=generator) for shape in ((3, 4), (3,), (2, 4)))
+    try:
+        # What it draws must not move the random state that adapters start from.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            small = kind(4, 3, bias=True)
+            small.weight.copy_(weight)
+            small.bias.copy_(bias)
+            return torch.allclose(small(input), nn.functional.linear(input, weight, bias), rtol=1e-5, atol=1e-6)
+    except Exception:  # noqa: BLE001  # a class that is made, or computes, in a way of its own
+        return False
+
+
+def adapter_size(model: Any, lora: LoraSection) -> int:
+    """Numbers in the adapters of `model`, which may be on the meta device."""
+    targets = choose_targets(model, lora, ask=False)
+    weights = [model.get_submodule(name).weight for name in targets.modules]
+    shapes = [each.shape for each in [*weights, *map(model.get_parameter, targets.parameters)]]
+    return sum(lora.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
+
+
+def shortened(chosen: Iterable[str], every: Iterable[str], parts: int = 1) -> list[str]:
+    """Names as a config lists them: their last `parts` components, where these denote chosen ones alone."""
+    chosen = set(chosen)
+    others = {_ending(name, parts) for name in set(every) - chosen}
+    return sorted({name if (ending := _ending(name, parts)) in others else ending for name in chosen})
+
+
+def require_modules(model: Any, key: str, names: list[str]) -> None:
+    """Raise where a name is not one of a module.
+
+    Raises:
+        RecipeError: naming the first.
+    """
+    for name in names:
+        if not any(f".{path}".endswith(f".{name}") for path, _ in model.named_modules()):
+            raise _unknown(model, key, name)
+
+
+def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: bool) -> None:
+    candidates = [
+        name
+        for name in linear_modules(model)
+        if not any(mixture.is_expert(name) or mixture.is_router(name) for mixture in mixtures)
+    ]
+    read = {name for name in candidates if "weight" in attributes_read(model, name)}
+    silent = without_gradient(model, _nested(candidates, mixtures)) if ask else set()
+    for names, why in (
+        (read, "the model's code reads their weight without calling them, so an adapter would do nothing"),
+        (silent - read, "no gradient comes to them"),
+    ):
+        if names:
+            listed = ", ".join(_families(names))
+            targets.notes.append(f"{_KEY}: {ALL_LINEAR} leaves out {listed}: {why}")
+    targets.modules += [name for name in candidates if name not in read | silent]
+    if not targets.modules:
+        raise RecipeError(
+            f"{_KEY}: {ALL_LINEAR} finds no linear module in {type(model).__name__} that an adapter works on",
+            remedy="use method.tuner: full or freeze",
+        )
+
+
+def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str]) -> str:
+    """A sentence; empty where everything is adapted."""
+    routers = {router for mixture in mixtures for router in mixture.routers}
+    left_out = [router for router in routers if not any(f".{router}".endswith(f".{name}") for name in names)]
+    parts = []
+    if ALL_EXPERTS not in names:
+        parts.append(f"the experts (add {ALL_EXPERTS} to the list to adapt them)")
+    if left_out:
+        parts.append(f"the routers ({', '.join(_families(left_out))}; add their names to adapt them)")
+    if not mixtures or not parts:
+        return ""
+    return f"{_KEY}: {ALL_LINEAR} leaves out {' and '.join(parts)} of {count_of(len(mixtures), 'mixture')}"
+
+
+def _nested(names: list[str], mixtures: list[Mixture]) -> list[str]:
+    """Modules that are parts of a part of a block, like `self_attn.indexer.wk`: perhaps only asked which tokens to see.
+
+    The parts of a block's own modules are its computation, and the parts of a mixture are known.
+    """
+    holders = {parameter.rsplit(".", 2)[0] for mixture in mixtures for parameter in mixture.parameters}
+    return [
+        name
+        for name in names
+        if re.fullmatch(r".+?\.\d+\.(\w+)\.(\w+)\..+", name)
+        and not any(name.startswith(f"{each}.") for each in holders)
+    ]
+
+
+def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
+    """Modules of that name; where none is a matrix, parameters of that name or of modules of that name."""
+    modules = {path: module for path, module in model.named_modules() if f".{path}".endswith(f".{name}")}
+    linear, head = set(linear_modules(model)), model.get_output_embeddings()
+    matrices = [
+        path for path, module in modules.items() if path in linear or isinstance(module, nn.Embedding) or module is head
+    ]
+    if matrices:
+        read = [path for path in matrices if "weight" in attributes_read(model, path)]
+        if read:
+            raise RecipeError(
+                f"{_KEY}: an adapter on {read[0]} would do nothing: the model's code reads its weight itself",
+                remedy="leave it out",
+            )
+        if ask and (silent := without_gradient(model, _nested(matrices, []))):
+            raise RecipeError(
+                f"{_KEY}: an adapter on {min(silent)} would do nothing: no gradient comes to it",
+                remedy="leave it out",
+            )
+        targets.modules += matrices
+        return
+    parameters = [
+        path
+        for path, parameter in model.named_parameters()
+        if parameter.ndim in (2, 3)
+        and (f".{path}".endswith(f".{name}") or path.rpartition(".")[0] in modules)
+        and not isinstance(model.get_submodule(path.rpartition(".")[0]), nn.Conv1d)
+    ]
+    # The biases of stacked experts have two dimensions as well.
+    stacked = [path for path in parameters if holds_stacks(model.get_submodule(path.rpartition(".")[0]))]
+    found = [path for path in parameters if path not in stacked or model.get_parameter(path).ndim == 3]
+    if not found:
+        if modules:
+            raise RecipeError(
+                f"{_KEY}: '{name}' has no matrix that an adapter could change",
+                remedy="name linear modules, embeddings, routers or experts",
+            )
+        raise _unknown(model, _KEY, name)
+    targets.parameters += found
+
+
+def _unknown(model: Any, key: str, name: str) -> RecipeError:
+    present = {
+        path.rpartition(".")[2]
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Embedding | Conv1D)
+    } | {path.rpartition(".")[2] for path, each in model.named_parameters() if each.ndim == 3}
+    close = difflib.get_close_matches(name, present, n=1)
+    return RecipeError(
+        f"{key}: the model has no module '{name}'",
+        remedy=f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(sorted(present))}",
+    )
+
+
+def _require_wrappable(model: Any, parameter: str) -> None:
+    """Raise where PEFT's wrapper would break the code around the module, or be passed by."""
+    holder = parameter.rpartition(".")[0]
+    asked = attributes_read(model, holder)
+    if "weight" in asked and parameter.endswith(".weight"):
+        raise RecipeError(
+            f"{_KEY}: an adapter on {parameter} would do nothing: the model's code reads it without calling {holder}",
+            remedy="leave it out",
+        )
+    if others := asked - _ANSWERED:
+        raise RecipeError(
+            f"{_KEY}: PEFT cannot adapt {parameter}: the model's code also reads {min(others)} of {holder}",
+            remedy="leave it out",
+        )
+
+
+def _families(names: Iterable[str]) -> list[str]:
+    """Names without the number of the layer and what stands before it, each once."""
+    return sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in names})
+
+
+def _ending(name: str, parts: int) -> str:
+    return ".".join(name.split(".")[-parts:])

@@ -1,0 +1,122 @@
+"""Whatever a recipe file holds, it is read or refused within a second, with file and line."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.document import Document, apply_overrides, parse_document, read_document
+from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.files import expanded, is_endless
+from ascendtune.train.recipe import Recipe
+
+HOSTILE = {
+    "alias bomb": (
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in pairwise("abcdefgh")),
+        "more than 10,000 values",
+    ),
+    "merge bomb": (
+        "a: &a {k: 1}\n"
+        + "".join(f"{new}: &{new}\n  <<: [{', '.join(['*' + old] * 20)}]\n" for old, new in pairwise("abcdefgh")),
+        "more than 10,000 values",
+    ),
+    "anchor in itself": ("a: &a [*a]\n", "an alias stands for what it is a part of"),
+    "merge of itself": ("a: &a\n  <<: *a\n", "an alias stands for what it is a part of"),
+    "many keys": ("".join(f"k{number}: 1\n" for number in range(15_000)), "more than 10,000 values"),
+    "deep flow": ("a: " + "[" * 20_000, "levels"),
+    "deep block": ("".join(f"{' ' * depth}a:\n" for depth in range(300)), "levels"),
+    "tag": ("a: !!int abc\n", "the tag 'tag:yaml.org,2002:int' is not read"),
+    "tag of Python": ("a: !!python/object/apply:os.system [id]\n", "is not read"),
+    "digits": (f"a: {'9' * 5000}\n", "looks like a number"),
+    "half a surrogate pair": ('a: "\\ud800"\n', "half a surrogate pair"),
+    "control character": ('a: "x\\e]52;c;eA==\\a"\n', "control character U.001B"),
+    "null character": ('a: "x\\0"\n', "control character U.0000"),
+    "key of a list": ("? [a, b]\n: 1\n", "the key a list or a mapping is not text"),
+    "merge of a number": ("<<: 3\n", "not a mapping"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_refused_with_its_line_within_a_second(text: str, said: str) -> None:
+    began = time.process_time()
+    with pytest.raises(RecipeError, match=r"(?s)" + said) as caught:
+        parse_document(text, "r.yaml")
+    assert time.process_time() - began < 1
+    assert caught.value.where is not None
+    assert caught.value.where.startswith("r.yaml:")
+
+
+def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("# comment\n" * 5_000_000)
+    began = time.process_time()
+    with pytest.raises(RecipeError, match="larger than 256 KiB"):
+        read_document(file)
+    assert time.process_time() - began < 1
+
+
+def test_aliases_and_merge_keys_within_bounds_are_written_out() -> None:
+    document = parse_document("a: &a {x: 1, y: [2]}\nb: {<<: *a, x: 3}\nc: [*a, *a]\n", "r.yaml")
+    assert document.values == {
+        "a": {"x": 1, "y": [2]},
+        "b": {"x": 3, "y": [2]},
+        "c": [{"x": 1, "y": [2]}, {"x": 1, "y": [2]}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1:30:00", "1:30:00"), ("1:30.5", "1:30.5"), ("2024-02-30", "2024-02-30"), ("2024-01-01", "2024-01-01"),
+        ("0x_", "0x_"), ("0x1f", 31), ("1e-4", 1e-4), ("1_000", 1000), ("-7", -7), ("0", 0), (".5", 0.5), ("1.", 1.0),
+        ("yes", True), ("null", None), ("~", None), ("'5'", "5"), ("1.2.3", "1.2.3"), ("٣", "٣"),
+    ],
+)  # fmt: skip
+def test_what_a_plain_value_is(text: str, value: object) -> None:
+    found = parse_document(f"a: {text}\n", "r.yaml").values["a"]
+    assert (found, type(found)) == (value, type(value))
+    document = Document({}, "r.yaml")
+    apply_overrides(document, [f"a={text}"])
+    assert document.values["a"] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["name=" + "n" * 300], "300 bytes is too long"),
+        (["name=a/b"], "not a name for a directory"),
+        (["batch.per_device=100000000000000000000"], "less than or equal to 65536"),
+        (["optim.max_steps=1e300"], "exceeded maximum size"),
+        (["data.processes=1000000"], "less than or equal to 1024"),
+        (["optim.learning_rate=1:30:00"], "write a number"),
+        (["optim.learning_rate=" + "9" * 5000], "looks like a number"),
+        (["model.path=\udcff"], "not valid YAML"),
+        (["data.train[0]" + "0" * 5000 + ".path=a"], "unknown key|does not lead"),
+    ],
+)
+def test_impossible_values_are_refused(words: list[str], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("model: {path: m}\ndata: {train: d.json}\n")
+    with pytest.raises(RecipeError, match=said):
+        Recipe.load(file, words)
+
+
+def test_a_home_directory_of_nobody_is_refused() -> None:
+    with pytest.raises(InputError, match="no such user"):
+        expanded("~nosuchuser/model")
+    assert expanded("~/model") == Path.home() / "model"
+
+
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="no /proc")
+def test_files_of_the_kernel_count_as_endless(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc/kmsg")
+    (tmp_path / "file").write_text("text")
+    assert is_endless(Path("/proc/kmsg"))
+    assert is_endless(tmp_path / "link")
+    assert is_endless(Path("/dev/zero"))
+    assert not is_endless(tmp_path / "file")

@@ -1,0 +1,47 @@
+"""What the run directory keeps and drops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """Seven recorded steps, evaluated after each second one."""
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    run.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 8)))
+    run.evaluations.write_text("".join(json.dumps({"step": step}) + "\n" for step in (2, 4, 6)))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("step", "evaluated_step", "steps", "evaluations"),
+    [
+        (5, 4, [1, 2, 3, 4, 5], [2, 4]),
+        # A checkpoint between a step and the evaluation after it.
+        (4, 2, [1, 2, 3, 4], [2]),
+        (7, 6, [1, 2, 3, 4, 5, 6, 7], [2, 4, 6]),
+        (0, 0, [], []),
+    ],
+)
+def test_records_after_the_checkpoint_are_dropped_and_no_others(
+    run: RunDir, step: int, evaluated_step: int, steps: list[int], evaluations: list[int]
+) -> None:
+    run.cut_back(step, evaluated_step)
+    assert [each["step"] for each in run.read_metrics()] == steps
+    assert [each["step"] for each in run.read_evaluations()] == evaluations
+
+
+def test_checkpoints_after_the_one_that_a_run_goes_on_from_are_removed(run: RunDir) -> None:
+    for step in (2, 10, 9):
+        run.checkpoint(step).mkdir(parents=True)
+    (run.checkpoints / ".step_11.writing").mkdir()
+    assert run.checkpoint_steps() == [2, 9, 10]
+    run.remove_checkpoints_after(9)
+    assert run.checkpoint_steps() == [2, 9]

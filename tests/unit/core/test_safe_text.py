@@ -1,0 +1,132 @@
+"""Nothing that came from outside controls the terminal."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascendtune.core.safe_text import SafeStream, control, plain, safe
+
+CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
+HOSTILE = {
+    "clipboard": CLIPBOARD,
+    "title": "\x1b]0;evil\x1b\\",
+    "clear": "\x1b[2J\x1b[H",
+    "link": "\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\",
+    "device control": "\x1bP+q544e\x1b\\",
+    "C1": "\x9b2J\x9d52;c;ZXZpbA==\x9c",
+    "return": "fine\rerror",
+    "erased": "error\x08\x08\x08\x08\x08fine\x7f",
+    "override": "safe\u202egpj.exe",
+    "isolate": "\u2066a\u2069",
+    "invisible": "a\u200bb\ufeffc",
+    "line": "a\u2028b",
+    "half": "a\ud800b\udfff",
+    "hidden bytes": "\udcc2\udc9b2J \udce2\udc80\udcae",
+}
+_SRC = Path(__file__).resolve().parents[3] / "src/ascendtune"
+
+
+def harmless(written: bytes) -> bool:
+    """Whether the bytes hold no control character but tab and newline, and no override of direction."""
+    text = written.decode(errors="replace")
+    return not any(
+        (ord(each) < 32 and each not in "\t\n")
+        or 0x7F <= ord(each) < 0xA0
+        or each in "\u061c\u200e\u200f\u200b\u2028\u2029\u2060\ufeff"
+        or "\u202a" <= each <= "\u202e"
+        or "\u2066" <= each <= "\u2069"
+        for each in text
+    )
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_shown_without_effect(name: str) -> None:
+    stream = io.StringIO()
+    print(HOSTILE[name], file=SafeStream(stream))
+    assert harmless(stream.getvalue().encode(errors="surrogateescape"))
+    assert harmless(plain(HOSTILE[name]).encode(errors="surrogateescape"))
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_is_harmless_once_safe(text: str) -> None:
+    shown = safe(text)
+    assert harmless(shown.encode(errors="surrogateescape")) and safe(shown) == shown
+
+
+@given(st.text(st.characters(codec="utf-8")).filter(lambda text: harmless(text.encode())))
+def test_harmless_text_is_unchanged(text: str) -> None:
+    assert safe(text) == text
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_printed_json_keeps_its_value(text: str) -> None:
+    assert json.loads(safe(json.dumps([text], ensure_ascii=False))) == [text]
+
+
+@pytest.mark.parametrize("text", ["Grüße 你好 👩‍👩‍👧 می‌خواهم", "a\tb\nc", "×─▁█…"])
+def test_text_of_every_script_stays_as_it_is(text: str) -> None:
+    assert safe(text) == plain(text) == text
+
+
+def test_colours_of_a_log_are_left_out() -> None:
+    assert plain("\x1b[1;31merror\x1b[0m: no\r\n") == "error: no\n"
+    assert plain("10%\r20%\r") == "10%\n20%\n"
+
+
+def test_own_controls_pass_and_cannot_be_imitated() -> None:
+    stream = io.StringIO()
+    guarded = SafeStream(stream)
+    guarded.write(control("[1m", guarded) + CLIPBOARD + control("[0m", guarded))
+    assert stream.getvalue() == "\x1b[1m\\u001b]52;c;ZXZpbA==\\u0007\x1b[0m"
+    assert control("[1m", io.StringIO()) == "\x1b[1m"
+
+
+def test_bars_of_libraries_move_on_stderr_alone() -> None:
+    for has_bars, written in ((True, "\r10%"), (False, "\\u000d10%")):
+        stream = io.StringIO()
+        SafeStream(stream, has_progress_bars=has_bars).write("\r10%")
+        assert stream.getvalue() == written
+
+
+def test_sequence_in_pieces_is_harmless() -> None:
+    stream = io.StringIO()
+    guarded = SafeStream(stream)
+    for each in CLIPBOARD:
+        guarded.write(each)
+    assert harmless(stream.getvalue().encode())
+
+
+_WRITERS = {
+    # Past Python's buffers; every line of another host goes through `plain`.
+    "job/nodes/screen.py": "os.write",
+    # Rich's own drawing; what it is given goes through `safe`.
+    "train/callback/progress.py": "Console",
+}
+
+
+def test_nothing_writes_to_the_terminal_around_the_safe_stream() -> None:
+    """`sys.__stdout__`, the streams' buffers, descriptors, /dev/tty and escape sequences belong to a few files."""
+    found = []
+    for path in sorted(_SRC.rglob("*.py")):
+        name = str(path.relative_to(_SRC))
+        for node in ast.walk(ast.parse(path.read_text())):
+            used = ""
+            if isinstance(node, ast.Attribute):
+                used = ast.unparse(node)
+            elif isinstance(node, ast.Call):
+                used = ast.unparse(node.func)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used = "escape" if node.value.startswith("\x1b[") else "tty" if node.value == "/dev/tty" else ""
+            is_around = used in ("sys.__stdout__", "sys.__stderr__", "escape", "tty", "sys.stderr.buffer", "Console")
+            is_around |= used == "os.write" and "core/" not in name and "hang/" not in name
+            is_around |= used in ("sys.stderr.stream", "sys.stdout.stream")
+            if is_around and not (name in _WRITERS or name == "core/safe_text.py"):
+                found.append(f"{name}:{node.lineno}: {used}")
+    assert not found, found

@@ -1,0 +1,90 @@
+"""An adapter's config and weights are checked as files, against the base where it is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from safetensors.numpy import save_file
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.hub.adapter_files import check_adapter, require_all_adapter_weights
+
+_MODULE = "base_model.model.model.layers.0.q_proj"
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    directory = tmp_path / "adapter"
+    directory.mkdir()
+    _configure(directory)
+    _save(directory, (2, 8), (6, 2))
+    return directory
+
+
+def _configure(directory: Path, **changes: Any) -> None:
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, **changes}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+
+
+def _save(directory: Path, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    tensors = {f"{_MODULE}.lora_A.weight": numpy.zeros(a), f"{_MODULE}.lora_B.weight": numpy.zeros(b)}
+    save_file(tensors, directory / "adapter_model.safetensors")
+
+
+def _base(tmp_path: Path, name: str = "model.layers.0.q_proj.weight", shape: tuple[int, ...] = (6, 8)) -> Path:
+    save_file({name: numpy.zeros(shape)}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_adapter_fits_its_base(adapter: Path, tmp_path: Path) -> None:
+    check_adapter(adapter)
+    check_adapter(adapter, _base(tmp_path))
+    # A base that was saved without its head.
+    check_adapter(adapter, _base(tmp_path, "layers.0.q_proj.weight"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("r", value) for value in (0, -1, "2", 2.0, None, 10**30)),
+        *(("lora_alpha", value) for value in ("4", float("nan"), 10**400, [])),
+        *(("rank_pattern", value) for value in ([], {"q_proj": 0}, {"q_proj": "2"})),
+        *(("target_modules", value) for value in (1, {}, [1])),
+        *(("modules_to_save", value) for value in ("lm_head", [None])),
+        *(("base_model_name_or_path", value) for value in (1, [], {})),
+        *(("use_dora", value) for value in ("yes", 1)),
+        ("megatron_config", {"megatron_core": "megatron.core"}),
+        ("peft_type", ["LORA"]),
+    ],
+)
+def test_impossible_field_is_named(adapter: Path, key: str, value: Any) -> None:
+    _configure(adapter, **{key: value})
+    with pytest.raises(RecipeError, match=f"{key}|what kind of adapter") as raised:
+        check_adapter(adapter)
+    assert raised.value.where == str(adapter / "adapter_config.json")
+
+
+def test_other_rank_is_named(adapter: Path) -> None:
+    _save(adapter, (3, 8), (6, 3))
+    with pytest.raises(RecipeError, match=r"lora_A.weight is \[3, 8\], and adapter_config.json says that r is 2"):
+        check_adapter(adapter)
+    _configure(adapter, rank_pattern={"q_proj": 3})
+    check_adapter(adapter)
+
+
+def test_other_base_is_named(adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"is \[6, 9\] in the base, the adapter was made for \[6, 8\]"):
+        check_adapter(adapter, _base(tmp_path, shape=(6, 9)))
+    with pytest.raises(RecipeError, match=r"none of the modules of the adapter: model.layers.0.q_proj"):
+        check_adapter(adapter, _base(tmp_path, "model.layers.0.k_proj.weight"))
+
+
+def test_weight_that_found_no_place_is_named(adapter: Path) -> None:
+    names = {f"{_MODULE}.lora_A.weight", f"{_MODULE}.lora_B.weight"}
+    require_all_adapter_weights(names, names, adapter)
+    with pytest.raises(RecipeError, match=r"1 weights of the adapter have no place in the base model: .*lora_B"):
+        require_all_adapter_weights(names, names - {f"{_MODULE}.lora_B.weight"}, adapter)

@@ -1,0 +1,215 @@
+"""Answers of a model whose next token depends on the last one alone, so that every answer is known beforehand."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ascendtune.core.errors import InputError
+from ascendtune.data.conversation import Message
+from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.infer.engine import Engine
+from ascendtune.infer.transformers import TransformersModel
+from ascendtune.infer.weights import Weights
+from ascendtune.machine.device import find_device
+
+ASKED: list[Message] = [{"role": "user", "content": "hello"}]
+END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
+
+
+def chain(words: list[int], vocabulary: int) -> Any:
+    """A model that goes through `words`, each the likeliest after the one before it, and round again."""
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=vocabulary, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        head_dim=8, tie_word_embeddings=False, bos_token_id=None, eos_token_id=2, pad_token_id=0,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model = LlamaForCausalLM(config)
+        for parameter in model.model.layers.parameters():
+            parameter.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(vocabulary))
+        model.lm_head.weight.zero_()
+        for before, after in zip(words, [*words[1:], words[0]], strict=True):
+            model.lm_head.weight[after, before] = 1
+    return model.eval()
+
+
+@pytest.fixture
+def make_engine(tiny_model: Path, tmp_path: Path) -> Callable[..., Engine]:
+    """An engine whose model says " Paris France", then ends with the given token, and would begin again after it."""
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_model, directory)
+    tokenizer = Tokenizer.load(directory)
+    ends = [tokenizer.id_of(END_OF_TURN), tokenizer.id_of(END_OF_TEXT)]
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+
+    def make(end: str, said: str = " Paris France", template: str = "auto") -> Engine:
+        template = ChatTemplate.load(template, Tokenizer.load(directory))
+        prompt = tokenizer.encode(template.render_prompt(ASKED))
+        words = tokenizer.encode(said + end)
+        assert len({prompt[-1], *words}) == 1 + len(words), "each token must be followed by one other"
+        model = chain([prompt[-1], *words], tokenizer.vocab_size)
+        return Engine(template.tokenizer, template, TransformersModel(model, find_device()))
+
+    return make
+
+
+@pytest.mark.parametrize("end", [END_OF_TURN, END_OF_TEXT])
+def test_an_answer_ends_at_whichever_stop_token_comes(make_engine: Callable[..., Engine], end: str) -> None:
+    engine = make_engine(end)
+    assert engine.generate([ASKED, ASKED], 30) == ["Paris France"] * 2
+    pieces: list[str] = []
+    assert engine.stream(ASKED, pieces.append, 30) == "Paris France"
+    assert "".join(pieces) == " Paris France"
+
+
+@pytest.mark.parametrize("end", [END_OF_TURN, END_OF_TEXT])
+def test_nothing_is_computed_behind_the_end_of_an_answer(make_engine: Callable[..., Engine], end: str) -> None:
+    engine = make_engine(end)
+    seen: list[int] = []
+    stop_ids = engine.template.stop_ids
+    prompt = engine.tokenizer.encode(engine.template.render_prompt(ASKED))
+    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": stop_ids, "pad_id": 0}
+    [answer] = engine.model.generate([prompt], 30, on_token=seen.append, **settings)
+    assert seen == [*answer, engine.tokenizer.id_of(end)]
+
+
+def test_an_answer_ends_at_text_that_is_no_token(
+    make_engine: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.role == 'assistant' %}<#>{% endif %}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    engine = make_engine("<#>", template=str(template))
+    assert engine.template.turn_end == "<#>" and "<#>" not in engine.tokenizer.added_tokens
+    computed: list[int] = []
+    generate = engine.model.generate
+
+    def noted(*arguments: Any, **named: Any) -> list[list[int]]:
+        found = generate(*arguments, **named)
+        computed.extend(map(len, found))
+        return found
+
+    monkeypatch.setattr(engine.model, "generate", noted)
+    assert engine.generate([ASKED], 40) == ["Paris France"]
+    assert engine.stream(ASKED, lambda piece: None, 40) == "Paris France"
+    whole = len(engine.tokenizer.encode(" Paris France<#>"))
+    assert computed == [whole, whole], "nothing is computed behind the end"
+
+
+def test_special_tokens_inside_an_answer_are_not_shown(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(END_OF_TURN, said=" Paris<|im_start|> France")
+    assert engine.generate([ASKED], 30) == ["Paris France"]
+    pieces: list[str] = []
+    assert engine.stream(ASKED, pieces.append, 30) == "Paris France"
+    assert "".join(pieces) == " Paris France"
+
+
+def test_an_answer_is_cut_at_the_number_of_tokens_that_was_asked_for(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(END_OF_TEXT)
+    whole = engine.tokenizer.encode(" Paris France")
+    assert engine.generate([ASKED], 2) == [engine.tokenizer.decode(whole[:2]).strip()]
+
+
+def test_a_conversation_longer_than_the_context_is_refused(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(END_OF_TEXT)
+    with pytest.raises(InputError, match="context holds 64") as refused:
+        engine.generate([[{"role": "user", "content": "hello " * 60}]], 5)
+    assert "shorter" in refused.value.remedy
+
+
+def test_drawn_answers_follow_temperature_top_p_and_seed(tiny_model: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_model)
+    # After 7 comes each of four tokens, one of them with a larger share.
+    shares = {20: 0.55, 21: 0.15, 22: 0.15, 23: 0.15}
+    model = chain([7, 20], tokenizer.vocab_size)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(-10)
+        for token, share in shares.items():
+            # The norm before the head makes a one-hot vector larger by the root of its length.
+            model.lm_head.weight[token, 7] = math.log(share) / tokenizer.vocab_size**0.5
+    generating = TransformersModel(model, find_device())
+
+    def drawn(**changes: Any) -> Counter[int]:
+        settings: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "seed": 0, "stop_ids": (2,), "pad_id": 0}
+        return Counter(ids[0] for ids in generating.generate([[7]] * 400, 1, **settings | changes))
+
+    found = drawn()
+    assert found.keys() == shares.keys()
+    assert all(count / 400 == pytest.approx(shares[token], abs=0.08) for token, count in found.items())
+    assert drawn() == found != drawn(seed=1)
+    assert set(drawn(top_p=0.5)) == {20}
+    assert set(drawn(temperature=0.0)) == {20}
+    # Shares to the power of 1 / temperature: the larger one gains below 1, and loses above.
+    assert drawn(temperature=0.3)[20] > 370 and drawn(temperature=9.0)[20] < 160
+
+
+@pytest.mark.parametrize(
+    ("saved", "supports", "expected"),
+    [
+        ("bfloat16", {"supports_bf16"}, torch.bfloat16),
+        ("bfloat16", {"supports_fp16"}, torch.float32),
+        ("float16", {"supports_fp16"}, torch.float16),
+        ("float16", {"supports_bf16"}, torch.float32),
+        ("float32", {"supports_bf16", "supports_fp16"}, torch.float32),
+    ],
+)
+def test_weights_are_held_as_they_were_saved_where_the_device_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: str, supports: set[str],
+    expected: torch.dtype,
+) -> None:  # fmt: skip
+    directory = tmp_path / "model"
+    LlamaForCausalLM.from_pretrained(make_llama(tmp_path / "llama"), dtype=getattr(torch, saved)).save_pretrained(
+        directory
+    )
+    device = find_device()
+    for name in ("supports_bf16", "supports_fp16"):
+        monkeypatch.setattr(type(device), name, name in supports)
+    loaded = TransformersModel.load(Weights(directory), device, vocabulary=16)
+    assert {each.dtype for each in loaded.model.parameters()} == {expected}
+    assert not loaded.model.training
+
+
+def test_a_prompt_in_a_batch_is_answered_as_alone(tmp_path: Path) -> None:
+    model = TransformersModel.load(Weights(make_llama(tmp_path / "llama")), find_device(), vocabulary=16)
+    draw = random.Random(0)
+    prompts = [[draw.randrange(3, 16) for _ in range(length)] for length in (1, 9, 4, 15, 2)]
+    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": (2,), "pad_id": 0}
+    together = model.generate(prompts, 12, **settings)
+    assert together == [model.generate([each], 12, **settings)[0] for each in prompts]
+    assert len({str(each) for each in together}) == 5, "answers that differ, so that a mix-up would show"
+
+
+def test_weights_that_are_missing_in_the_files_are_told(tmp_path: Path) -> None:
+    directory = make_llama(tmp_path / "llama")
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"1 weights are missing from the files: model\.norm\.weight"):
+        TransformersModel.load(Weights(directory), find_device(), vocabulary=16)
+
+
+def make_llama(directory: Path) -> Path:
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        bos_token_id=None, eos_token_id=2, pad_token_id=0, initializer_range=0.5,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(directory)
+    return directory

@@ -1,0 +1,56 @@
+"""Errors of torch and of the system, as a user reads them."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+
+from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.train import attempt
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "remedy"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation"),
+            "out of device memory: CUDA out of memory. Tried to allocate 2 GiB.",
+            "gradient_checkpointing",
+        ),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: you tried 9 GB"),
+            "out of device memory: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: "
+            "you tried 9 GB",
+            "method.tuner: lora",
+        ),
+        (
+            RuntimeError("call aclnnMatmul failed\nacl api failed, error code is 507015"),
+            "the device failed: call aclnnMatmul failed",
+            "ascendtune doctor",
+        ),
+        (
+            NotImplementedError("Could not run 'aten::foo' with arguments from the 'NPU' backend. More words"),
+            "the device cannot compute aten::foo: torch has no such operator for NPU",
+            "model.attention: eager",
+        ),
+    ],
+)
+def test_what_a_device_cannot_do_is_told_in_one_line_with_a_remedy(error: Exception, what: str, remedy: str) -> None:
+    told = attempt._translated(error)
+    assert isinstance(told, MachineError) and told.exit_code == 3
+    assert told.what == what and remedy in told.remedy
+
+
+def test_a_full_disk_is_told_with_its_place() -> None:
+    told = attempt._translated(OSError(errno.ENOSPC, "No space left on device", "/data/run/metrics.jsonl"))
+    assert isinstance(told, MachineError)
+    assert told.where == "/data/run/metrics.jsonl" and "training" in told.what
+
+
+def test_our_own_errors_stay_and_unknown_ones_are_not_guessed_at() -> None:
+    ours = RecipeError("wrong", remedy="mend it")
+    assert attempt._translated(ours) is ours
+    assert attempt._translated(RuntimeError("something else")) is None
+    assert attempt._translated(NotImplementedError("not yet")) is None

@@ -1,0 +1,41 @@
+"""Embeddings that grow for new tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ascendtune.train.model import grow_embeddings
+
+
+def tiny(tied: bool) -> Any:
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        tie_word_embeddings=tied, bos_token_id=None, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_new_token_looks_and_scores_like_the_mean_of_the_others(tied: bool) -> None:
+    model = tiny(tied)
+    inputs, outputs = (each.weight.detach().clone() for each in (model.get_input_embeddings(), model.lm_head))
+    assert grow_embeddings(model, 23) == 3
+    for table, before in ((model.get_input_embeddings().weight, inputs), (model.lm_head.weight, outputs)):
+        assert torch.equal(table[:20], before)
+        torch.testing.assert_close(table[20:], before.mean(0).expand(3, 8))
+    logits = model(input_ids=torch.tensor([[5, 21]])).logits
+    # Scores are linear in the head's rows: a new token's is the mean of the old ones'.
+    torch.testing.assert_close(logits[..., 20:], logits[..., :20].mean(-1, keepdim=True).expand(1, 2, 3))
+    assert (model.get_input_embeddings().weight is model.lm_head.weight) == tied
+    assert model.config.vocab_size == 23
+
+
+def test_a_larger_table_than_the_tokenizer_needs_is_left_as_it_is() -> None:
+    model = tiny(tied=False)
+    before = model.lm_head.weight.detach().clone()
+    assert grow_embeddings(model, 20) == grow_embeddings(model, 7) == 0
+    assert torch.equal(model.lm_head.weight, before)
