@@ -39,12 +39,13 @@ class RunSummary:
     def of(cls, run: RunDir) -> RunSummary:
         try:
             record, last = run.read(), run.last_metrics() or {}
-        except (AscendtuneError, OSError) as error:
+        except AscendtuneError as error:
             # One damaged run must not hide the others.
-            state = "damaged" if isinstance(error, AscendtuneError) else "unreadable"
-            reason = error.what if isinstance(error, AscendtuneError) else str(error.strerror)
-            warn(f"{reason}: {run.run_json}")
-            return cls(run.path.name, str(run), state, None, None, None, None)
+            warn(f"{error.what}: {error.where or run}")
+            return cls._unknown(run, "damaged")
+        except OSError as error:
+            warn(f"may not be read: {error.filename or run}")
+            return cls._unknown(run, "unreadable")
         attempts = record.get("attempts") or []
         began = number(attempts[-1].get("started") if attempts else record.get("created"))
         return cls(
@@ -56,6 +57,10 @@ class RunSummary:
             tokens_per_second=number(last.get("tokens_per_second")),
             age_seconds=time.time() - began if began is not None else None,
         )
+
+    @classmethod
+    def _unknown(cls, run: RunDir, state: str) -> RunSummary:
+        return cls(run.path.name, str(run), state, None, None, None, None)
 
 
 def find_runs(directory: Path) -> list[RunDir]:

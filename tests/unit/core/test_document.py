@@ -1,4 +1,4 @@
-"""Whatever a recipe file holds, it is read or refused within a second, with file and line."""
+"""Whatever a recipe file holds, it is refused with file and line, for no more work than the largest honest file."""
 
 from __future__ import annotations
 
@@ -41,23 +41,31 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def most_seconds() -> float:
+    """What the largest file that is read takes here and now, twice: a file that is refused may cost so much."""
+    began = time.process_time()
+    assert len(parse_document("".join(f"k{number}: 1\n" for number in range(9_999)), "r.yaml").values) == 9_999
+    return 2 * (time.process_time() - began)
+
+
 @pytest.mark.parametrize(("text", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_hostile_text_is_refused_with_its_line_within_a_second(text: str, said: str) -> None:
+def test_hostile_text_is_refused_with_its_line_for_bounded_work(text: str, said: str, most_seconds: float) -> None:
     began = time.process_time()
     with pytest.raises(RecipeError, match=r"(?s)" + said) as caught:
         parse_document(text, "r.yaml")
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < most_seconds
     assert caught.value.where is not None
     assert caught.value.where.startswith("r.yaml:")
 
 
-def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
+def test_a_large_file_is_refused_unread(tmp_path: Path, most_seconds: float) -> None:
     file = tmp_path / "r.yaml"
     file.write_text("# comment\n" * 5_000_000)
     began = time.process_time()
     with pytest.raises(RecipeError, match="larger than 256 KiB"):
         read_document(file)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < most_seconds
 
 
 def test_aliases_and_merge_keys_within_bounds_are_written_out() -> None:

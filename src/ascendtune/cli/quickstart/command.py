@@ -21,6 +21,7 @@ from ascendtune.core import process
 
 _ENOUGH = 0.8
 """Share of right answers from which the skill counts as learnt."""
+_LOOK_SECONDS = 0.2
 _SAMPLES = 4
 _LONGEST_ANSWER = 12
 """Tokens, and characters that are shown."""
@@ -118,8 +119,10 @@ def _run(argv: Sequence[str]) -> int:
     sys.stdout.flush()
     child = process.Child(argv, os.environ)
     with _signals_passed_to(child):
-        exit_code = child.wait()
-    assert exit_code is not None
+        # Torch's threads are there by now, and the kernel may give one of them the signal: the main thread, which
+        # passes it on, must not sleep until the child has ended.
+        while (exit_code := child.wait(_LOOK_SECONDS)) is None:
+            pass
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
