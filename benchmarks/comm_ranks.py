@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from ascendtune.check.comm.call import Call, Setting, prepare
 from ascendtune.check.comm.timing import measure
-from ascendtune.machine.device import Device, open_device
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.machine.torch_backend.find import open_device
 
 _SAMPLES = 20
 

@@ -18,7 +18,7 @@ from measure import ASCENDTUNE, in_turn, median, run, spread, table, write_resul
 from peers.venv import cache_directory
 
 _MIB = 2**20
-_BASELINE = "import ascendtune.cli.merge, ascendtune.train.merge.merge, ascendtune.train.merge.write"
+_BASELINE = "import ascendtune.cli.merge, ascendtune.merge.merge, ascendtune.merge.write"
 _PEFT = """
 import sys
 from peft import AutoPeftModelForCausalLM

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 TARGET = Path(__file__).with_name("recipe.md")
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ascendtune.train.llamafactory.inert import INERT
-from ascendtune.train.llamafactory.keys import ALIASES, TRANSLATED
-from ascendtune.train.llamafactory.refused import REFUSED
-from ascendtune.train.llamafactory.templates import NAMES, SAME
+from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.keys import ALIASES, TRANSLATED
+from ascendtune.recipe.llamafactory.templates import NAMES, SAME
+from ascendtune.recipe.llamafactory.unsupported import REFUSED
 
 TARGET = Path(__file__).with_name("compat.md")
 

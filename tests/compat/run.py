@@ -24,8 +24,8 @@ from ascendtune.core.config import validate
 from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.places import cache_directory
-from ascendtune.train.llamafactory.theirs import KEYS
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS
+from ascendtune.recipe.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "0.9.5"

@@ -202,7 +202,7 @@ def _full(tried: Tried, asked: dict[str, Any], directory: Path, reference: _Refe
 
 def _lora(tried: Tried, asked: dict[str, Any], directory: Path, reference: _Reference) -> None:
     from ascendtune.infer.engine import load
-    from ascendtune.train.merge.merge import merge
+    from ascendtune.merge.merge import merge
 
     method = {"method": {"tuner": "lora", "lora": {"rank": 4, "alpha": 8}}}
     run = _trained({**asked, **method}, directory / "lora-step", _one_step())
@@ -244,8 +244,8 @@ def train_and_read_losses(asked: dict[str, Any], run: Path, optim: dict[str, Any
 
 
 def _trained(asked: dict[str, Any], run: Path, optim: dict[str, Any]) -> Path:
+    from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.fit import fit
-    from ascendtune.train.recipe import Recipe
 
     recipe = {
         **asked,

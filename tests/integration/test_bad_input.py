@@ -25,8 +25,8 @@ from ascendtune.core.config import keys_of
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import file_lock
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
-from ascendtune.train.recipe import Recipe
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop

@@ -15,9 +15,9 @@ import yaml
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ascendtune.infer.transformers import TransformersModel
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from ascendtune.cli.main import main
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.infer.engine import load as load_engine
+from ascendtune.merge.merge import merge
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
-from ascendtune.train.merge.merge import merge
 from ascendtune.train.model import load_model, read_config
 from ascendtune.train.precision import Precision
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
-from ascendtune.train.sections import ModelSection
 
 Change = Callable[[Path], Any]
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 MAX_LENGTH = 512
 VOCABULARY = 8192

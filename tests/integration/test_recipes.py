@@ -16,7 +16,7 @@ import torch
 
 from ascendtune.cli.recipe_check import check
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 from matrix.cells import attempt
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from ascendtune.core.errors import AscendtuneError, InputError, RecipeError
 from ascendtune.core.files import file_lock
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Job, Workshop

@@ -136,8 +136,8 @@ def prepared(values: dict[str, Any]) -> RunDir:
     Raises:
         RecipeError: the combination is refused.
     """
+    from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import prepare_run
-    from ascendtune.train.recipe import Recipe
 
     run = prepare_run(Recipe.check(values), {}).run
     assert run is not None

@@ -22,7 +22,7 @@ _GOES_ON = f"{_CHECKPOINT}::test_a_run_goes_on_bit_by_bit"
 _COLLATE, _PLAN = "tests/unit/data/test_collate.py", "tests/unit/data/test_plan.py"
 _PREPARE, _TOKENIZE = "tests/unit/data/test_prepare.py", "tests/unit/data/test_tokenize.py"
 _SPANS = "tests/unit/data/test_spans.py"
-_TRANSLATE = "tests/unit/train/llamafactory/test_translate.py"
+_TRANSLATE = "tests/unit/recipe/llamafactory/test_translate.py"
 _GROUPS, _SPLIT = "tests/unit/data/test_groups.py", "tests/unit/data/test_split.py"
 _ATTENTION, _CROSS_ENTROPY = "tests/unit/train/test_attention.py", "tests/unit/train/test_cross_entropy.py"
 _LOSSES = "tests/unit/train/test_preference_losses.py"
@@ -87,8 +87,8 @@ FAULTS = [
     Fault(GROUP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
     Fault(
         LOOP,
-        "sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)",
-        "sync = parts.strategy.without_sync(parts.module)",
+        "sync = nullcontext() if is_last else parts.strategy.no_sync(parts.module)",
+        "sync = parts.strategy.no_sync(parts.module)",
         "no all-reduce: each rank trains a model of its own",
         _RANKS,
         quick=True,
@@ -166,7 +166,7 @@ FAULTS = [
         _LINEAR,
     ),
     Fault(
-        "train/window.py",
+        "train/step_metrics.py",
         "{name: total / self.units for",
         "{name: total / self.counts[-1][0] / len(self.counts) for",
         "records of several steps weigh every step alike",
@@ -420,28 +420,28 @@ FAULTS = [
         f"{_ARCHITECTURES}[Granite]",
     ),
     Fault(
-        "train/guard.py",
+        "train/model_checks.py",
         "if not difference <= allowed:",
         "if difference != difference:",
         "the proof of isolation proves nothing",
         _GUARD,
     ),
     Fault(
-        "train/stage/head_probe.py",
+        "train/objective/head_probe.py",
         "    if not bool(((logits - expected).abs() <= _ALLOWED * expected.abs()).all()):",
         "    if not bool(((logits - expected).abs() <= expected.abs().max()).all()):",
         "what a model does to its logits beside scaling and capping is skipped in the loss",
         f"{_ALONE.format('heads')}::test_what_is_neither_scale_nor_cap_takes_the_models_own_logits",
     ),
     Fault(
-        "train/stage/head_probe.py",
+        "train/objective/head_probe.py",
         "HeadForm(scale, reached if is_capped else None)",
         "HeadForm(scale, None)",
         "capped logits are not recognised",
         f"{_ALONE.format('heads')}::test_scale_and_cap_are_found_together",
     ),
     Fault(
-        "train/loss/head.py",
+        "train/objective/head.py",
         "(1 - (logits / self.cap) ** 2) * self.scale",
         "self.scale",
         "the gradient does not know of the cap",
@@ -462,7 +462,7 @@ FAULTS = [
         f"{_ALONE.format('chosen_attention')}::test_auto_trains_what_transformers_computes[Bloom]",
     ),
     Fault(
-        "train/loss/cross_entropy.py",
+        "train/objective/cross_entropy.py",
         "grad_weight.addmm_(grad.t(), chunk)",
         "grad_weight.copy_(grad.t() @ chunk)",
         "the head learns from the last chunk only",
@@ -470,14 +470,14 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "train/loss/cross_entropy.py",
+        "train/objective/cross_entropy.py",
         "grad_hidden * grad_output.to(grad_hidden.dtype)",
         "grad_hidden",
         "the decoder's gradient is not scaled",
         _CROSS_ENTROPY,
     ),
     Fault(
-        "train/loss/cross_entropy.py",
+        "train/objective/cross_entropy.py",
         "total = total + part",
         "total = part",
         "a head with an adapter learns from the last chunk only",
@@ -659,7 +659,7 @@ FAULTS = [
     ),
     # Checkpoints
     Fault(
-        "train/random_state.py",
+        "train/checkpoint/random_state.py",
         'torch.set_rng_state(content["cpu"])',
         "pass",
         "a resumed run draws other dropout",
@@ -667,7 +667,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "train/named_tensors.py",
+        "train/checkpoint/named_tensors.py",
         "self._restore_optimizer(tensors)",
         "pass",
         "a resumed run forgets AdamW's moments",
@@ -681,21 +681,21 @@ FAULTS = [
         _GOES_ON,
     ),
     Fault(
-        "train/checkpoint.py",
+        "train/checkpoint/checkpointer.py",
         "sync_tree(directory)",
         "pass",
         "a checkpoint gets its name before its content is on the disk",
         f"{_CHECKPOINT}::test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk",
     ),
     Fault(
-        "train/checkpoint.py",
+        "train/checkpoint/checkpointer.py",
         "self._pending = _then(pending, lambda: self._finish(step, directory, protected))",
         "self._finish(step, directory, protected)",
         "a checkpoint gets its name before its content is written",
         _CHECKPOINT,
     ),
     Fault(
-        "train/checkpoint.py",
+        "train/checkpoint/checkpointer.py",
         "sync_directory(self._run.checkpoints)",
         "pass",
         "a checkpoint's name is lost with the power",
@@ -732,21 +732,21 @@ FAULTS = [
     ),
     # LLaMA-Factory's words
     Fault(
-        "train/llamafactory/keys.py",
+        "recipe/llamafactory/keys.py",
         '"optim.learning_rate", copied=True, filled=True',
         '"optim.learning_rate", copied=True',
         "a recipe of theirs that does not say the learning rate trains with ours",
         f"{_TRANSLATE}::test_what_they_do_not_say_is_as_theirs",
     ),
     Fault(
-        "train/llamafactory/method.py",
+        "recipe/llamafactory/method.py",
         'native.put("method.preference.loss", loss, ',
         'native.put("method.preference.loss", "sigmoid", ',
         "pref_loss: hinge trains sigmoid",
         "tests/integration/train/test_llamafactory.py",
     ),
     Fault(
-        "train/llamafactory/datasets.py",
+        "recipe/llamafactory/datasets.py",
         "(rivals | found).items() if column != ours}",
         "found.items() if column and column != ours}",
         "columns that a dataset_info.json does not name are read all the same",
@@ -761,28 +761,28 @@ FAULTS = [
     ),
     # Merge
     Fault(
-        "train/merge/arithmetic.py",
+        "merge/arithmetic.py",
         "    delta *= low_rank.scaling\n",
         "",
         "an adapter merged without its scale",
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
-        "train/merge/verify.py",
+        "merge/verify.py",
         "_TOLERANCE = 1e-4",
         "_TOLERANCE = 1e-1",
         "half an adapter is taken for the rounding of bf16",
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
-        "train/merge/draft.py",
+        "merge/draft.py",
         "return bool(above.additions or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",
         "what an adapter learnt for the head is lost where embeddings are tied",
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
-        "train/merge/write.py",
+        "merge/write.py",
         'temporary = target.with_name(f".{target.name}.merging")',
         "temporary = target",
         "a merge that was killed leaves half a model under its name",
@@ -804,21 +804,21 @@ FAULTS = [
     ),
     # Preferences and rewards
     Fault(
-        "train/loss/preference.py",
+        "train/objective/preference_loss.py",
         "logits = options.beta * pairs.chosen_ratio.minus(pairs.rejected_ratio).value\n    smoothing",
         "logits = options.beta * pairs.chosen.minus(pairs.rejected).value\n    smoothing",
         "DPO without its reference",
         _LOSSES,
     ),
     Fault(
-        "train/loss/preference.py",
+        "train/objective/preference_loss.py",
         "(chosen.minus(rejected).value - 1 /",
         "(pairs.chosen_ratio.minus(pairs.rejected_ratio).value - 1 /",
         "IPO on sums over tokens",
         _LOSSES,
     ),
     Fault(
-        "train/loss/preference.py",
+        "train/objective/preference_loss.py",
         "options.beta * sign * (divergence - ratio)",
         "options.beta * sign * -ratio",
         "KTO without its divergence",
@@ -826,21 +826,21 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "train/loss/log_probs.py",
+        "train/objective/log_probs.py",
         ".mul_(-weights)",
         ".mul_(-weights.abs())",
         "rejected answers pull the policy the wrong way",
         "tests/unit/train/test_log_probs.py",
     ),
     Fault(
-        "train/stage/preference.py",
+        "train/objective/preference.py",
         "index_add(0, groups.target_slot, per_token)",
         "index_add(0, groups.target_slot.flip(0), per_token)",
         "answers get each other's log-probabilities",
         f"{_PREFERENCE}::test_learning_tells_the_answers_apart",
     ),
     Fault(
-        "train/stage/preference.py",
+        "train/objective/preference.py",
         "self._divergence = self._mean_over_ranks(total, count).clamp(min=0)",
         "self._divergence = (total / count).clamp(min=0)",
         "KTO's divergence is that of one rank",
@@ -861,7 +861,7 @@ FAULTS = [
         f"{_PREFERENCE}::test_packing_accumulation_and_ranks_do_not_change_the_curve[sigmoid]",
     ),
     Fault(
-        "train/loss/reward.py",
+        "train/objective/reward.py",
         "functional.logsigmoid(chosen - rejected - margin)",
         "functional.logsigmoid(chosen - rejected)",
         "margins are not looked at",
@@ -898,11 +898,11 @@ FAULTS = [
         "tests/unit/train/test_schedule.py",
     ),
     Fault(
-        "train/trainee.py",
+        "train/model_setup.py",
         "torch.manual_seed(recipe.seed + strategy.rank)",
         "torch.manual_seed(recipe.seed)",
         "all ranks drop out the same positions",
-        "tests/unit/train/test_trainee.py",
+        "tests/unit/train/test_model_setup.py",
     ),
     Fault(
         "train/attempt.py",
@@ -912,7 +912,7 @@ FAULTS = [
         "tests/integration/train/test_outcome.py::test_resume_keeps_the_best_checkpoint",
     ),
     Fault(
-        "train/stage/preference.py",
+        "train/objective/preference.py",
         "self._mean_over_ranks(total, count).clamp(min=0)",
         "self._mean_over_ranks(total, count)",
         "an estimate below 0 counts as a divergence from the reference",

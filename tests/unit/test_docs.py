@@ -6,8 +6,8 @@ import re
 import runpy
 from pathlib import Path
 
-from ascendtune.train.llamafactory.templates import SAME
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.llamafactory.templates import SAME
+from ascendtune.recipe.recipe import Recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -26,7 +26,7 @@ def _modules_imported_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import ascendtune.train.recipe",
+        "import ascendtune.recipe.recipe",
         "from ascendtune.train import Recipe, fit",
         "import ascendtune.job.backend.local, ascendtune.machine.visible",
         "import ascendtune.data.load, ascendtune.hub.download",

@@ -21,7 +21,7 @@ from ascendtune.data.conversation import Conversation
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 CHINESE = ".zh-CN.md"

@@ -19,8 +19,8 @@ from ascendtune.cli.complain import warn
 from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import paint, table, width
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 _FAR = 1000
 """A step that is never reached: nothing is evaluated, kept or exported."""

@@ -36,7 +36,7 @@ def init(
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
     from ascendtune.core.units import count_of
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
     if tuner not in (None, "full", "lora"):
         raise InputError(f"--tuner {tuner} is not possible", remedy="use full or lora")

@@ -53,7 +53,7 @@ def _facts(job: Job) -> dict[str, Any]:
 def processes_of(job: Job) -> list[dict[str, Any]]:
     """What the job's processes on this machine are and hold, now."""
     from ascendtune.core import procfs
-    from ascendtune.job.held import devices_of
+    from ascendtune.job.device_memory_holders import devices_of
     from ascendtune.job.members import members_of
     from ascendtune.machine.snapshot import take_snapshot
 

@@ -12,7 +12,7 @@ import typer
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ascendtune.train.merge.merge import Merged
+    from ascendtune.merge.merge import Merged
 
 
 def merge(
@@ -44,7 +44,7 @@ def merge(
     from ascendtune.cli.complain import warn
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
-    from ascendtune.train.merge.merge import merge as merge_adapters
+    from ascendtune.merge.merge import merge as merge_adapters
 
     log.set_up()
     with Progress(sys.stderr) as progress:

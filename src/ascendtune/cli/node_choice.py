@@ -14,8 +14,8 @@ from ascendtune.job.spec import ALONE, Place
 from ascendtune.machine.visible import cpu_count, visible_devices
 
 if TYPE_CHECKING:
+    from ascendtune.job.nodes.cluster_spec import Wanted
     from ascendtune.job.nodes.gather import Inquired
-    from ascendtune.job.nodes.wanted import Wanted
     from ascendtune.job.outcome import Outcome
     from ascendtune.job.spec import JobSpec
 
@@ -127,8 +127,8 @@ def choose_nodes(
             "--device-ids names devices of one machine, and --nodes several machines",
             remedy="use --devices N, or limit what each machine shows",
         )
+    from ascendtune.job.nodes.cluster_spec import Wanted
     from ascendtune.job.nodes.hosts import hosts_of
-    from ascendtune.job.nodes.wanted import Wanted
 
     hosts = hosts_of(nodes)
     if min_nodes is not None and min_nodes > len(hosts):

@@ -13,9 +13,9 @@ from ascendtune.cli.terminal import width
 
 if TYPE_CHECKING:
     from ascendtune.data.spec import DatasetSpec, Task
-    from ascendtune.train.method import MethodSection
-    from ascendtune.train.recipe import Recipe
-    from ascendtune.train.sections import OptimSection
+    from ascendtune.recipe.method import MethodSection
+    from ascendtune.recipe.recipe import Recipe
+    from ascendtune.recipe.sections import OptimSection
 
 
 def check(
@@ -32,7 +32,7 @@ def check(
     ascendtune recipe check recipe.yaml method.tuner=lora
     """
     from ascendtune.core.wrap import wrapped
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
     facts = _facts(checked)
@@ -96,9 +96,9 @@ def _require_files(recipe: Recipe) -> None:
     """Look at what else a start would read before it begins to train."""
     from ascendtune.hub.download import find_local
     from ascendtune.hub.verify import check_model_directory, require_unquantised
+    from ascendtune.recipe.deepspeed_config import zero_config
     from ascendtune.train.adapters import find_adapters
     from ascendtune.train.run_choice import require_checkpoint
-    from ascendtune.train.strategy.zero_config import zero_config
 
     if recipe.method.preference.reference and (path := find_local(recipe.method.preference.reference, "model")):
         check_model_directory(path, weights_needed=True)

@@ -32,7 +32,7 @@ def convert(
 
     from ascendtune.core.config import validate
     from ascendtune.core.errors import InputError, translated_disk_errors
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
     document = Recipe.read(recipe, overrides or [])
     validate(Recipe, document)

@@ -16,7 +16,7 @@ from ascendtune.hub.kind import Kind
 from ascendtune.job.backend.submission import Mount
 
 if TYPE_CHECKING:
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
 
 def run_place(recipe: Recipe) -> Path:

@@ -16,6 +16,6 @@ def schema() -> None:
     \b
     # yaml-language-server: $schema=recipe.schema.json
     """
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
     print(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))

@@ -70,7 +70,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) ->
     Raises:
         InputError: options that do not go together; a recipe that is wrong, or needs what is not there.
     """
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
     _check(asked)
     recipe = Recipe.load(recipe_file, overrides)

@@ -59,8 +59,8 @@ def train(
     from ascendtune.data.report import lines
     from ascendtune.job.registry import require_place
     from ascendtune.job.spec import JobSpec
+    from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import prepare_run
-    from ascendtune.train.recipe import Recipe
 
     log.set_up()
     restrict_umask()

@@ -5,7 +5,7 @@ AscendtuneError
 │   ├── RecipeError            a key, a type, a value, a contradiction, a path in the recipe
 │   └── DataError              a file, a row, a column, a template
 ├── MachineError (3)           the machine cannot: device, disk, permission, port
-├── FoundWrong (1)             training failed, a loss that is not a number, a finding
+├── CheckFailed (1)             training failed, a loss that is not a number, a finding
 ├── NoVerdict (4)              the question could not be answered
 └── Stopped (130 or 143)       SIGINT or SIGTERM, after a checkpoint
 """
@@ -75,7 +75,7 @@ class MachineError(AscendtuneError):
     exit_code = 3
 
 
-class FoundWrong(AscendtuneError):
+class CheckFailed(AscendtuneError):
     exit_code = 1
 
 

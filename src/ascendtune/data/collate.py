@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ascendtune.data.plan import Sequence_
+from ascendtune.data.plan import PackedSequence
 from ascendtune.data.store import IGNORED, TokenDataset
 
 _NOTHING = np.empty(0, np.int64)
@@ -51,7 +51,7 @@ class Batch:
 
 
 def collate(
-    dataset: TokenDataset, sequences: list[Sequence_], *, packed: bool, pad_id: int, members: slice = slice(None)
+    dataset: TokenDataset, sequences: list[PackedSequence], *, packed: bool, pad_id: int, members: slice = slice(None)
 ) -> Batch:
     """Arrays for one micro-batch of at least one sequence.
 
@@ -65,14 +65,14 @@ def collate(
     return batch if dataset.group_size == 1 else _in_groups(batch, dataset, sequences, numbers)
 
 
-def _row_numbers(dataset: TokenDataset, sequences: list[Sequence_], members: slice = slice(None)) -> list[int]:
+def _row_numbers(dataset: TokenDataset, sequences: list[PackedSequence], members: slice = slice(None)) -> list[int]:
     size = dataset.group_size
     if size == 1:
         return [group for sequence in sequences for group in sequence]
     return [group * size + within for sequence in sequences for group in sequence for within in range(size)[members]]
 
 
-def _in_groups(batch: Batch, dataset: TokenDataset, sequences: list[Sequence_], numbers: list[int]) -> Batch:
+def _in_groups(batch: Batch, dataset: TokenDataset, sequences: list[PackedSequence], numbers: list[int]) -> Batch:
     """The batch, saying which document is where."""
     if batch.cu_seqlens is not None:
         ends = np.array(batch.cu_seqlens[1:])
@@ -130,7 +130,7 @@ def _next_labels(labels: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[
     return shifted
 
 
-def hash_of_batch(dataset: TokenDataset, sequences: list[Sequence_]) -> str:
+def hash_of_batch(dataset: TokenDataset, sequences: list[PackedSequence]) -> str:
     """16 hex digits over all that a global batch holds, in order: equal on two machines that see the same data."""
     digest = hashlib.blake2b(digest_size=8)
     for sequence in sequences:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ascendtune.data.pack import pack_best_fit
 
-Sequence_ = tuple[int, ...]
+PackedSequence = tuple[int, ...]
 """Group numbers."""
 
 
@@ -57,7 +57,7 @@ class BatchPlan:
         self.sequences_per_epoch = len(self._epoch(0))
         self.steps_per_epoch = math.ceil(self.sequences_per_epoch / global_batch)
 
-    def _make_epoch(self, epoch: int) -> list[Sequence_]:
+    def _make_epoch(self, epoch: int) -> list[PackedSequence]:
         groups = len(self._lengths)
         random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
         order = np.arange(groups) if random is None else random.permutation(groups)
@@ -67,21 +67,21 @@ class BatchPlan:
         shuffled = range(len(bins)) if random is None else random.permutation(len(bins)).tolist()
         return [tuple(bins[number]) for number in shuffled]
 
-    def batch(self, step: int) -> list[Sequence_]:
+    def batch(self, step: int) -> list[PackedSequence]:
         """The sequences of `step` (from 0). The last step of an epoch may have fewer."""
         epoch, within = divmod(step, self.steps_per_epoch)
         start = within * self.global_batch
         return self._epoch(epoch)[start : start + self.global_batch]
 
-    def groups(self, sequences: list[Sequence_]) -> int:
+    def groups(self, sequences: list[PackedSequence]) -> int:
         """Groups in `sequences`: the divisor of a loss per pair or per answer."""
         return sum(map(len, sequences))
 
-    def labelled_tokens(self, sequences: list[Sequence_]) -> int:
+    def labelled_tokens(self, sequences: list[PackedSequence]) -> int:
         """Labelled tokens in `sequences`: the divisor of a loss per token."""
         return int(self._label_counts[_groups(sequences)].sum())
 
-    def tokens(self, sequences: list[Sequence_]) -> int:
+    def tokens(self, sequences: list[PackedSequence]) -> int:
         """Real tokens in `sequences`, padding not counted."""
         return int(self._lengths[_groups(sequences)].sum())
 
@@ -103,11 +103,13 @@ def _of_groups(counts: NDArray[np.int32], group_size: int) -> NDArray[np.int32]:
     return counts if group_size == 1 else counts.reshape(-1, group_size).sum(axis=1, dtype=np.int32)
 
 
-def _groups(sequences: list[Sequence_]) -> list[int]:
+def _groups(sequences: list[PackedSequence]) -> list[int]:
     return [group for groups in sequences for group in groups]
 
 
-def share_of_rank(sequences: list[Sequence_], *, rank: int, world_size: int, per_device: int) -> list[list[Sequence_]]:
+def share_of_rank(
+    sequences: list[PackedSequence], *, rank: int, world_size: int, per_device: int
+) -> list[list[PackedSequence]]:
     """The micro-batches of one rank, as many on every rank; at the end of an epoch some ranks' last one is empty.
 
     Micro-batch m of rank r takes sequences (m × world_size + r) × per_device onward, so that the same sequences make up

@@ -21,7 +21,7 @@ from ascendtune.infer.weights import Weights, find_weights
 
 if TYPE_CHECKING:
     from ascendtune.infer.transformers import TransformersModel
-    from ascendtune.machine.device import Device
+    from ascendtune.machine.torch_backend.device import Device
 
 
 def load(
@@ -172,7 +172,7 @@ def _load_model(
     weights: Weights, tokenizer: Tokenizer, device: Device | None, trust_remote_code: bool
 ) -> TransformersModel:
     from ascendtune.infer.transformers import TransformersModel
-    from ascendtune.machine.device import find_device
+    from ascendtune.machine.torch_backend.find import find_device
 
     target = device or find_device()
     target.activate()

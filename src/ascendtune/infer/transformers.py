@@ -16,7 +16,7 @@ from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.infer.weights import Weights
-from ascendtune.machine.device import Device
+from ascendtune.machine.torch_backend.device import Device
 
 # Prompts for the trial of batches, and tokens that each is continued with: a state is carried from one to the next.
 _TRIAL_LENGTHS, _TRIAL_TOKENS = (9, 4), 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, FoundWrong, InputError, MachineError, NoVerdict, disk_fault
+from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError, NoVerdict, disk_fault
 from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir
 
@@ -90,7 +90,7 @@ def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
     if rank == 0 or code > 128:
         # Rank 0 has the terminal and has said it; a stop is said by every rank.
         return Outcome(code, cause=cause["what"])
-    error = _CLASSES.get(code, FoundWrong)(
+    error = _CLASSES.get(code, CheckFailed)(
         f"rank {rank}: {cause['what']}" if rank is not None else cause["what"],
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
@@ -110,7 +110,7 @@ def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
     if not roots and ending.exit_code < 0:
         return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log), as_of_a_shell(ending.exit_code)
     if not roots:
-        error: AscendtuneError = _full_disk(logs) or FoundWrong(
+        error: AscendtuneError = _full_disk(logs) or CheckFailed(
             f"the processes{at} could not be started or lost each other",
             remedy="look at what torchrun says",
             where=ending.launcher_log,
@@ -137,16 +137,16 @@ def as_of_a_shell(code: int) -> int:
 
 def _death(who: str, code: int, where: Path) -> AscendtuneError:
     if code == -signal.SIGKILL:
-        return FoundWrong(
+        return CheckFailed(
             f"{who} was killed (SIGKILL)",
             remedy="usually the host ran out of memory: `dmesg | grep -i oom` tells; take a smaller batch",
             where=where,
         )
     if code < 0:
-        return FoundWrong(
+        return CheckFailed(
             f"{who} crashed ({signal.Signals(-code).name})", remedy="look at the end of its log", where=where
         )
-    return FoundWrong(f"{who} ended with exit code {code}", remedy="look at the end of its log", where=where)
+    return CheckFailed(f"{who} ended with exit code {code}", remedy="look at the end of its log", where=where)
 
 
 def _said(launcher_log: Path, said_before: int) -> str:

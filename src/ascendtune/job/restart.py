@@ -12,11 +12,11 @@ from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
-from ascendtune.job.asked import Asked
 from ascendtune.job.hang.watcher import has_hung
 from ascendtune.job.outcome import Outcome, record_of
 from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
+from ascendtune.job.stop_signals import Asked
 
 
 def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[Asked], Outcome]) -> Outcome:

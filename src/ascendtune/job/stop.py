@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core import process, procfs
-from ascendtune.core.errors import FoundWrong, InputError, MachineError
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.files import file_lock
 from ascendtune.core.regular_file import read_record
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
-from ascendtune.job.held import Held, held_after
+from ascendtune.job.device_memory_holders import Held, held_after
 from ascendtune.job.members import driver_of, handle, members_of, still_there
 from ascendtune.job.outcome import close as close_run
 from ascendtune.job.record import Job, state_of
@@ -54,7 +54,7 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
     Raises:
         InputError: the job runs on another machine, or in another container.
         MachineError: a process of the job is another user's.
-        FoundWrong: somebody else is stopping it just now.
+        CheckFailed: somebody else is stopping it just now.
     """
     require_ours(job)
     with _alone(job) as was_asked:
@@ -161,7 +161,7 @@ def _alone(job: Job) -> Iterator[bool]:
         note = _read(path)
         if not is_ours:
             since = time.strftime("%H:%M:%S", time.localtime(note.get("since", 0)))
-            raise FoundWrong(
+            raise CheckFailed(
                 f"{job.id} is being stopped already, by pid {note.get('pid', '?')} since {since}",
                 remedy=f"wait for it; `ascendtune jobs show {job.id}` says what is left",
             )

@@ -5,7 +5,7 @@ from ascendtune.train import Recipe, fit
 result = fit(Recipe.load("recipe.yaml"))
 """
 
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import FitResult, fit
-from ascendtune.train.recipe import Recipe
 
 __all__ = ["FitResult", "Recipe", "fit"]

@@ -11,10 +11,10 @@ from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, check_adapter, read_adapter_config
 from ascendtune.hub.download import fetch_adapter
+from ascendtune.hub.lora_adapter import read_adapter
 from ascendtune.hub.trained import weights_of_run
-from ascendtune.train.combination import NO_SUMMANDS
-from ascendtune.train.merge.adapter import read_adapter
-from ascendtune.train.method import MethodSection
+from ascendtune.recipe.combination import NO_SUMMANDS
+from ascendtune.recipe.method import MethodSection
 
 _KEY = "method.lora.start_from"
 
@@ -53,6 +53,19 @@ def find_adapters(section: MethodSection, base: Path | None = None) -> list[Adap
         if len(found) > 1:
             _require_summand(name, config, adapter.path, is_last=adapter is found[-1])
     return found
+
+
+def require_same_adapters(run: RunDir, adapters: list[Adapter]) -> None:
+    """Raise where an adapter that the run goes on from is another file than at its beginning."""
+    # Checkpoints hold what trains; the frozen adapters beside it are read from their files every time.
+    before = [Adapter.of(each) for each in run.read().get("adapters", [])]
+    for old, new in zip(before, adapters, strict=True):
+        if old.digest != new.digest:
+            raise RecipeError(
+                "this adapter is not the one that the run began with",
+                remedy="restore it; or start anew: checkpoint.resume=never",
+                where=new.path,
+            )
 
 
 def _find(name: str, base: Path | None) -> Adapter:

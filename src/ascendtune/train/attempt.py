@@ -19,27 +19,28 @@ import torch
 
 from ascendtune import __version__
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, FoundWrong, MachineError, Stopped, disk_fault
+from ascendtune.core.errors import AscendtuneError, CheckFailed, MachineError, Stopped, disk_fault
 from ascendtune.core.files import file_lock
 from ascendtune.core.places import cache_directory
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, open_prepared
-from ascendtune.machine.device import Device, find_device
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.build import Built, build
-from ascendtune.train.callback.base import Callback, RunFacts
-from ascendtune.train.callback.metrics import MetricsWriter
-from ascendtune.train.callback.progress import ProgressDisplay, show_summary
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_data
-from ascendtune.train.recipe import Recipe
+from ascendtune.train.report.callback import Callback, RunFacts
+from ascendtune.train.report.metrics import MetricsWriter
+from ascendtune.train.report.picture import draw
+from ascendtune.train.report.progress import ProgressDisplay, show_summary
+from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.choose import join
 from ascendtune.train.strategy.group import started_by_torchrun
-from ascendtune.train.track.picture import draw
-from ascendtune.train.track.summary import summary_lines
 
 
 def train(run: RunDir) -> None:
@@ -66,7 +67,7 @@ def train(run: RunDir) -> None:
             _train(run, recipe, stack)
         except BaseException as error:
             if _is_echo(error):
-                raise FoundWrong(
+                raise CheckFailed(
                     "the connection to another rank broke", remedy="what ended that one is the cause", where=run.logs
                 ) from error
             if not isinstance(error, KeyboardInterrupt):
@@ -204,7 +205,7 @@ def _write_facts(run: RunDir, built: Built) -> None:
 def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
     callbacks: list[Callback] = [MetricsWriter(run), ProgressDisplay(run)]
     if recipe.track.tensorboard:
-        from ascendtune.train.track.tensorboard import TensorBoardWriter
+        from ascendtune.train.report.tensorboard import TensorBoardWriter
 
         callbacks.append(TensorBoardWriter(run))
     return callbacks
@@ -218,7 +219,7 @@ def _finish(run: RunDir, built: Built, counters: Counters, reason: str) -> None:
         parts.checkpointer.load(run.checkpoint(best))
         reason += f"; the weights are those of step {best}, the best evaluation"
     new_tokens = bool(parts.recipe.model.new_tokens)
-    parts.strategy.make_whole(built.tuned, exported_parameters(built.tuned, new_tokens), built.export_dtype)
+    parts.strategy.gather_full(built.tuned, exported_parameters(built.tuned, new_tokens), built.export_dtype)
     if parts.strategy.is_main:
         export_model(built.tuned, built.tokenizer, run.model, built.chat_template, new_tokens=new_tokens)
         run.update(ended_because=reason)

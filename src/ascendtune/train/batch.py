@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from ascendtune.data.collate import Batch, collate
-from ascendtune.data.plan import Sequence_, share_of_rank
+from ascendtune.data.plan import PackedSequence, share_of_rank
 from ascendtune.data.store import TokenDataset
-from ascendtune.machine.device import Device
-from ascendtune.train.loss.double_float import DoubleFloat
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -119,7 +119,7 @@ def _as_double_float(values: NDArray[np.float64], move: Callable[[NDArray[Any]],
     return DoubleFloat(move(high), move((values - high).astype(np.float32)))
 
 
-def idle(batch: DeviceBatch) -> DeviceBatch:
+def dummy_batch(batch: DeviceBatch) -> DeviceBatch:
     """The same batch, teaching nothing."""
     if batch.groups is not None:
         return replace(batch, weight=0.0)
@@ -128,14 +128,17 @@ def idle(batch: DeviceBatch) -> DeviceBatch:
 
 
 def batches_of_rank(
-    make: Callable[[list[Sequence_]], DeviceBatch], sequences: list[Sequence_], strategy: Strategy, per_device: int
+    make: Callable[[list[PackedSequence]], DeviceBatch],
+    sequences: list[PackedSequence],
+    strategy: Strategy,
+    per_device: int,
 ) -> Iterator[DeviceBatch]:
     """The micro-batches that this rank makes of a global batch, as many on every rank.
 
     A rank without work must still take part in the collectives: it gets batches that teach nothing.
     """
     for share in share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device):
-        yield make(share) if share else idle(make(sequences[:1]))
+        yield make(share) if share else dummy_batch(make(sequences[:1]))
 
 
 class BatchMaker:
@@ -167,19 +170,19 @@ class BatchMaker:
         self._mismatched = mismatched
         self.reference = reference
 
-    def make(self, sequences: list[Sequence_]) -> DeviceBatch:
+    def make(self, sequences: list[PackedSequence]) -> DeviceBatch:
         """The rows that are learnt."""
         return self._part(sequences, slice(0, 1) if self._mismatched else slice(None))[1]
 
-    def make_mismatched(self, sequences: list[Sequence_]) -> DeviceBatch:
+    def make_mismatched(self, sequences: list[PackedSequence]) -> DeviceBatch:
         """kto: the same prompts with answers of other rows."""
         return self._part(sequences, slice(1, 2))[1]
 
-    def parts(self, sequences: list[Sequence_]) -> list[tuple[tuple[int, ...], DeviceBatch]]:
+    def parts(self, sequences: list[PackedSequence]) -> list[tuple[tuple[int, ...], DeviceBatch]]:
         """(row numbers, batch) of each forward pass that a micro-batch takes: one, or two with mismatched answers."""
         members = (slice(0, 1), slice(1, 2)) if self._mismatched else (slice(None),)
         return [self._part(sequences, each) for each in members]
 
-    def _part(self, sequences: list[Sequence_], members: slice) -> tuple[tuple[int, ...], DeviceBatch]:
+    def _part(self, sequences: list[PackedSequence], members: slice) -> tuple[tuple[int, ...], DeviceBatch]:
         host = collate(self._dataset, sequences, packed=self._packed, pad_id=self._pad_id, members=members)
         return host.rows, to_device(host, self._device, self.reference, masked=self._masked)

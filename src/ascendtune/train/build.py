@@ -17,27 +17,27 @@ from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import Adapter
 from ascendtune.train.batch import BatchMaker
-from ascendtune.train.callback.base import Callback
-from ascendtune.train.callback.stop import StopRequest
-from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.checkpoint.checkpointer import Checkpointer
+from ascendtune.train.disk_space import require_room
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.flops import flops_per_token
 from ascendtune.train.kernel.install import fused
-from ascendtune.train.loss.head import HeadForm
 from ascendtune.train.memory import activation_store
+from ascendtune.train.model_setup import may_pack, set_up_model
+from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.parts import Parts
 from ascendtune.train.phases import Phases
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.reference import reference_log_probs
 from ascendtune.train.reference_model import attention_of_reference, reference_key, reference_model
-from ascendtune.train.room import require_room
+from ascendtune.train.report.callback import Callback
 from ascendtune.train.schedule import Schedule
-from ascendtune.train.stage.preference import PreferenceObjective
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.trainee import make_trainee, may_pack
 from ascendtune.train.tuner import trainable_share
 
 
@@ -68,11 +68,11 @@ def build(
 
     Raises:
         RecipeError: the model or a name in the recipe does not fit.
-        FoundWrong: packed documents would see each other.
+        CheckFailed: packed documents would see each other.
     """
     record, device = run.read(), strategy.device
     adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
-    trainee = make_trainee(recipe, Path(record["model_directory"]), adapters, strategy, pad_id=prepared.pad_id)
+    trainee = set_up_model(recipe, Path(record["model_directory"]), adapters, strategy, pad_id=prepared.pad_id)
     model, objective, precision = trainee.model, trainee.objective, trainee.precision
     packed, masked, reference_attention = trainee.packed, trainee.attention.is_own, None
     if reference_directory := record.get("reference_directory"):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from ascendtune.data.plan import BatchPlan, Sequence_
+from ascendtune.data.plan import BatchPlan, PackedSequence
 from ascendtune.data.store import TokenDataset
 from ascendtune.train.batch import BatchMaker, DeviceBatch, batches_of_rank
-from ascendtune.train.loss.double_float import DoubleFloat, widened
+from ascendtune.train.objective.base import Objective
+from ascendtune.train.objective.double_float import DoubleFloat, widened
 from ascendtune.train.precision import Precision
-from ascendtune.train.stage.base import Objective
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -72,7 +72,7 @@ class Evaluation:
         return means.pop("loss"), objective.recorded(means)
 
     def _share(
-        self, make: Callable[[list[Sequence_]], DeviceBatch], pulse: Callable[[], None]
+        self, make: Callable[[list[PackedSequence]], DeviceBatch], pulse: Callable[[], None]
     ) -> Iterator[DeviceBatch]:
         """This rank's batches of the whole data set."""
         for step in range(self.plan.steps_per_epoch):

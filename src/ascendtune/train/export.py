@@ -11,7 +11,7 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.train.strategy.hush import hush_deepspeed
+from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
 from ascendtune.train.tuner.fold import TRAINED, fold
 from ascendtune.train.tuner.peft_names import write_for_peft
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.core.ownership import restricted_umask
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from ascendtune.core.errors import FoundWrong, Stopped
+from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.data.collate import hash_of_batch
-from ascendtune.data.plan import Sequence_
+from ascendtune.data.plan import PackedSequence
 from ascendtune.train.batch import DeviceBatch, batches_of_rank
 from ascendtune.train.parts import Counters, Parts
-from ascendtune.train.window import Window
+from ascendtune.train.step_metrics import StepMetrics
 
 
 class Loop:
@@ -30,14 +30,14 @@ class Loop:
         if self._scaler is not None and counters.scaler:
             self._scaler.load_state_dict(counters.scaler)
         self._trainable = [each for each in parts.objective.parameters() if each.requires_grad]
-        self._window = Window(time.perf_counter())
+        self._window = StepMetrics(time.perf_counter())
 
     def run(self) -> str:
         """Train; returns why it ended: "all steps done" or "no improvement …".
 
         Raises:
             Stopped: a signal came; a checkpoint of the last step is complete.
-            FoundWrong: the loss or the gradient is not a number.
+            CheckFailed: the loss or the gradient is not a number.
         """
         parts, counters = self.parts, self.counters
         parts.module.train()
@@ -69,7 +69,7 @@ class Loop:
             make = parts.batches.make_mismatched
             parts.objective.begin(batches_of_rank(make, sequences, parts.strategy, parts.per_device))
         for batch, is_last in self._micro_batches(sequences):
-            sync = nullcontext() if is_last else parts.strategy.without_sync(parts.module)
+            sync = nullcontext() if is_last else parts.strategy.no_sync(parts.module)
             with sync:
                 with parts.phases.phase("forward"), parts.activations(), parts.precision.autocast():
                     loss, extras = parts.module(batch)
@@ -88,7 +88,7 @@ class Loop:
             )
             self._update(window)
 
-    def _micro_batches(self, sequences: list[Sequence_]) -> Iterator[tuple[DeviceBatch, bool]]:
+    def _micro_batches(self, sequences: list[PackedSequence]) -> Iterator[tuple[DeviceBatch, bool]]:
         """This rank's part of the step, and whether it is the last micro-batch."""
         parts = self.parts
         batches = batches_of_rank(parts.batches.make, sequences, parts.strategy, parts.per_device)
@@ -98,7 +98,7 @@ class Loop:
                 batch = next(batches)
             yield batch, number == last
 
-    def _update(self, window: Window) -> None:
+    def _update(self, window: StepMetrics) -> None:
         """Clip, step, forget the gradients. In a checked step what is not a number never reaches the weights."""
         parts, optimizer = self.parts, self.parts.optimizer
         rate = parts.schedule.learning_rate(self.counters.step)
@@ -124,7 +124,7 @@ class Loop:
         looked_at = self._scaler is not None or self.parts.strategy.leaves_out_overflows
         return not looked_at and (self._recorded(self.counters.step + 1) or self.parts.recipe.on_nan == "skip")
 
-    def _is_finite(self, window: Window, norm: torch.Tensor) -> bool:
+    def _is_finite(self, window: StepMetrics, norm: torch.Tensor) -> bool:
         """Read loss and norm; stop, or say whether to skip, when they are not numbers."""
         with self.parts.phases.phase("collective"):
             window.read(self.parts.strategy, self.parts.stop.signal_number)
@@ -133,7 +133,7 @@ class Loop:
         if self.parts.recipe.on_nan == "skip":
             return False
         step = self.counters.step + 1
-        raise FoundWrong(
+        raise CheckFailed(
             f"step {step}: loss {window.loss}, gradient norm {window.norm}: not a number",
             remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; the weights are those "
             "before this step. on_nan: skip leaves such steps out",
@@ -172,11 +172,11 @@ class Loop:
             },
         )
         asked = window.asked_to_stop
-        self._window = Window(time.perf_counter())
+        self._window = StepMetrics(time.perf_counter())
         if asked:
             self._stop(asked)
 
-    def _hash(self, sequences: list[Sequence_]) -> str | None:
+    def _hash(self, sequences: list[PackedSequence]) -> str | None:
         parts = self.parts
         return (
             hash_of_batch(parts.dataset, sequences)

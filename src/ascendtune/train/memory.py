@@ -9,8 +9,8 @@ from typing import Any
 from torch.autograd.graph import save_on_cpu
 
 from ascendtune.core.log import warn
-from ascendtune.machine.device import Device
-from ascendtune.train.sections import MemorySection
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.sections import MemorySection
 
 
 def recompute_activations(model: Any, section: MemorySection) -> None:

@@ -11,8 +11,8 @@ from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import read_model_config
+from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.sections import ModelSection
 
 
 def read_config(section: ModelSection, directory: Path) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.sections import OptimSection
+from ascendtune.recipe.sections import OptimSection
 
 
 def make_optimizer(

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.plan import BatchPlan, Sequence_
+from ascendtune.data.plan import BatchPlan, PackedSequence
 from ascendtune.data.store import TokenDataset
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import BatchMaker
-from ascendtune.train.callback.base import Callback
-from ascendtune.train.callback.stop import StopRequest
-from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.evaluate import Evaluation
+from ascendtune.train.objective.base import Objective
 from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import Recipe
+from ascendtune.train.report.callback import Callback
 from ascendtune.train.schedule import Schedule
-from ascendtune.train.stage.base import Objective
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -103,6 +103,6 @@ class Parts:
     def counts_groups(self) -> bool:
         return self.objective.unit == "group"
 
-    def units(self, sequences: list[Sequence_]) -> int:
+    def units(self, sequences: list[PackedSequence]) -> int:
         """What the summed loss of a global batch is divided by."""
         return self.plan.groups(sequences) if self.counts_groups else self.plan.labelled_tokens(sequences)

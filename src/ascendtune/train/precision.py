@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.machine.device import Device
-from ascendtune.train.recipe import Recipe
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -21,11 +21,11 @@ from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model
 from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.hub.verify import require_unquantised
-from ascendtune.train.adapters import Adapter, find_adapters
-from ascendtune.train.changes import require_known, require_same_adapters, require_same_data
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.changes import require_known, require_same_data
+from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.adapters import Adapter, find_adapters, require_same_adapters
 from ascendtune.train.run_choice import Choice, choose_run
-from ascendtune.train.strategy.zero_config import require_deepspeed, zero_config
 
 Progress = Callable[[str, int, int], None]
 

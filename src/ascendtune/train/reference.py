@@ -21,12 +21,12 @@ from ascendtune.core.errors import MachineError, Stopped, translated_disk_errors
 from ascendtune.core.files import write_atomically
 from ascendtune.core.log import say
 from ascendtune.core.units import format_duration
-from ascendtune.data.plan import Sequence_, share_of_rank
+from ascendtune.data.plan import PackedSequence, share_of_rank
 from ascendtune.data.store import TokenDataset
-from ascendtune.train.batch import BatchMaker, DeviceBatch, idle
-from ascendtune.train.callback.stop import StopRequest, flags_of, signal_of
-from ascendtune.train.loss.double_float import DoubleFloat
+from ascendtune.train.batch import BatchMaker, DeviceBatch, dummy_batch
+from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.precision import Precision
+from ascendtune.train.stop_request import StopRequest, flags_of, signal_of
 from ascendtune.train.strategy.base import Strategy
 
 LogProbs = Callable[[DeviceBatch], DoubleFloat]
@@ -40,7 +40,7 @@ _KEEP_SECONDS = 30.0
 def reference_log_probs(
     path: Path,
     dataset: TokenDataset,
-    global_batches: Iterable[list[Sequence_]],
+    global_batches: Iterable[list[PackedSequence]],
     *,
     batches: BatchMaker,
     per_device: int,
@@ -97,7 +97,7 @@ def reference_log_probs(
 def _compute(
     values: torch.Tensor,
     log_probs: LogProbs,
-    sequences: list[Sequence_],
+    sequences: list[PackedSequence],
     batches: BatchMaker,
     per_device: int,
     strategy: Strategy,
@@ -110,7 +110,7 @@ def _compute(
         else:
             # A rank without work must still take part in the collectives.
             for _, batch in batches.parts(sequences[:1]):
-                log_probs(idle(batch))
+                log_probs(dummy_batch(batch))
 
 
 def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int, bool]:
@@ -143,7 +143,7 @@ def _stopped(number: int, done: int, wanted: int, path: Path) -> Stopped:
     )
 
 
-def _rows_of(sequences: list[Sequence_], dataset: TokenDataset) -> list[int]:
+def _rows_of(sequences: list[PackedSequence], dataset: TokenDataset) -> list[int]:
     size = dataset.group_size
     return [group * size + within for sequence in sequences for group in sequence for within in range(size)]
 

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.machine.device import Device
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.loss.double_float import DoubleFloat
 from ascendtune.train.model import load_model, read_config
+from ascendtune.train.objective.base import make_objective
+from ascendtune.train.objective.double_float import DoubleFloat
+from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import Recipe
-from ascendtune.train.sections import ModelSection
-from ascendtune.train.stage import make_objective
-from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
 
 LogProbs = Callable[[DeviceBatch], DoubleFloat]

@@ -13,8 +13,8 @@ from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import file_lock, require_writable
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.changes import require_same_recipe
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.changes import require_same_recipe
+from ascendtune.recipe.recipe import Recipe
 
 _RESUME = "checkpoint.resume"
 

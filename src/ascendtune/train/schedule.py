@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ascendtune.train.sections import OptimSection
+from ascendtune.recipe.sections import OptimSection
 
 
 class Schedule:

@@ -22,7 +22,7 @@ from ascendtune.cli.complain import complain
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.job.backend import ssh
-from ascendtune.job.nodes.wanted import Wanted
+from ascendtune.job.nodes.cluster_spec import Wanted
 from ascendtune.job.nodes.hosts import hosts_of
 from ascendtune.job.spec import JobSpec
 log.set_up()

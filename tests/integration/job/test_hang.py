@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 # What waits for minutes in earnest waits for moments here.
 _START = """

@@ -15,8 +15,8 @@ import pytest
 
 from ascendtune.core import procfs
 from ascendtune.job import registry
+from ascendtune.job.cleanup import left_behind
 from ascendtune.job.members import members_of
-from ascendtune.job.reap import left_behind
 from ascendtune.job.record import state_of
 from cluster import until
 

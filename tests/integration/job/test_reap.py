@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from ascendtune.core import procfs
-from ascendtune.job import reap, registry
-from ascendtune.job.reap import LeftBehind, end, left_behind
+from ascendtune.job import cleanup as reap
+from ascendtune.job import registry
+from ascendtune.job.cleanup import LeftBehind, end, left_behind
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
 

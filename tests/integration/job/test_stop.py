@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core import procfs
-from ascendtune.core.errors import FoundWrong, InputError, MachineError
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.job import registry, stop
 from ascendtune.job.members import members_of
 from ascendtune.job.record import Job, state_of
@@ -133,7 +133,7 @@ def test_only_one_stops_a_job_and_the_other_says_who(started: Callable[[str], St
     first = threading.Thread(target=_stop, args=(job.job,))
     first.start()
     until(lambda: job.noted)
-    with pytest.raises(FoundWrong, match=f"being stopped already, by pid {os.getpid()} since "):
+    with pytest.raises(CheckFailed, match=f"being stopped already, by pid {os.getpid()} since "):
         _stop(job.job)
     first.join()
     assert job.noted == [signal.SIGINT] and (job.directory / "checkpoint").exists()

@@ -22,12 +22,12 @@ import torch
 
 from ascendtune.core import log
 from ascendtune.core.rundir import RunDir
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
 from ascendtune.train.build import Built, build
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy
 
 WORDS = ["atom", "balanced", "capital", "clips", "diet", "friends", "healthy", "Paris", "sleep", "tips", "天气", "公园"]

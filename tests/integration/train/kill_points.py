@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core import log
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 Kind = Literal["kill", "stop", "full"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

@@ -11,11 +11,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ascendtune.data.collate import collate
-from ascendtune.data.plan import Sequence_
-from ascendtune.machine.device import find_device
+from ascendtune.data.plan import PackedSequence
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.batch import to_device
 from ascendtune.train.build import Built
-from ascendtune.train.loss.head import PLAIN, HeadForm
+from ascendtune.train.objective.head import PLAIN, HeadForm
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -105,7 +105,7 @@ def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callab
     assert trained.losses()[-1] < 0.9 * trained.losses()[0]
 
 
-def loss_and_gradients(built: Built, sequences: list[Sequence_], *, packed: bool) -> Measured:
+def loss_and_gradients(built: Built, sequences: list[PackedSequence], *, packed: bool) -> Measured:
     objective = built.parts.objective.eval()
     objective.zero_grad()
     loss = objective(to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device())).loss

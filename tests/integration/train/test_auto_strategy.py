@@ -10,7 +10,7 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.strategy.choose import resolve_auto
 
 # The tiny model has 125,504 parameters (32,832 of them outside its two blocks), 16 bytes each in fp32 with AdamW.

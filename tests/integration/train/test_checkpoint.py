@@ -18,9 +18,9 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from ascendtune.core.files import write_atomically
 from ascendtune.core.rundir import RunDir
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train import Recipe, attempt
-from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.strategy.base import Strategy
 

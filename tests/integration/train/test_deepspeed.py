@@ -19,14 +19,14 @@ import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
 from tests.integration.train.test_fsdp import EXACT, go_on
 
-from ascendtune.core.errors import FoundWrong, MachineError
-from ascendtune.machine.device import find_device
+from ascendtune.core.errors import CheckFailed, MachineError
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.build import build
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _train_on_what_is_not_a_number(asked: Recipe) -> None:
         parameters = list(parts.objective.parameters())
         before = [strategy.whole(each) for each in parameters]
         parts.objective.get_submodule("model.model.norm").register_forward_hook(lambda *it: it[-1] * math.nan)
-        with pytest.raises(FoundWrong, match=r"gradient norm (inf|nan): not a number"):
+        with pytest.raises(CheckFailed, match=r"gradient norm (inf|nan): not a number"):
             Loop(parts, Counters()).run()
         assert all(torch.equal(strategy.whole(each), weight) for each, weight in zip(parameters, before, strict=True))
 

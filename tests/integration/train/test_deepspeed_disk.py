@@ -14,7 +14,7 @@ import torch
 from tests.integration.train.test_fsdp import EXACT, go_on
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.strategy.zero_disk import require_disk
+from ascendtune.train.strategy.deepspeed_disk import require_disk
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train

@@ -13,7 +13,7 @@ from tests.integration.train.kill_points import Fault, Kind
 from tests.integration.train.test_kill_points import Bench, spread
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is shown to a process of its own (make deepspeed-tests)")
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ascendtune.data.collate import collate
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.batch import to_device
 from ascendtune.train.build import Built
 

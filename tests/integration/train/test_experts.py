@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ascendtune.machine.device import find_device
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.kernel import install
 from ascendtune.train.kernel.experts import find_experts, multiply_by_group
 from ascendtune.train.kernel.install import install_kernels

@@ -16,13 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.build import build
 from ascendtune.train.loop import Loop
 from ascendtune.train.parts import Counters
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
 
 if TYPE_CHECKING:

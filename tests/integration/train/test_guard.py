@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.core.errors import FoundWrong, RecipeError
-from ascendtune.train import attempt, guard
+from ascendtune.core.errors import CheckFailed, RecipeError
+from ascendtune.train import attempt
+from ascendtune.train import model_checks as guard
 from ascendtune.train.attention import interface
 from ascendtune.train.attention.sdpa import sdpa_attention
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.build import Built
-from ascendtune.train.loss.head import PLAIN
+from ascendtune.train.objective.head import PLAIN
 
 PACKED = {"data": {"packing": True}}
 
@@ -44,7 +45,7 @@ def test_it_fires_when_attention_leaks(
 ) -> None:
     # The function of a device; what the small copy is tried with stays as it is.
     monkeypatch.setitem(interface.TABLE, "sdpa_fp32", f"{__name__}:{broken.__name__}")
-    with pytest.raises(FoundWrong, match="see each other"):
+    with pytest.raises(CheckFailed, match="see each other"):
         build_parts(**PACKED, precision=precision, model={"attention": "sdpa_fp32"})
 
 
@@ -64,7 +65,7 @@ def test_it_fires_when_positions_go_on_counting(
 
     monkeypatch.setattr(guard, "_batch", counting_on)
     model = {"path": str(variant(GPT2Config(vocab_size=512, n_embd=32, n_head=4, n_layer=2)))}
-    with pytest.raises(FoundWrong, match="see each other"):
+    with pytest.raises(CheckFailed, match="see each other"):
         build_parts(**PACKED, model=model)
 
 

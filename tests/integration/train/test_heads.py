@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ascendtune.train.build import Built
-from ascendtune.train.loss.head import PLAIN, HeadForm
-from ascendtune.train.stage.head_probe import POSITIONS, head_form
+from ascendtune.train.objective.head import PLAIN, HeadForm
+from ascendtune.train.objective.head_probe import POSITIONS, head_form
 
 # With the caps of the real models, which the logits of fresh weights come nowhere near.
 CAPPED: list[tuple[str, dict[str, Any], HeadForm]] = [

@@ -14,14 +14,14 @@ from torch import nn
 from torch.nn.functional import silu
 
 from ascendtune.core.errors import MachineError
-from ascendtune.machine.device import find_device
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel import install
 from ascendtune.train.kernel.install import install_kernels
 from ascendtune.train.kernel.rotary import rotate_by_halves
 from ascendtune.train.kernel.swiglu import MlpPlace
 from ascendtune.train.precision import Precision
-from ascendtune.train.sections import KernelSection
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train

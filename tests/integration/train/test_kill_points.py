@@ -16,8 +16,8 @@ from tests.integration.train.kill_points import Fault, Kind, forked, train
 
 from ascendtune.core.claim import Claim
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.merge.merge import merge
-from ascendtune.train.recipe import Recipe
+from ascendtune.merge.merge import merge
+from ascendtune.recipe.recipe import Recipe
 
 EXACT = ("step", "loss", "grad_norm", "learning_rate", "batch_hash", "tokens_seen")
 STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {

@@ -12,9 +12,9 @@ import yaml
 from tokenizers import Tokenizer
 
 from ascendtune.data.store import TokenDataset
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 INFO = {

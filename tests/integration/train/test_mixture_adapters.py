@@ -17,10 +17,10 @@ from tests.integration.train.test_experts import MLA, SHAPE
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.merge.merge import merge
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.kernel import install
 from ascendtune.train.kernel.experts import multiply_by_group
-from ascendtune.train.merge.merge import merge
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.tuner import apply_tuner
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def test_modules_that_only_choose_tokens_are_left_out(recipe: Callable[..., Reci
 def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> None:
     from ascendtune.infer.transformers import TransformersModel
     from ascendtune.infer.weights import find_weights
-    from ascendtune.machine.device import find_device
+    from ascendtune.machine.torch_backend.find import find_device
 
     directory = base("DeepseekV3Config", MLA)
     trained = train(model={"path": str(directory)}, method=lora(BOTH, plus_ratio=2), optim=STEPS)

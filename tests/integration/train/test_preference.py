@@ -21,10 +21,10 @@ from tests.integration.train.pairs import write_pairs, write_singles
 
 from ascendtune.core.errors import RecipeError, Stopped
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
+from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
-from ascendtune.train.stage.preference import PreferenceObjective
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.integration.train.pairs import write_pairs
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.tuner import apply_tuner
 
 if TYPE_CHECKING:

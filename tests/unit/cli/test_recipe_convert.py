@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 THEIRS = """\
 model_name_or_path: {model}

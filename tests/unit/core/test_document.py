@@ -12,7 +12,7 @@ import pytest
 from ascendtune.core.document import Document, apply_overrides, parse_document, read_document
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.files import expanded, is_endless
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 HOSTILE = {
     "alias bomb": (

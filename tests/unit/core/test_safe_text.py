@@ -107,7 +107,7 @@ _WRITERS = {
     # Past Python's buffers; every line of another host goes through `plain`.
     "job/nodes/screen.py": "os.write",
     # Rich's own drawing; what it is given goes through `safe`.
-    "train/callback/progress.py": "Console",
+    "train/report/progress.py": "Console",
 }
 
 

@@ -23,7 +23,7 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.infer.engine import Engine
 from ascendtune.infer.transformers import TransformersModel
 from ascendtune.infer.weights import Weights
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
 
 ASKED: list[Message] = [{"role": "user", "content": "hello"}]
 END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ascendtune.job import registry
-from ascendtune.job.asked import Asked
 from ascendtune.job.outcome import Outcome
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec
+from ascendtune.job.stop_signals import Asked
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.recipe.method import MethodSection
 from ascendtune.train.adapters import find_adapters
-from ascendtune.train.method import MethodSection
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.loss.cross_entropy import linear_cross_entropy
-from ascendtune.train.loss.head import HeadForm
+from ascendtune.train.objective.cross_entropy import linear_cross_entropy
+from ascendtune.train.objective.head import HeadForm
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ascendtune.train.loss.head.rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 7)
 
 
 class Wrapped(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascendtune.train.loss.double_float import DoubleFloat, row_sums, widened
+from ascendtune.train.objective.double_float import DoubleFloat, row_sums, widened
 
 numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ascendtune.recipe.method import PreferenceSection
 from ascendtune.train.batch import DeviceBatch, Groups
-from ascendtune.train.loss.double_float import widened
-from ascendtune.train.method import PreferenceSection
-from ascendtune.train.stage.preference import SinglesObjective
+from ascendtune.train.objective.double_float import widened
+from ascendtune.train.objective.preference import SinglesObjective
 
 BETA, GOOD_WEIGHT, BAD_WEIGHT = 0.3, 1.5, 0.5
 GOOD = np.array([1.0, 0.0, 1.0])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.loss.head import PLAIN, HeadForm
-from ascendtune.train.loss.log_probs import linear_log_probs
+from ascendtune.train.objective.head import PLAIN, HeadForm
+from ascendtune.train.objective.log_probs import linear_log_probs
 
 
 class Wrapped(nn.Module):
@@ -26,7 +26,7 @@ class Wrapped(nn.Module):
 def test_values_and_gradients_are_those_of_log_softmax(
     monkeypatch: pytest.MonkeyPatch, bias: bool, wrapped: bool, positions: int, form: HeadForm
 ) -> None:
-    monkeypatch.setattr("ascendtune.train.loss.head.rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 7)
     torch.manual_seed(3)
     head = nn.Linear(16, 50, bias=bias).double()
     hidden = torch.randn(positions, 16, dtype=torch.float64)

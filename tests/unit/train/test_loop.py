@@ -16,24 +16,24 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ascendtune.core.errors import FoundWrong, Stopped
+from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.store import ShardWriter, TokenDataset
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import BatchMaker, DeviceBatch
-from ascendtune.train.callback.base import Callback
-from ascendtune.train.callback.stop import StopRequest
-from ascendtune.train.checkpoint import Checkpointer
+from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.evaluate import Evaluation
 from ascendtune.train.loop import Loop
+from ascendtune.train.objective.base import Objective, Outcome
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.parts import Counters, Parts
 from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import Recipe
+from ascendtune.train.report.callback import Callback
 from ascendtune.train.schedule import Schedule
-from ascendtune.train.stage.base import Objective, Outcome
+from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import Strategy
 
 LENGTHS = [5, 9, 3, 8, 4, 7, 6]
@@ -177,7 +177,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_before_the_weights_change(make
     with torch.no_grad():
         weight[:, 0] = math.inf
     before = weight.detach().clone()
-    with pytest.raises(FoundWrong, match="not a number") as wrong:
+    with pytest.raises(CheckFailed, match="not a number") as wrong:
         loop.run()
     assert "step 1" in wrong.value.what and told.steps == []
     assert torch.equal(weight.nan_to_num(), before.nan_to_num())

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.optimizer import make_optimizer, states_of
-from ascendtune.train.sections import OptimSection
 
 RATE = 0.01
 USUAL: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}

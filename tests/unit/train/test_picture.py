@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.track.picture import _smoothed, _thinned, draw
+from ascendtune.train.report.picture import _smoothed, _thinned, draw
 
 
 def recorded(directory: Path, losses: list[float], **others: Any) -> RunDir:
@@ -57,7 +57,7 @@ def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
 
 def test_a_missing_matplotlib_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr("ascendtune.train.track.picture.warn", warnings.append)
+    monkeypatch.setattr("ascendtune.train.report.picture.warn", warnings.append)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert draw(recorded(tmp_path, [3.0])) == []
     assert len(warnings) == 1

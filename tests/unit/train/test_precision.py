@@ -3,8 +3,8 @@ import torch
 
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.precision import choose_precision
-from ascendtune.train.recipe import Recipe
 
 
 def device(*, bf16: bool, fp16: bool, emulates: bool = False) -> CpuDevice:

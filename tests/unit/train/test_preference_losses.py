@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ascendtune.train.loss.double_float import DoubleFloat, row_sums, widened
-from ascendtune.train.loss.preference import PAIRED, Pairs, kto
-from ascendtune.train.loss.reward import pairwise
-from ascendtune.train.method import PreferenceSection
+from ascendtune.recipe.method import PreferenceSection
+from ascendtune.train.objective.double_float import DoubleFloat, row_sums, widened
+from ascendtune.train.objective.preference_loss import PAIRED, Pairs, kto
+from ascendtune.train.objective.reward import pairwise
 
 Array = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.callback.base import RunFacts
-from ascendtune.train.callback.progress import ProgressDisplay, show_summary, sparkline
+from ascendtune.train.report.callback import RunFacts
+from ascendtune.train.report.progress import ProgressDisplay, show_summary, sparkline
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def started(total: int = 200, start_step: int = 0) -> ProgressDisplay:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = [100.0]
-    monkeypatch.setattr("ascendtune.train.callback.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ascendtune.train.report.progress.time.monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds
@@ -139,7 +139,7 @@ def test_a_plain_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, name
 def test_a_live_display_fits_and_lets_messages_through(monkeypatch: pytest.MonkeyPatch) -> None:
     with Terminal(monkeypatch) as terminal:
         stderr, stdout, threads = sys.stderr, sys.stdout, threading.active_count()
-        monkeypatch.setattr("ascendtune.train.callback.progress._REDRAW_SECONDS", 0)
+        monkeypatch.setattr("ascendtune.train.report.progress._REDRAW_SECONDS", 0)
         display = started()
         assert sys.stdout is stdout
         assert threading.active_count() == threads

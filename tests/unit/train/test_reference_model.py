@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import DeviceBatch, Groups
+from ascendtune.train.model_setup import set_up_model
+from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.reference_model import LogProbs, attention_of_reference, reference_model
-from ascendtune.train.stage.preference import PreferenceObjective
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.trainee import make_trainee
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def policy(with_dropout: Path) -> tuple[Recipe, PreferenceObjective]:
         }
     )
     with torch.random.fork_rng(devices=[]):
-        objective = make_trainee(recipe, with_dropout, [], Strategy(find_device()), pad_id=0).objective
+        objective = set_up_model(recipe, with_dropout, [], Strategy(find_device()), pad_id=0).objective
     assert isinstance(objective, PreferenceObjective)
     return recipe, objective
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.schedule import Schedule
-from ascendtune.train.sections import OptimSection
 
 
 @pytest.mark.parametrize("scheduler", ["linear", "cosine", "constant"])

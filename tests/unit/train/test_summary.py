@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.track.summary import summary_lines
+from ascendtune.train.report.summary import summary_lines
 
 
 def lines_of(path: Path, name: str, records: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ascendtune.data.spec import Task
-from ascendtune.train.method import MethodSection
+from ascendtune.recipe.method import MethodSection
 
 
 @pytest.mark.parametrize(

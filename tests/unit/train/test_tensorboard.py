@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.callback.base import RunFacts
-from ascendtune.train.track.tensorboard import TensorBoardWriter
+from ascendtune.train.report.callback import RunFacts
+from ascendtune.train.report.tensorboard import TensorBoardWriter
 
 
 def record(step: int, loss: float, **others: Any) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def test_no_step_stands_twice_after_a_resume(tmp_path: Path, checkpoint: int) ->
 def test_nothing_is_imported_before_the_first_step_is_behind(tmp_path: Path) -> None:
     code = (
         "import sys; from ascendtune.core.rundir import RunDir;"
-        "from ascendtune.train.callback.base import RunFacts;"
-        "from ascendtune.train.track.tensorboard import TensorBoardWriter;"
+        "from ascendtune.train.report.callback import RunFacts;"
+        "from ascendtune.train.report.tensorboard import TensorBoardWriter;"
         f"w = TensorBoardWriter(RunDir({str(tmp_path)!r})); w.on_start(RunFacts('r', 9, 0, 1));"
         "assert 'tensorboard' not in sys.modules;"
         "w.on_step({'step': 1, 'loss': 1.0});"
@@ -87,7 +87,7 @@ def test_nothing_is_imported_before_the_first_step_is_behind(tmp_path: Path) -> 
 
 def test_a_missing_tensorboard_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr("ascendtune.train.track.tensorboard.warn", warnings.append)
+    monkeypatch.setattr("ascendtune.train.report.tensorboard.warn", warnings.append)
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     write(RunDir(tmp_path), 1, 0, [3.0, 2.0]).on_end()
     assert len(warnings) == 1

@@ -15,7 +15,7 @@ from ascendtune.check.comm.notes import RankNotes, notes_path, read_notes
 from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.job.backend.local import start
 from ascendtune.job.backend.ssh import start as start_on_hosts
-from ascendtune.job.nodes.wanted import Wanted
+from ascendtune.job.nodes.cluster_spec import Wanted
 from ascendtune.job.outcome import Outcome
 from ascendtune.job.spec import JobSpec, new_id
 from ascendtune.machine.visible import Kind

@@ -30,8 +30,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ascendtune.check.comm.notes import NoteWriter
 from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
 from ascendtune.check.comm.world import AbsentRanksError, World
-from ascendtune.machine.device import open_device
 from ascendtune.machine.init_method import init_method
+from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 
 _MEETINGS = 20

@@ -16,7 +16,7 @@ from ascendtune.check.comm.call import Setting, prepare
 from ascendtune.check.comm.collective import COLLECTIVES
 from ascendtune.check.comm.dtype import modulus
 from ascendtune.check.comm.world import World
-from ascendtune.machine.device import Device
+from ascendtune.machine.torch_backend.device import Device
 
 _SHARE_OF_FREE_MEMORY = 0.5
 _BUFFERS = 2

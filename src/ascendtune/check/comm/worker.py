@@ -19,7 +19,7 @@ from ascendtune.check.comm.notes import NoteWriter, is_echo
 from ascendtune.check.comm.timing import time_pairs, time_sizes
 from ascendtune.check.comm.trial import try_all
 from ascendtune.check.comm.world import AbsentRanksError, World
-from ascendtune.machine.device import open_device
+from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 
 TASKS: dict[str, Callable[[World, dict[str, Any]], None]] = {

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from ascendtune.check.comm.notes import NoteWriter
-from ascendtune.machine.device import Device
 from ascendtune.machine.init_method import init_method
 from ascendtune.machine.peers import require_own_peers
+from ascendtune.machine.torch_backend.device import Device
 
 
 class AbsentRanksError(Exception):

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ascendtune.machine.device import Device
+    from ascendtune.machine.torch_backend.device import Device
     from ascendtune.machine.visible import Kind
 
 _ELEMENTS = 4 << 20
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     """Join, add up, leave. `arguments` = [kind, rank, number of ranks, store]."""
     import torch.distributed as dist
 
-    from ascendtune.machine.device import open_device
+    from ascendtune.machine.torch_backend.find import open_device
 
     kind, rank, ranks, store = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3]
     # As in a job of one host: nothing listens beyond loopback.

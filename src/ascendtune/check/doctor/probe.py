@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     import torch
 
-    from ascendtune.machine.device import Device
+    from ascendtune.machine.torch_backend.device import Device
     from ascendtune.machine.visible import Kind
 
 _SIZE = 256, 512, 128
@@ -24,7 +24,7 @@ _MOST_BYTES = 2 << 30
 
 def main(arguments: list[str]) -> None:
     """Probe the device `arguments` = [kind, index], both as this process sees them."""
-    from ascendtune.machine.device import open_device
+    from ascendtune.machine.torch_backend.find import open_device
 
     device = open_device(cast("Kind", arguments[0]), int(arguments[1]))
     device.activate()

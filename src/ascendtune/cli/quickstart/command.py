@@ -45,9 +45,9 @@ def quickstart(
     """
     from ascendtune.cli.quickstart.base_model import make_base_model
     from ascendtune.cli.quickstart.recipe import recipe_text
-    from ascendtune.core.errors import FoundWrong
+    from ascendtune.core.errors import CheckFailed
     from ascendtune.core.units import count_of, format_count
-    from ascendtune.train.recipe import Recipe
+    from ascendtune.recipe.recipe import Recipe
 
     base, recipe = directory / "base-model", directory / "recipe.yaml"
     skill, model = Skill.make(), make_base_model()
@@ -77,7 +77,7 @@ def quickstart(
     _show_samples(skill.questions, before, after)
     _show_next(run)
     if right(skill.questions, after) < _ENOUGH * len(skill.questions):
-        raise FoundWrong(
+        raise CheckFailed(
             f"the skill was not learnt: {_ENOUGH:.0%} right answers are expected",
             remedy="look at the picture of the loss; train longer, or undo what you changed in the recipe",
             where=run,

@@ -15,7 +15,6 @@ from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
-from ascendtune.job.asked import Asked
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
@@ -25,6 +24,7 @@ from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.rank import CORES, bind
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import ALONE, JobSpec, Place
+from ascendtune.job.stop_signals import Asked
 from ascendtune.machine.visible import cpu_count
 
 _LOOK_ELSEWHERE_SECONDS = 2.0

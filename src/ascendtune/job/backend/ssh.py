@@ -14,18 +14,18 @@ from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
-from ascendtune.job.asked import Asked
-from ascendtune.job.nodes.comeback import wait_for_return
+from ascendtune.job.nodes.cluster_spec import Wanted
 from ascendtune.job.nodes.connected import connected
 from ascendtune.job.nodes.gather import Gathered, gather
 from ascendtune.job.nodes.message import error_of_json
+from ascendtune.job.nodes.reconnect import wait_for_return
 from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.nodes.screen import Screen, screen
-from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.record import Job
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.spec import JobSpec, Place
+from ascendtune.job.stop_signals import Asked
 
 _LEFT_ALONE_SECONDS = 10.0
 """How long ranks whose peers have failed may take to notice and to say why."""

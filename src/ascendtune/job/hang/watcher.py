@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, FoundWrong
+from ascendtune.core.errors import AscendtuneError, CheckFailed
 from ascendtune.core.files import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.procfs import Stat
@@ -85,7 +85,7 @@ class Watcher:
         self._told_since: float | None = None
         self._ending: list[tuple[float, Callable[[], None]]] = []
         self._odd: tuple[int, ...] = ()
-        self._error: FoundWrong | None = None
+        self._error: CheckFailed | None = None
 
     def look(self) -> None:
         now = self._clock()
@@ -158,7 +158,7 @@ class Watcher:
         self._odd = verdict.odd
         blamed = f"{verdict.who()} stood out" if verdict.odd else "no rank stood out"
         when = f"in step {hang.step}" if hang.step else "before its first step"
-        self._error = FoundWrong(
+        self._error = CheckFailed(
             f"the run hung {when}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
             remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "
             "newest checkpoint",

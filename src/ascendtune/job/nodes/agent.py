@@ -36,10 +36,10 @@ from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
-from ascendtune.job.nodes.backlog import Backlog
 from ascendtune.job.nodes.joined import joined
+from ascendtune.job.nodes.log_queue import Backlog
+from ascendtune.job.nodes.log_streams import Voice, Voices, message_of
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
-from ascendtune.job.nodes.voices import Voice, Voices, message_of
 from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
 from ascendtune.job.outcome import as_of_a_shell
 from ascendtune.job.spec import JobSpec, Place

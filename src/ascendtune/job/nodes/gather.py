@@ -14,11 +14,11 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
 from ascendtune.core.log import warn
 from ascendtune.job.nodes.alike import raise_all, require_alike, warn_of_clocks
+from ascendtune.job.nodes.cluster_spec import Wanted
 from ascendtune.job.nodes.connected import connected
-from ascendtune.job.nodes.greet import ANSWER_SECONDS, Asked, greet, next_heard
+from ascendtune.job.nodes.handshake import ANSWER_SECONDS, Asked, greet, next_heard
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode
-from ascendtune.job.nodes.wanted import Wanted
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.visible import Kind
 

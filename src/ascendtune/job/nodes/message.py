@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, FoundWrong, InputError, MachineError
+from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
 
 ALIVE: dict[str, Any] = {"alive": True}
 ALIVE_EVERY_SECONDS = 2.0
@@ -34,6 +34,6 @@ def error_to_json(error: AscendtuneError) -> dict[str, Any]:
 def error_of_json(content: dict[str, Any], host: str) -> AscendtuneError:
     """The error as it was on `host`, which it names."""
     where = f"{host}:{content['where']}" if content.get("where") else host
-    return _CLASSES.get(content["exit_code"], FoundWrong)(
+    return _CLASSES.get(content["exit_code"], CheckFailed)(
         f"{host}: {content['what']}", remedy=content["remedy"], where=where
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO, cast
 
 from ascendtune.core.safe_text import SafeStream, plain
 from ascendtune.core.units import count_of
-from ascendtune.job.nodes.backlog import Backlog
+from ascendtune.job.nodes.log_queue import Backlog
 
 _LAST_WORDS_SECONDS = 5.0
 """How long a job that was asked to stop waits for its last words to be read."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ascendtune.machine.device import Device
+from ascendtune.machine.torch_backend.device import Device
 
 _KEPT_PRODUCTS = "64"
 """Above what one step needs: about 15 of a full model, 25 with adapters."""

@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from ascendtune.machine.device import Device, require_index
+from ascendtune.machine.torch_backend.device import Device, require_index
 
 # Dense bf16 FLOP/s from NVIDIA's data sheets.
 _PEAK_FLOPS = {

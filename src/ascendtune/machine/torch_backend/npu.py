@@ -8,7 +8,7 @@ import os
 import torch
 
 from ascendtune.core.errors import MachineError
-from ascendtune.machine.device import Device, require_index
+from ascendtune.machine.torch_backend.device import Device, require_index
 
 # Dense bf16 FLOP/s per chip. 354e12 is what verl, MindSpeed-LLM and ms-swift take for the 910B (their flops counters).
 _PEAK_FLOPS = {"Ascend910B": 354e12}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
 from ascendtune.train.attention.proof import decoder_values, lm_values
 from ascendtune.train.attention.verdict import Verdict, find_verdict, remembered
 from ascendtune.train.model import class_of
-from ascendtune.train.sections import ModelSection
 
 # What compute the same function as another of the table, on their devices.
 _STANDS_FOR = {"sdpa_fp32": "sdpa", "varlen": "sdpa", "npu_fusion": "sdpa"}

@@ -14,7 +14,8 @@ import torch
 
 from ascendtune.core.log import warn
 from ascendtune.core.table import load
-from ascendtune.machine.device import Device
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel.experts import find_experts
 from ascendtune.train.kernel.place import Kernel, Place
 from ascendtune.train.kernel.rms_norm import find_norms
@@ -22,7 +23,6 @@ from ascendtune.train.kernel.rotary import find_rotary
 from ascendtune.train.kernel.selftest import try_kernel
 from ascendtune.train.kernel.swiglu import find_mlps
 from ascendtune.train.precision import Precision
-from ascendtune.train.sections import KernelSection
 
 # What a device says (`Device.kernels`) -> part of a model -> the operator for it.
 TABLE: dict[str, dict[str, str]] = {

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ascendtune.machine.device import Device
-from ascendtune.train.checkpoint_content import CheckpointContent
-from ascendtune.train.named_tensors import NamedTensors
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.train.checkpoint.content import CheckpointContent
+from ascendtune.train.checkpoint.named_tensors import NamedTensors
 from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
@@ -40,10 +40,10 @@ class Strategy:
         """Whether this process writes what is written once."""
         return self.rank == 0
 
-    def place(self, objective: nn.Module, precision: Precision) -> None:
+    def shard(self, objective: nn.Module, precision: Precision) -> None:
         """Divide the weights of `objective` among the ranks; if nothing is divided, they are on the device already."""
 
-    def ask(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
+    def with_full_params(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
         """What `question` returns, which calls the model in `objective` past it. Every rank must call it."""
         return question()
 
@@ -57,7 +57,7 @@ class Strategy:
         """
         return objective, make_optimizer()
 
-    def without_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Context for all but the last micro-batch of a step."""
         return nullcontext()
 
@@ -83,7 +83,7 @@ class Strategy:
     def _norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         return torch.nn.utils.get_total_norm(gradients)
 
-    def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
+    def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
         """Bring `parameters` of `model` together on the main rank, in `dtype`; training is over after that.
 
         Every rank must call it. On the others `model` is undefined afterwards.

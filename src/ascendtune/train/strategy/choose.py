@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from ascendtune.core.table import load
-from ascendtune.machine.device import Device
-from ascendtune.train.method import MethodSection
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.parallel import ParallelSection
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_of
-from ascendtune.train.parallel import ParallelSection
 from ascendtune.train.plan import Weights, choose_strategy, memory_need
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy import TABLE
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.fsdp import blocks_of

@@ -23,7 +23,7 @@ class DdpStrategy(GroupStrategy):
     ) -> tuple[nn.Module, Optimizer]:
         return self._wrapped(objective), make_optimizer()
 
-    def without_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def _wrapped(self, objective: nn.Module) -> nn.Module:

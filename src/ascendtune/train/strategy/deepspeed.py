@@ -25,17 +25,17 @@ from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import ask_disk
 from ascendtune.core.ownership import require_own
 from ascendtune.core.places import cache_directory
-from ascendtune.machine.device import Device
-from ascendtune.train.checkpoint_content import CheckpointContent, damaged
-from ascendtune.train.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.deepspeed_config import parts_on_disk, require_deepspeed, stage_of, zero_config
+from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged
 from ascendtune.train.precision import Precision
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import MakeOptimizer
+from ascendtune.train.strategy.deepspeed_disk import fit_buffers, require_disk, swap_directories
+from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
 from ascendtune.train.strategy.group import GroupStrategy
-from ascendtune.train.strategy.hush import hush_deepspeed
 from ascendtune.train.strategy.swapped_state import SwappedState
-from ascendtune.train.strategy.zero_config import parts_on_disk, require_deepspeed, stage_of, zero_config
-from ascendtune.train.strategy.zero_disk import fit_buffers, require_disk, swap_directories
 
 # Its directory inside a checkpoint.
 _TAG = "zero"
@@ -92,7 +92,7 @@ class DeepSpeedStrategy(GroupStrategy):
         return replace(precision, compute="fp32")
 
     @contextmanager
-    def without_sync(self, module: nn.Module) -> Iterator[None]:
+    def no_sync(self, module: nn.Module) -> Iterator[None]:
         self._engine.set_gradient_accumulation_boundary(False)
         yield
         self._engine.set_gradient_accumulation_boundary(True)
@@ -112,7 +112,7 @@ class DeepSpeedStrategy(GroupStrategy):
             self._engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device
         )
 
-    def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
+    def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
         whole: dict[nn.Parameter, nn.Parameter] = {}
         for parameter in parameters:
             gathered = self.whole(parameter)

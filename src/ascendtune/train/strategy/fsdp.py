@@ -25,12 +25,12 @@ from ascendtune.train.tuner.freeze import decoder_blocks
 
 
 class FsdpStrategy(GroupStrategy):
-    """`without_sync` does nothing here: gradients that wait for the last micro-batch would have to wait undivided."""
+    """`no_sync` does nothing here: gradients that wait for the last micro-batch would have to wait undivided."""
 
     name = "fsdp"
     divides_weights = True
 
-    def place(self, objective: nn.Module, precision: Precision) -> None:
+    def shard(self, objective: nn.Module, precision: Precision) -> None:
         options: dict[str, Any] = {
             "mesh": init_device_mesh(self.device.kind, (self.world_size,)),
             "offload_policy": self._offload_policy(),
@@ -48,7 +48,7 @@ class FsdpStrategy(GroupStrategy):
         fully_shard(objective, reshard_after_forward=False, **options)
         objective.register_forward_hook(_let_go)
 
-    def ask(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
+    def with_full_params(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
         # As the forward pass of the root, which gathers; an error must not leave it half way.
         outcome: list[Answer | Exception] = []
 
@@ -73,7 +73,7 @@ class FsdpStrategy(GroupStrategy):
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return whole.to(self.device.torch_device)
 
-    def make_whole(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
+    def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
         # One at a time, in the order that all ranks have; tied weights stay tied.
         whole: dict[nn.Parameter, nn.Parameter] = {}
         for parameter in parameters:

@@ -8,11 +8,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ascendtune.machine.device import Device
 from ascendtune.machine.init_method import init_method
 from ascendtune.machine.peers import require_own_peers
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.object_collectives import refuse_foreign_pickles
-from ascendtune.train.recipe import Recipe
 from ascendtune.train.strategy.base import Strategy, stack
 
 # Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.

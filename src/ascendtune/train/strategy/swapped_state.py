@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import ask_disk, sync_tree, write_json
-from ascendtune.train.checkpoint_content import CheckpointContent, damaged
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged
 
 _WEIGHTS = "weights"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.table import load
-from ascendtune.train.method import MethodSection
+from ascendtune.recipe.method import MethodSection
 
 TABLE = {
     "full": "ascendtune.train.tuner.full:tune_all",

@@ -10,7 +10,7 @@ from torch import nn
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.units import count_of
-from ascendtune.train.method import FreezeSection, MethodSection
+from ascendtune.recipe.method import FreezeSection, MethodSection
 
 
 def tune_layers(model: Any, section: MethodSection) -> Any:

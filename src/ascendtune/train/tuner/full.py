@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.train.method import MethodSection
+from ascendtune.recipe.method import MethodSection
 
 
 def tune_all(model: Any, section: MethodSection) -> Any:

@@ -20,7 +20,7 @@ from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import say
 from ascendtune.hub.adapter_files import require_all_adapter_weights
-from ascendtune.train.method import ALL_LINEAR, LoraSection, MethodSection
+from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection
 from ascendtune.train.tuner.fold import TRAINED, companions, remember_companions
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config
 from ascendtune.train.tuner.pissa import start_as_principal_part

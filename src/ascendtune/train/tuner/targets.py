@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.units import count_of
-from ascendtune.train.method import ALL_EXPERTS, ALL_LINEAR, LoraSection
+from ascendtune.recipe.method import ALL_EXPERTS, ALL_LINEAR, LoraSection
 from ascendtune.train.tuner.mixture import Mixture, find_mixtures, holds_stacks
 from ascendtune.train.tuner.reach import attributes_read, without_gradient
 

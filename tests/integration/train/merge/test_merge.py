@@ -21,10 +21,10 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from ascendtune.core.errors import FoundWrong
-from ascendtune.train.merge import arithmetic, write
-from ascendtune.train.merge.arithmetic import Merger
-from ascendtune.train.merge.merge import merge
+from ascendtune.core.errors import CheckFailed
+from ascendtune.merge import arithmetic, write
+from ascendtune.merge.arithmetic import Merger
+from ascendtune.merge.merge import merge
 
 FORMS = {
     "lora": {},
@@ -169,7 +169,7 @@ def test_a_wrong_result_is_not_kept(
     adapter = make_adapter(make_base())
     right = Merger.compute
     monkeypatch.setattr(Merger, "compute", lambda merger, output: right(merger, output) * 1.02)
-    with pytest.raises(FoundWrong, match="differ from base and adapter"):
+    with pytest.raises(CheckFailed, match="differ from base and adapter"):
         merge([str(adapter)], tmp_path / "merged")
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
     merge([str(adapter)], tmp_path / "merged", verify=False)
@@ -197,7 +197,7 @@ def test_a_part_of_an_ordinary_adapter_is_not_taken_for_rounding(
     assert whole.verification is not None and not whole.notes
     assert whole.verification.error < 1e-5 < whole.verification.difference < 0.2 * whole.verification.effect
     monkeypatch.setattr(arithmetic, "_add", _keeps(share))
-    with pytest.raises(FoundWrong, match=r"differ from base and adapter|rounded to"):
+    with pytest.raises(CheckFailed, match=r"differ from base and adapter|rounded to"):
         merge([str(adapter)], tmp_path / "merged")
 
 
@@ -207,7 +207,7 @@ def test_a_wrong_number_in_half_precision_is_not_taken_for_rounding(
     """What is computed is right, and another thing is written."""
     adapter = make_adapter(make_base(dtype=torch.bfloat16))
     monkeypatch.setattr(write, "as_bytes", lambda tensor: arithmetic.as_bytes(tensor * (1 + 2**-7)))
-    with pytest.raises(FoundWrong, match="rounded to"):
+    with pytest.raises(CheckFailed, match="rounded to"):
         merge([str(adapter)], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 

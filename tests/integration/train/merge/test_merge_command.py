@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from ascendtune.cli.main import main
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.merge.merge import merge
+from ascendtune.merge.merge import merge
 
 
 @pytest.fixture
@@ -144,8 +144,8 @@ def test_another_base_is_told(make_base: Any, make_adapter: Any, tmp_path: Path)
 _KILLED = """
 import sys, time
 from pathlib import Path
-from ascendtune.train.merge import write
-from ascendtune.train.merge.merge import merge
+from ascendtune.merge import write
+from ascendtune.merge.merge import merge
 
 adapter, target, name, at, reached = sys.argv[1:]
 function, calls = getattr(write, name), []

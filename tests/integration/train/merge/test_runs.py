@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.train.merge.merge import merge
+from ascendtune.merge.merge import merge
 
 _SHORT = {"max_steps": 2, "learning_rate": 1e-2}
 

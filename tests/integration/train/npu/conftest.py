@@ -12,8 +12,8 @@ import pytest
 from ascend_node.cann.build import why_not
 from ascend_node.cann.node import Ended, Node
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
-from ascendtune.train.recipe import Recipe
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Trained

@@ -128,7 +128,7 @@ def waits() -> list[int]:
     """On the node: how often experts read a number back, the model's own and ours."""
     import transformers
 
-    from ascendtune.machine.device import open_device
+    from ascendtune.machine.torch_backend.find import open_device
     from ascendtune.train.kernel.install import install_kernels
     from ascendtune.train.precision import Precision
 

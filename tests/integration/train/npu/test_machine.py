@@ -13,7 +13,7 @@ import pytest
 from ascend_node.cann.environment import simulated_environment
 from ascend_node.cann.node import Ended, Node
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 Prepared = Callable[..., RunDir]
 STEPS = {"max_steps": 2}
@@ -57,7 +57,7 @@ def abilities() -> tuple[str, bool, bool, bool, str]:
     """On the node: what a device says of itself, and what torch_npu says of it."""
     import torch
 
-    from ascendtune.machine.device import open_device
+    from ascendtune.machine.torch_backend.find import open_device
 
     device = open_device("npu")
     vendor = bool(torch.npu.is_bf16_supported())
@@ -76,7 +76,7 @@ def test_a_chip_has_bf16_where_torch_npu_says_so(node: Node, soc: str) -> None:
 
 def memory() -> int:
     """On the node."""
-    from ascendtune.machine.device import open_device
+    from ascendtune.machine.torch_backend.find import open_device
 
     return open_device("npu").memory_total_bytes
 

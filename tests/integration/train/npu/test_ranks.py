@@ -15,7 +15,7 @@ import torch
 from ascend_node.cann.environment import simulated_environment
 from ascend_node.cann.node import Node
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained

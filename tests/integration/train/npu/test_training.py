@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from ascend_node.cann.node import Node
-from ascendtune.machine.device import open_device
+from ascendtune.machine.torch_backend.find import open_device
+from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.optimizer import make_optimizer
-from ascendtune.train.sections import OptimSection
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from ascendtune.check.comm.notes import NoteWriter
 from ascendtune.check.comm.timing import _samples, measure
 from ascendtune.check.comm.world import World
-from ascendtune.machine.device import Device, open_device
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.machine.torch_backend.find import open_device
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ascendtune.core.config import validate
 from ascendtune.core.document import parse_document
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.verify import check_model_directory
-from ascendtune.train.recipe import Recipe
+from ascendtune.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[4]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.machine.device import find_device
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.strategy.base import Strategy
 
 

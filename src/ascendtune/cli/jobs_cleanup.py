@@ -1,0 +1,121 @@
+"""`ascendtune jobs reap`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ascendtune.job.cleanup import LeftBehind
+
+
+def reap(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="End all that jobs of yours left, without asking.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; ends nothing without --yes.")] = False,
+) -> int:
+    """Find processes that earlier jobs left behind, and end those that you pick.
+
+    \b
+    ascendtune jobs reap
+    ascendtune jobs reap --json
+
+    Shown are processes of jobs that are over, and processes on a device whose parent is gone, whoever started them.
+    --yes ends those of jobs that `jobs list --all` knows; other users' are never ended. Exit code 1: some are left.
+    """
+    from ascendtune.job.cleanup import end, left_behind
+    from ascendtune.machine.snapshot import take_snapshot
+
+    found = left_behind(take_snapshot().devices)
+    if not as_json:
+        _print(found)
+    chosen = [each for each in found if each.is_ours] if yes else [] if as_json else _picked(found)
+    survivors = end(chosen)
+    ended = [each for each in chosen if each.stat.pid not in {stat.pid for stat in survivors}]
+    if as_json:
+        print(json.dumps([_as_json(each, each in ended) for each in found], indent=2, ensure_ascii=False))
+    else:
+        _tell(ended, [stat.pid for stat in survivors])
+    return 1 if len(ended) < len(found) else 0
+
+
+def _print(found: list[LeftBehind]) -> None:
+    from ascendtune.cli.process_table import process_table
+    from ascendtune.core.procfs import user_name
+    from ascendtune.core.units import format_bytes, format_duration
+
+    if not found:
+        print("nothing is left behind")
+        return
+    rows = [
+        [
+            str(number),
+            str(each.stat.pid),
+            user_name(each.uid),
+            format_duration(each.stat.age_seconds),
+            _job_of(each),
+            ", ".join(each.devices) or "-",
+            format_bytes(each.memory_used_bytes),
+        ]
+        for number, each in enumerate(found, 1)
+    ]
+    header = ["number", "pid", "owner", "age", "job", "devices", "device memory"]
+    commands = [each.command for each in found]
+    print(process_table(header, rows, commands, right=["number", "pid", "age", "device memory"]), flush=True)
+
+
+def _job_of(each: LeftBehind) -> str:
+    if each.job_id is None:
+        return "-"
+    return each.job_id if each.is_of_our_job else f"{each.job_id} (not in your registry)"
+
+
+def _picked(found: list[LeftBehind]) -> list[LeftBehind]:
+    """Those that the user names by their numbers."""
+    from ascendtune.core.errors import InputError, MachineError
+    from ascendtune.core.procfs import user_name
+
+    if not found:
+        return []
+    if not sys.stdin.isatty():
+        print("nothing is ended: add --yes for those of your own jobs", file=sys.stderr)
+        return []
+    words = typer.prompt("Numbers to end (as 1,3; empty: none)", default="", show_default=False)
+    numbers = words.replace(",", " ").split()
+    if wrong := [word for word in numbers if not word.isdigit() or not 1 <= int(word) <= len(found)]:
+        raise InputError(
+            f"not a number of this list: {', '.join(wrong)}", remedy=f"name numbers from 1 to {len(found)}"
+        )
+    chosen = [found[int(word) - 1] for word in dict.fromkeys(numbers)]
+    for each in chosen:
+        if not each.may_be_ended:
+            raise MachineError(
+                f"pid {each.stat.pid} belongs to {user_name(each.uid)}; nothing was ended",
+                remedy="ask them; only your own processes are ended here",
+            )
+    return chosen
+
+
+def _tell(ended: list[LeftBehind], survivors: list[int]) -> None:
+    from ascendtune.cli.complain import warn
+
+    if ended:
+        print(f"ended: {', '.join(str(each.stat.pid) for each in ended)}")
+    for pid in survivors:
+        warn(f"pid {pid} lives on: it hangs in the kernel; only a reset of its device, or of the machine, ends it")
+
+
+def _as_json(each: LeftBehind, has_ended: bool) -> dict[str, Any]:
+    return {
+        "pid": each.stat.pid,
+        "uid": each.uid,
+        "age_seconds": each.stat.age_seconds,
+        "command": each.command,
+        "job": each.job_id,
+        "devices": list(each.devices),
+        "memory_used_bytes": each.memory_used_bytes,
+        "is_ours": each.is_ours,
+        "ended": has_ended,
+    }

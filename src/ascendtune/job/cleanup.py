@@ -1,0 +1,160 @@
+"""What have earlier jobs left behind? Processes without a parent that carry a mark of ours, or hold a device.
+
+Nothing is chosen by its name, and nothing is ended here that is not the user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.core import process, procfs
+from ascendtune.job import registry
+from ascendtune.job.device_memory_holders import Held, devices_of, pid_here
+from ascendtune.job.environment import MARK
+from ascendtune.job.members import Marked, handle, marked, still_there
+from ascendtune.job.record import is_alive, state_of
+from ascendtune.machine.inventory import Accelerator
+
+_DEVICE_FILES = re.compile(r"(?:davinci|nvidia)\d+")
+_TERMINATE_SECONDS = 10.0
+_KILL_SECONDS = 5.0
+_LOOK_EVERY_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """A process that nobody looks after any more."""
+
+    stat: procfs.Stat
+    uid: int | None
+    command: str
+    job_id: str | None
+    """The job whose mark it carries, or None: then it is here for the device that it holds."""
+    devices: tuple[str, ...]
+    memory_used_bytes: int | None
+    """Of all its devices; None where no vendor's tool tells."""
+    is_of_our_job: bool
+    """The job is in this registry, and over. One that is not may run: whoever registered it elsewhere knows."""
+
+    @property
+    def is_ours(self) -> bool:
+        """The user's own, and left by a job that the user's registry knows."""
+        return self.is_of_our_job and self.may_be_ended
+
+    @property
+    def may_be_ended(self) -> bool:
+        return self.uid == os.getuid()
+
+
+def left_behind(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> list[LeftBehind]:
+    """Oldest first.
+
+    Args:
+        devices: of the machine, with the processes that their vendors' tools list.
+        dev: where device files are.
+    """
+    found = {stat.pid: (stat, job_id) for stat, job_id in (*_marked(), *_holding(devices, dev))}
+    for pid in _spared():
+        found.pop(pid, None)
+    held = devices_of(list(found), devices)
+    known = {job.id for job in registry.jobs()}
+    described = [_described(stat, job_id, held.get(stat.pid, []), dev, known) for stat, job_id in found.values()]
+    return sorted(described, key=lambda each: each.stat.start_ticks)
+
+
+def end(chosen: Sequence[LeftBehind]) -> list[procfs.Stat]:
+    """SIGTERM, and SIGKILL to those that do not heed it; returns those that even then live.
+
+    Another user's process is not touched.
+    """
+    left = still_there([each.stat for each in chosen if each.may_be_ended])
+    for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+        process.send([found for stat in left if (found := handle(stat))], number)
+        deadline = time.monotonic() + seconds
+        while (left := still_there(left)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_SECONDS)
+    return left
+
+
+def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
+    """Processes of jobs that are over."""
+    known = {job.id: job for job in registry.jobs()}
+    for each in marked():
+        job = known.get(each.job_id)
+        if job is None:
+            # It stands in another registry, of another machine or a container, or was forgotten.
+            is_over = _has_lost_its_parent(_highest(each))
+        else:
+            is_over = state_of(job) in ("ended", "lost")
+        if is_over:
+            yield each.stat, each.job_id
+
+
+def _highest(marked: Marked) -> procfs.Stat:
+    """The process of the same job that all of them come from."""
+    highest = marked.stat
+    while (parent := procfs.stat_of(highest.parent)) and procfs.environment_of(parent.pid).get(MARK) == marked.job_id:
+        highest = parent
+    return highest
+
+
+def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs.Stat, str | None]]:
+    """Processes on a device whose parent is gone."""
+    listed = {pid_here(entry) for device in devices for entry in device.processes}
+    has_files = any(_DEVICE_FILES.fullmatch(path.name) for path in dev.iterdir())
+    for stat in procfs.stats():
+        if (
+            (stat.pid in listed or (has_files and _device_files(stat.pid, dev)))
+            and _has_lost_its_parent(stat)
+            and MARK not in procfs.environment_of(stat.pid)
+            and not procfs.is_service(stat.pid)
+        ):
+            yield stat, None
+
+
+def _has_lost_its_parent(stat: procfs.Stat) -> bool:
+    """Whether another process has adopted it.
+
+    A process is born into its parent's session. It has another one when its parent is not the one that made it, or when
+    it made a session itself: then its parent is gone if it is the first process by now.
+    """
+    if stat.session == stat.pid:
+        return stat.parent == 1
+    parent = procfs.stat_of(stat.parent)
+    return parent is None or parent.session != stat.session
+
+
+def _device_files(pid: int, dev: Path) -> set[str]:
+    opened = (Path(name) for name in procfs.open_files(pid))
+    return {path.name for path in opened if path.parent == dev and _DEVICE_FILES.fullmatch(path.name)}
+
+
+def _spared() -> Collection[int]:
+    """This process and those above it, and whoever runs a job: a job started inside another carries that one's mark."""
+    spared = {job.pid for job in registry.jobs() if is_alive(job)}
+    stat = procfs.stat_of(os.getpid())
+    while stat is not None:
+        spared.add(stat.pid)
+        stat = procfs.stat_of(stat.parent)
+    return spared
+
+
+def _described(
+    stat: procfs.Stat, job_id: str | None, held: Sequence[Held], dev: Path, known: Collection[str]
+) -> LeftBehind:
+    told = [each.memory_used_bytes for each in held if each.memory_used_bytes is not None]
+    return LeftBehind(
+        stat=stat,
+        uid=procfs.owner_of(stat.pid),
+        command=procfs.command_of(stat.pid),
+        job_id=job_id,
+        devices=tuple(each.device for each in held) or tuple(sorted(_device_files(stat.pid, dev))),
+        memory_used_bytes=sum(told) if told else None,
+        is_of_our_job=job_id in known,
+    )

@@ -1,0 +1,99 @@
+"""What the ranks of a node say, on its way to whoever started them: rank 0's streams, and the others' logs by line."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ascendtune.core.tail import Tail
+from ascendtune.job.launcher import LOOK_EVERY_SECONDS
+from ascendtune.job.nodes.log_queue import Backlog
+
+_LINE_BYTES = 64 * 1024
+
+Stream = Literal["out", "err", "line"]
+
+
+class Voice(NamedTuple):
+    """Rank 0's stdout or stderr, or a line of a rank's log."""
+
+    rank: int
+    stream: Stream
+
+
+def message_of(voice: Voice, what: str | int) -> dict[str, Any]:
+    """As the agent says it; `what` is text, or how many lines are left out."""
+    if isinstance(what, int):
+        return {"rank": voice.rank, "left_out": what}
+    return {"rank": voice.rank, voice.stream: what}
+
+
+@dataclass
+class _Log:
+    """What a rank has written into its log, and what of it is not yet said."""
+
+    rank: int
+    tail: Tail
+    unsaid: deque[str] = field(default_factory=deque)
+
+
+class Voices:
+    """Made before the ranks start, so that nothing is missed.
+
+    Rank 0 never waits for whoever listens: what is too much is left out. Of logs no more is said than is listened to.
+
+    Args:
+        outbox: takes what is said.
+        ranks: those that speak into files of `logs`.
+
+    Attributes:
+        out, err: descriptors to start the ranks with.
+    """
+
+    def __init__(self, outbox: Backlog[Voice], logs: Path, ranks: Sequence[int]) -> None:
+        self._outbox = outbox
+        self._logs = [_Log(rank, Tail(logs / f"rank_{rank}.log")) for rank in ranks]
+        self._reads: dict[Stream, int] = {}
+        self._reads["out"], self.out = os.pipe()
+        self._reads["err"], self.err = os.pipe()
+        self._forwarders: list[threading.Thread] = []
+
+    def begin(self) -> None:
+        """The ranks hold the descriptors now; ours are closed, so that their end is seen."""
+        os.close(self.out)
+        os.close(self.err)
+        for stream, descriptor in self._reads.items():
+            self._forwarders.append(threading.Thread(target=self._forward, args=(stream, descriptor), daemon=True))
+            self._forwarders[-1].start()
+
+    def look(self) -> None:
+        """Say what the logs have got since the last look."""
+        for log in self._logs:
+            if not log.unsaid:
+                log.unsaid.extend(log.tail.lines())
+            while log.unsaid and self._outbox.has_room():
+                self._outbox.put(Voice(log.rank, "line"), log.unsaid.popleft())
+
+    def finish(self, is_impatient: Callable[[], bool]) -> None:
+        """Say all that is left: the ranks have ended, so nobody holds the pipes any more."""
+        for log in self._logs:
+            log.unsaid.extend([*log.tail.lines(), *log.tail.rest()])
+        self.look()
+        while any(log.unsaid for log in self._logs) and not is_impatient():
+            time.sleep(LOOK_EVERY_SECONDS)
+            self.look()
+        for each in self._forwarders:
+            while each.is_alive() and not is_impatient():
+                each.join(LOOK_EVERY_SECONDS)
+
+    def _forward(self, stream: Stream, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as pipe:
+            # Whole lines, so that those of other ranks do not come in between; but nobody waits for an endless one.
+            while line := pipe.readline(_LINE_BYTES):
+                self._outbox.put(Voice(0, stream), line.decode(errors="surrogateescape"))

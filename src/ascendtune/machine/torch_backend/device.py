@@ -1,0 +1,135 @@
+"""A device as training sees it: an object that answers, so that nobody asks `if device == "npu"`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+
+from ascendtune.core.errors import MachineError
+from ascendtune.machine.visible import Kind
+
+
+class Device(ABC):
+    """One accelerator (or the CPU) that this process computes on."""
+
+    kind: Kind
+    collective_backend: str
+    """Name for torch.distributed: gloo, nccl or hccl."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+    @property
+    @abstractmethod
+    def attention(self) -> str:
+        """The attention that `auto` means here; a key of the table in train/attention."""
+
+    @property
+    def kernels(self) -> str | None:
+        """The fused operators that `kernel: auto` means here; a key of the table in train/kernel."""
+        return None
+
+    @property
+    @abstractmethod
+    def torch_device(self) -> torch.device:
+        """What tensors are moved to."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The vendor's name of the chip."""
+
+    @property
+    @abstractmethod
+    def memory_total_bytes(self) -> int:
+        """Memory that this device can address."""
+
+    def memory_free_bytes(self) -> int:
+        """Memory that nobody holds at this moment. On CPU: what the operating system calls available."""
+        return int(torch.get_device_module(self.torch_device).mem_get_info(self.index)[0])
+
+    @abstractmethod
+    def memory_peak_bytes(self) -> int:
+        """The most memory this process has held since `reset_peak`. On CPU: resident set, including the interpreter."""
+
+    @abstractmethod
+    def activate(self) -> None:
+        """Make this the process's current device and apply its defaults. Called once, before any tensor exists."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything that was queued has run."""
+
+    @property
+    @abstractmethod
+    def supports_bf16(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def supports_fp16(self) -> bool: ...
+
+    @property
+    def computes_bf16(self) -> bool:
+        """Whether bf16 works at all, however slowly; a chip that lacks it raises in the middle of a step."""
+        return self.supports_bf16
+
+    @property
+    def holds_fp8(self) -> bool:
+        """Whether it knows 8-bit floats at all; where not, an operator on one can spoil the whole process."""
+        return True
+
+    supports_fp64 = True
+    batches_messages = True
+    """Whether torch.distributed can start messages in both directions as one (batch_isend_irecv)."""
+    binds_process_group = True
+    """Whether torch.distributed is told the device of a rank, so that it connects early and need not guess."""
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether tensors of this device are in host memory: nothing to copy, pin or offload."""
+        return False
+
+    def random_state(self) -> torch.Tensor | None:
+        """State of the device's own generator; None where torch's CPU generator is the only one."""
+        return torch.get_device_module(self.torch_device).get_rng_state()  # type: ignore[no-any-return]
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        torch.get_device_module(self.torch_device).set_rng_state(state)
+
+    def fuses_optimizer(self, compute: str) -> bool:
+        """Whether torch's AdamW with `fused=True` is right here when matrices are multiplied in `compute`."""
+        return True
+
+    def gradient_scaler(self) -> torch.amp.GradScaler:
+        """What keeps small fp16 gradients from vanishing, and leaves out steps in which they overflow."""
+        return torch.amp.GradScaler(self.kind)
+
+    @property
+    @abstractmethod
+    def peak_flops(self) -> float | None:
+        """Dense bf16 FLOP/s of the vendor's data sheet, or None where it is not known; the base of `mfu`."""
+
+    @abstractmethod
+    def versions(self) -> dict[str, str | None]:
+        """Versions of the software below torch, for run.json."""
+
+    def settings(self) -> dict[str, str]:
+        """What is set for this process beside torch's own defaults and decides speed or memory, for run.json."""
+        return {}
+
+    def best_precision(self) -> Literal["bf16", "fp16", "fp32"]:
+        """What `precision: auto` means."""
+        if self.supports_bf16:
+            return "bf16"
+        return "fp16" if self.supports_fp16 else "fp32"
+
+
+def require_index(index: int, count: int, kind: Kind) -> None:
+    """Raise MachineError when there is no device `index` among `count`."""
+    if index >= count:
+        raise MachineError(
+            f"there is no {kind} device {index}: torch sees {count}",
+            remedy="ask for fewer devices with --devices, or check the visible-devices variable",
+        )

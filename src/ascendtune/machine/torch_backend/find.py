@@ -1,0 +1,35 @@
+"""The devices that torch can use in this process."""
+
+from __future__ import annotations
+
+import torch
+
+from ascendtune.core.table import load
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.machine.torch_backend.npu import npu_is_usable
+from ascendtune.machine.visible import Kind
+
+_BACKENDS = {
+    "cpu": "ascendtune.machine.torch_backend.cpu:CpuDevice",
+    "cuda": "ascendtune.machine.torch_backend.cuda:CudaDevice",
+    "npu": "ascendtune.machine.torch_backend.npu:NpuDevice",
+}
+
+
+def open_device(kind: Kind, index: int = 0) -> Device:
+    """The device `index` of `kind`, as this process sees it (visible-devices variables count).
+
+    Raises:
+        MachineError: torch has no such device.
+    """
+    backend: type[Device] = load(_BACKENDS, kind)
+    return backend(index)
+
+
+def find_device(index: int = 0) -> Device:
+    """The best device that torch can use in this process: NPU, then CUDA, then CPU."""
+    if npu_is_usable():
+        return open_device("npu", index)
+    if torch.cuda.is_available():
+        return open_device("cuda", index)
+    return open_device("cpu", index)

@@ -1,0 +1,157 @@
+"""W + scaling · B @ A in the order and the types in which PEFT computes it: in fp32 the results are the same bits."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ascendtune.core.errors import InputError
+from ascendtune.hub.lora_adapter import Adapter, LowRank
+from ascendtune.hub.safetensors_header import SafetensorsHeader
+from ascendtune.merge.output import Output, StackChange
+
+if TYPE_CHECKING:
+    from ascendtune.merge.layout import Layout
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_BLOCK = 1 << 19
+"""Numbers that are added at a time: what fits into a core's cache."""
+
+
+def require_finite(adapters: list[Adapter]) -> None:
+    """One number that is none would spoil a whole row.
+
+    Raises:
+        InputError: naming the tensor.
+    """
+    for adapter in adapters:
+        scratch = Scratch()
+        for name in adapter.file.tensors:
+            if not torch.isfinite(_read(adapter.file, name, scratch)).all():
+                raise InputError(
+                    f"the adapter is broken: {name} holds numbers that are not finite",
+                    remedy="take an earlier checkpoint, and train with on_nan: stop",
+                    where=adapter.file.path,
+                )
+
+
+class Scratch:
+    """Memory that is used again and again: what the system hands out anew costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised tensor; the one before it is overwritten."""
+        needed = math.prod(shape) * dtype.itemsize
+        if self._bytes.numel() < needed:
+            # Given back first: both at once would be the peak.
+            self._bytes = torch.empty(0, dtype=torch.uint8)
+            self._bytes = torch.empty(needed, dtype=torch.uint8)
+        return self._bytes[:needed].view(dtype).view(shape)
+
+
+class Merger:
+    """Computes one tensor after the other; each result is valid until the next."""
+
+    def __init__(self, layout: Layout | None = None) -> None:
+        self._weights, self._deltas = Scratch(), Scratch()
+        self._layout = layout
+
+    def compute(self, output: Output) -> torch.Tensor:
+        """The merged tensor, in the type that it is written in; only its own parts are read."""
+        return _compute(output, self._weights, self._deltas, self._layout)
+
+
+def _compute(output: Output, weights: Scratch, deltas: Scratch, layout: Layout | None) -> torch.Tensor:
+    file, name = output.source
+    weight = _read(file, name, weights).to(DTYPES[output.dtype])
+    if len(output.additions) + len(output.experts) > 1:
+        # Several changes are summed in fp32 and rounded once.
+        weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    for adapter, low_rank in output.additions:
+        weight = _add(weight, adapter, low_rank, deltas)
+    for change in output.experts:
+        assert layout is not None
+        delta = _change_of_experts(change, layout)
+        _accumulate(weight.view(-1, weight.shape[-1]), delta.reshape(-1, weight.shape[-1]))
+    for adapter, low_rank in output.biases:
+        assert low_rank.bias is not None
+        weight += _read_fp32(adapter, low_rank.bias) * low_rank.scaling
+    return weight.to(DTYPES[output.dtype])
+
+
+def as_bytes(tensor: torch.Tensor) -> Any:
+    """What stands in a file, without a copy where the tensor is contiguous."""
+    return tensor.contiguous().flatten().view(torch.uint8).numpy()
+
+
+def _add(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank, deltas: Scratch) -> torch.Tensor:
+    # peft.tuners.lora.layer: adapters in half precision become fp32 when they are loaded.
+    b, a = _read_fp32(adapter, low_rank.b), _read_fp32(adapter, low_rank.a)
+    delta = torch.mm(b, a, out=deltas.take(low_rank.shape, b.dtype))
+    across = low_rank.is_embedding or _is_transposed(weight, adapter, low_rank)
+    if across:
+        delta = delta.T
+    delta *= low_rank.scaling
+    if low_rank.magnitude is None:
+        _accumulate(weight, delta)
+        return weight
+    # peft.tuners.lora.variants: the norm is that of the sum, along what is the input of a matrix.
+    total = weight.T + delta.T if across else weight + delta
+    norm: torch.Tensor = torch.linalg.norm(total, dim=1).to(total.dtype)
+    factor = (_read_fp32(adapter, low_rank.magnitude).flatten() / norm).view(-1, 1)
+    merged: torch.Tensor = factor.T * (weight + delta) if across else factor * (weight + delta)
+    return merged.to(weight.dtype)
+
+
+def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:
+    """The change of one tensor of the files: of one expert, or of all."""
+    # peft.tuners.lora.layer.ParamWrapper: experts are the slow dimension of A's rows and the fast one of B's columns.
+    a = _read_fp32(change.adapter, change.stack.a)
+    b = _read_fp32(change.adapter, change.stack.b)
+    a = a.view(-1, change.rank, a.shape[1])
+    b = b.view(b.shape[0], change.rank, -1)
+    if change.piece.expert is not None:
+        a, b = (part.narrow(dim, change.piece.expert, 1) for part, dim in ((a, 0), (b, 2)))
+    order = "o r e, e r i -> e o i" if change.swapped else "o r e, e r i -> e i o"
+    delta = torch.einsum(order, b, a) * change.scaling
+    if change.piece.key == change.piece.parameter:
+        return delta
+    return layout.take_apart(change.piece.parameter, delta)[change.piece.key]
+
+
+def _accumulate(weight: torch.Tensor, delta: torch.Tensor) -> None:
+    """`weight += delta` with one rounding; where the types differ torch's own takes five times as long."""
+    if weight.dtype == delta.dtype:
+        weight += delta
+        return
+    rows = max(1, _BLOCK // weight.shape[1])
+    for begin in range(0, weight.shape[0], rows):
+        part = weight[begin : begin + rows]
+        part.copy_(part.to(torch.promote_types(weight.dtype, delta.dtype)).add_(delta[begin : begin + rows]))
+
+
+def _is_transposed(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank) -> bool:
+    """Modules such as GPT-2's Conv1D keep (in, out); a square one cannot be told by its shape."""
+    rows, columns = low_rank.shape
+    return bool(adapter.config.get("fan_in_fan_out")) if rows == columns else tuple(weight.shape) != low_rank.shape
+
+
+def _read_fp32(adapter: Adapter, name: str) -> torch.Tensor:
+    tensor = _read(adapter.file, name)
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _read(file: SafetensorsHeader, name: str, scratch: Scratch | None = None) -> torch.Tensor:
+    """Read, not mapped: mapped pages would count as ours, file by file."""
+    tensor = file.tensors[name]
+    dtype = DTYPES[tensor.dtype]
+    loaded = (scratch or Scratch()).take(tensor.shape, dtype)
+    with file.path.open("rb") as opened:
+        opened.seek(tensor.begin)
+        if opened.readinto(as_bytes(loaded)) != tensor.size:
+            raise InputError("the weight file became shorter", remedy="copy it again", where=file.path)
+    return loaded

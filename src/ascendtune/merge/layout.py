@@ -1,0 +1,149 @@
+"""How the parameters of a model lie in its files, where they have other names or pieces there, as experts do.
+
+transformers stacks the experts of a file into one parameter when it loads a model, and takes them apart when it saves
+one. Here it takes apart tensors of the adapter's change, so that each piece is added to the file's tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.core.errors import InputError
+from ascendtune.merge.base import Base
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor of the files that holds all of a parameter, or a part of it."""
+
+    name: str
+    """In the files."""
+    parameter: str
+    expert: int | None
+    """Which of the stacked experts it belongs to; None: all of them."""
+    key: str
+    """What transformers calls it when the parameter has this expert alone."""
+
+
+class Layout:
+    """The base model without content."""
+
+    def __init__(self, base: Base, *, is_classifier: bool) -> None:
+        self._base = base
+        self._model = _skeleton(base, is_classifier=is_classifier)
+        self._shapes = {name: tuple(each.shape) for name, each in self._model.named_parameters()}
+
+    def parameters_of(self, module: str, targets: Sequence[str]) -> list[str]:
+        """The parameters of `module` that `targets` name, in the order in which PEFT wraps them, innermost first."""
+        names = [f"{module}.{name}" for name, _ in self._submodule(module).named_parameters(recurse=False)]
+        return [name for name in names if any(f".{name}".endswith(f".{target}") for target in targets)]
+
+    def shape(self, parameter: str) -> tuple[int, ...]:
+        return self._shapes[parameter]
+
+    def is_transposed(self, parameter: str) -> bool:
+        """Whether PEFT takes a stack for (experts, in, out): transformers says so at the module."""
+        return bool(getattr(self._submodule(parameter.rpartition(".")[0]), "is_transposed", False))
+
+    def name_of(self, parameter: str) -> str | None:
+        """What a parameter that lies in the files as it is is called there."""
+        if parameter not in self._shapes:
+            return None
+        found = self._base.find(parameter)
+        if found is not None:
+            return found
+        parts = self.take_apart(parameter, torch.empty(self._shapes[parameter], device="meta"))
+        if len(parts) != 1:
+            return None
+        (name,) = parts
+        return self._base.find(name)
+
+    def pieces(self, parameter: str) -> list[Piece]:
+        """The tensors of the files that a stack is made of.
+
+        Raises:
+            InputError: they are not in the files, or lie there in a way that is not known.
+        """
+        shape = self._shapes[parameter]
+        if (found := self._base.find(parameter)) is not None and self._base.tensor(found).shape == shape:
+            return [Piece(found, parameter, None, parameter)]
+        whole = self.take_apart(parameter, torch.empty(shape, device="meta"))
+        single = self.take_apart(parameter, torch.empty((1, *shape[1:]), device="meta"))
+        if len(whole) == len(single):
+            pieces = [Piece(name, parameter, None, name) for name in whole]
+        else:
+            pieces = [
+                Piece(name, parameter, expert, key)
+                for key in single
+                for expert, name in enumerate(_siblings(key, whole))
+            ]
+        for piece in pieces:
+            expected = tuple(whole[piece.name].shape)
+            if len(pieces) != len(whole) or self._shape_in_files(piece.name) != expected:
+                raise InputError(
+                    f"the base's files do not hold {parameter} as transformers writes it: {piece.name} is missing or "
+                    "of another shape",
+                    remedy="give the base that the adapter was trained on with --onto",
+                    where=self._base.directory,
+                )
+        return [Piece(str(self._base.find(each.name)), each.parameter, each.expert, each.key) for each in pieces]
+
+    def take_apart(self, parameter: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a file would hold of `parameter`, if it were `tensor`: name -> tensor."""
+        from transformers.core_model_loading import revert_weight_conversion
+
+        return dict(revert_weight_conversion(self._model, {parameter: tensor}))
+
+    def positions(self, piece: Piece) -> torch.Tensor:
+        """Where the numbers of `piece` lie in one expert of its parameter: flat indices, of the piece's shape."""
+        shape = (1, *self._shapes[piece.parameter][1:])
+        numbers = torch.arange(torch.Size(shape).numel()).view(shape)
+        if piece.key == piece.parameter:
+            return numbers
+        return self.take_apart(piece.parameter, numbers)[piece.key]
+
+    def _submodule(self, name: str) -> nn.Module:
+        try:
+            module: nn.Module = self._model.get_submodule(name)
+        except AttributeError as error:
+            raise InputError(
+                f"the adapter changes {name}, which the base has not",
+                remedy="give the base that the adapter was trained on with --onto",
+                where=self._base.directory,
+            ) from error
+        return module
+
+    def _shape_in_files(self, name: str) -> tuple[int, ...] | None:
+        found = self._base.find(name)
+        return None if found is None else self._base.tensor(found).shape
+
+
+def _skeleton(base: Base, *, is_classifier: bool) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            return kind.from_config(AutoConfig.from_pretrained(base.directory))
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise InputError(
+            f"how this model's experts lie in its files is not known: {str(error).strip().splitlines()[0]}",
+            remedy="load it with PEFT and use merge_and_unload",
+            where=base.directory,
+        ) from error
+
+
+def _siblings(key: str, names: dict[str, torch.Tensor]) -> list[str]:
+    """The names of all experts' pieces, where that of a first and only expert is `key`."""
+    parts = key.split(".")
+    for at, part in enumerate(parts):
+        numbered = [".".join([*parts[:at], str(number), *parts[at + 1 :]]) for number in range(len(names))]
+        found = [name for name in numbered if name in names]
+        if part == "0" and len(found) > 1:
+            return found
+    return []

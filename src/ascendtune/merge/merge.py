@@ -1,0 +1,117 @@
+"""Merge adapters into their base model: checked first, streamed, verified, and named only when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascendtune.core.errors import CheckFailed
+from ascendtune.merge.base import read_base
+from ascendtune.merge.plan import Plan, plan_merge
+from ascendtune.merge.source import find_sources
+
+if TYPE_CHECKING:
+    from ascendtune.merge.verify import Verification
+    from ascendtune.merge.write import Progress
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A model that was written."""
+
+    directory: Path
+    base: Path
+    adapters: list[tuple[Path, float]]
+    files: int
+    size_bytes: int
+    tensors: int
+    changed: int
+    """Tensors that are not the base's own."""
+    notes: list[str]
+    """What a user should know, one sentence each."""
+    verification: Verification | None
+    """None when it was left out, or could not be made: then a note says why."""
+
+
+def merge(
+    named: Sequence[str],
+    target: Path,
+    *,
+    onto: str | None = None,
+    verify: bool = True,
+    progress: Progress = lambda what, done, total: None,
+) -> Merged:
+    """Write base + adapters to `target`, in the base's types and files; the peak of memory is a few tensors.
+
+    Args:
+        named: runs or adapter directories, with `=WEIGHT` behind them or without.
+        onto: another base than the one that the first adapter names.
+        verify: ask both for logits on a few tokens; that loads the whole model, twice in turn.
+
+    Raises:
+        InputError: it cannot be merged; nothing was written.
+        MachineError: the disk is full or may not be written; `target` is absent.
+        CheckFailed: the merged model does not say the same; `target` is absent.
+    """
+    sources = find_sources(named, onto)
+    plan = plan_merge(read_base(sources.base), sources.adapters)
+    # Imported here: whatever a user can mend has been said by now, without waiting for torch.
+    from ascendtune.merge.arithmetic import require_finite
+    from ascendtune.merge.write import appearing, require_place, write_model
+
+    require_place(target, plan.size)
+    require_finite(plan.adapters)
+    notes = [*sources.notes, *plan.notes]
+    verification = None
+    with appearing(target) as directory:
+        write_model(plan, directory, progress)
+        if verify:
+            verification = _verify(plan, directory, notes, progress)
+    outputs = [each for shard in plan.shards.values() for each in shard]
+    return Merged(
+        directory=target,
+        base=sources.base,
+        adapters=[(each.directory, each.weight) for each in plan.adapters],
+        files=len(plan.shards),
+        size_bytes=plan.size,
+        tensors=len(outputs),
+        changed=plan.changed,
+        notes=notes,
+        verification=verification,
+    )
+
+
+def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
+    from ascendtune.merge.unround import rounded_types
+    from ascendtune.merge.verify import CannotVerify, verify
+
+    try:
+        result = verify(plan, directory, progress)
+    except CannotVerify as error:
+        notes.append(f"not verified: {error}")
+        return None
+    if not result.agrees:
+        raise CheckFailed(
+            f"the merged weights differ from base and adapter by {result.error:.1e} of the logits before they are "
+            f"rounded, and the adapter's whole effect is {result.effect:.1e} ({result.tolerance:.0e} is what the order "
+            "of additions may do); nothing was kept",
+            remedy="check that the adapter belongs to this base; --no-verify keeps the result all the same",
+            where=plan.base.directory,
+        )
+    if not result.is_conclusive:
+        notes.append(
+            f"the adapter changes the logits by {result.effect:.1e} of their size, too little to tell a right merge "
+            "from a wrong one: it has hardly learnt anything"
+        )
+    if result.lost > 0.5 and (types := rounded_types(plan)):
+        notes.append(_too_fine(types, result.lost))
+    return result
+
+
+def _too_fine(types: str, lost: float) -> str:
+    advice = "keep it apart, or merge onto a copy of the base in fp32"
+    if lost > 0.9:
+        return f"as good as nothing of the adapter is left: what it changes is below the rounding of {types}; {advice}"
+    return f"rounding to {types} loses {lost:.0%} of what the adapter changes, which is small for it; {advice}"

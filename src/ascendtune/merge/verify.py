@@ -1,0 +1,197 @@
+"""Does the merged model say the same as base and adapter? Asked on a few tokens, in fp32, through PEFT.
+
+Rounding the merged weights to half precision can move logits as far as a small adapter does. So two questions are
+asked: do the weights, before they are rounded, do what the adapter does, to the last digits of fp32; and how much of it
+does rounding leave. That the files hold these weights, rounded to the nearest, is looked at number by number.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from ascendtune.core.foreign_json import first_line
+from ascendtune.core.units import format_bytes
+from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.hub.lora_adapter import Adapter
+from ascendtune.merge.base import Base
+from ascendtune.merge.plan import Plan
+from ascendtune.merge.unround import rounded_outputs, unround
+
+Progress = Callable[[str, int, int], None]
+
+_TOKENS = 16
+_DOING = "comparing with base and adapter"
+# Of the size of the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
+_TOLERANCE = 1e-4
+# An effect of fewer tolerances is too small for a part of it that is missing to be found.
+_DISCERNIBLE = 10
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Differences are root mean squares of logits, relative to those of base and adapter."""
+
+    tokens: int
+    error: float
+    """Between the merged weights before they are rounded, and base with adapter."""
+    difference: float
+    """Between the merged model as it is written, and base with adapter."""
+    effect: float
+    """Between the base alone and base with adapter."""
+    tolerance: float
+    """The largest `error` that agrees."""
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.error <= self.tolerance
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether the adapter does enough for `agrees` to say something."""
+        return self.effect >= _DISCERNIBLE * self.tolerance
+
+    @property
+    def lost(self) -> float:
+        """Share of the adapter's effect that rounding took."""
+        return min(self.difference / self.effect, 1.0) if self.effect else 0.0
+
+
+class CannotVerify(Exception):
+    """Why nothing could be asked; the merge itself is not in doubt."""
+
+
+def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:
+    """Compare logits; one model is in memory at a time.
+
+    Raises:
+        CannotVerify: too little memory, or the model needs code of its own.
+        CheckFailed: the files do not hold what was computed.
+    """
+    began = time.perf_counter()
+    _require_memory(plan)
+    ids = _tokens(plan.base)
+    with warnings.catch_warnings(action="ignore"), torch.inference_mode():
+        progress(_DOING, 0, 2)
+        adapted, base = _ask_adapter(plan, ids)
+        progress(_DOING, 1, 2)
+        exact, rounded = _ask_merged(plan, merged, ids)
+    scale = _rms(adapted)
+    # New tokens are the adapter's own: the base has no logits for them.
+    known = min(base.shape[-1], adapted.shape[-1])
+    return Verification(
+        tokens=ids.numel(),
+        error=_rms(exact - adapted) / scale,
+        difference=_rms(rounded - adapted) / scale,
+        effect=_rms(base[..., :known] - adapted[..., :known]) / scale,
+        tolerance=_TOLERANCE,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _require_memory(plan: Plan) -> None:
+    counts = [torch.Size(each.shape).numel() for file in plan.base.files.values() for each in file.tensors.values()]
+    # One tensor at a time is computed again and compared: it, its change and what lies between.
+    largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
+    needed = 4 * (sum(counts) + 5 * largest) + sum(
+        tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values()
+    )
+    available = psutil.virtual_memory().available
+    if available < needed:
+        raise CannotVerify(f"it takes {format_bytes(needed)} of memory, {format_bytes(available)} are available")
+
+
+def _tokens(base: Base) -> torch.Tensor:
+    text = base.config.get("text_config") or base.config
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, int(text.get("vocab_size", 256)), (1, _TOKENS), generator=generator)
+
+
+def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of base with adapters, and of the base alone."""
+    from peft import PeftModel
+
+    model = _load(plan, plan.base.directory)
+    base = model(input_ids=ids, use_cache=False).logits
+    rows = _rows(plan)
+    if rows is not None and rows > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(rows, mean_resizing=False)
+    first, *others = plan.adapters
+    try:
+        tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")
+        for number, adapter in enumerate(others, 1):
+            tuned.load_adapter(adapter.directory, str(number))
+    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
+        raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
+    if others or first.weight != 1:
+        _combine(tuned, plan.adapters)
+    return tuned.eval()(input_ids=ids, use_cache=False).logits, base
+
+
+def _ask_merged(plan: Plan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of the merged weights before they were rounded, and as they are written."""
+    model = _load(plan, merged)
+    rounded = model(input_ids=ids, use_cache=False).logits
+    if not rounded_outputs(plan):
+        return rounded, rounded
+    if left := unround(model, plan):
+        raise CannotVerify(f"the model calls {left[0]} by another name than its files")
+    return model(input_ids=ids, use_cache=False).logits, rounded
+
+
+def _combine(tuned: Any, adapters: list[Adapter]) -> None:
+    names = [str(number) for number in range(len(adapters))]
+    tuned.base_model.set_adapter(names)
+    for module in tuned.modules():
+        if hasattr(module, "set_scale"):
+            for name, adapter in zip(names, adapters, strict=True):
+                module.set_scale(name, adapter.weight)
+
+
+def _rows(plan: Plan) -> int | None:
+    shapes = [each.shape for shard in plan.shards.values() for each in shard if each.name == plan.base.table]
+    return shapes[0][0] if shapes else None
+
+
+def _load(plan: Plan, directory: Path) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    architectures = plan.config.get("architectures") or [""]
+    is_classifier = architectures[0].endswith("ForSequenceClassification")
+    kind = AutoModelForSequenceClassification if is_classifier else AutoModelForCausalLM
+    # A config that says nothing means transformers' own number, two; the base of a new head has no labels yet.
+    options = {"num_labels": len(plan.config["id2label"])} if is_classifier and "id2label" in plan.config else {}
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **options)
+        model, report = kind.from_pretrained(
+            directory,
+            config=without_own_implementations(config),
+            dtype=torch.float32,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
+        raise CannotVerify(first_line(error)) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    heads = {"drawn": ("score.weight",), "left_out": ("lm_head.weight",)} if is_classifier else {}
+    require_all_weights(report, directory, model.config, **heads)
+    return model.eval()
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return tensor.float().pow(2).mean().sqrt().item()

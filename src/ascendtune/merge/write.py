@@ -1,0 +1,162 @@
+"""The merged model, file by file and tensor by tensor, in a directory that gets its name when it is whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree
+from ascendtune.core.units import format_bytes
+from ascendtune.hub.weight_files import INDEX
+from ascendtune.merge.arithmetic import Merger, as_bytes
+from ascendtune.merge.output import Output
+from ascendtune.merge.plan import Plan
+from ascendtune.merge.tensor_file import copy_bytes, write_header
+
+Progress = Callable[[str, int, int], None]
+
+_SPEECH = ("tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab.", "merges.txt", "chat_template")
+_SPEECH_SUFFIXES = (".model", ".tiktoken")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf", ".index.json")
+_NOT_OURS = ("README.md", "config.json")
+_TEMPLATES = "additional_chat_templates"
+
+
+def require_place(target: Path, size: int) -> None:
+    """Raise unless a model of `size` bytes can be written to `target`, which must not exist.
+
+    Raises:
+        InputError: it exists.
+        MachineError: no room, or not writable.
+    """
+    _require_absent(target)
+    require_writable(target)
+    there = next(parent for parent in target.absolute().parents if parent.exists())
+    free = shutil.disk_usage(there).free
+    if free < size:
+        raise MachineError(
+            f"the merged model needs {format_bytes(size)}, the disk has {format_bytes(free)} left",
+            remedy="free space, or put --to on another disk",
+            where=there,
+        )
+
+
+def _require_absent(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise InputError("the target exists already", remedy="choose another --to, or remove it first", where=target)
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[Path]:
+    """A directory beside `target` that takes its name at the end; killed at any moment, `target` is absent or whole.
+
+    Raises:
+        InputError: another process is writing the same target.
+        MachineError: the disk is full or may not be written.
+    """
+    target = target.absolute()
+    temporary = target.with_name(f".{target.name}.merging")
+    lock = target.with_name(f".{target.name}.lock")
+    with translated_disk_errors(target, "writing the merged model"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(lock, wait=False) as ours, translated_disk_errors(target, "writing the merged model"):
+        if not ours:
+            raise InputError(
+                "another process is writing there", remedy="wait for it, or choose another --to", where=target
+            )
+        # Another process may have finished it since it was asked.
+        _require_absent(target)
+        # What a killed process left.
+        shutil.rmtree(temporary, ignore_errors=True)
+        with removed_on_failure(temporary):
+            temporary.mkdir()
+            try:
+                yield temporary
+                sync_tree(temporary)
+                temporary.rename(target)
+                sync_directory(target.parent)
+            finally:
+                lock.unlink(missing_ok=True)
+
+
+def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
+    """Weights, index and config into `directory`, and what else belongs to a model."""
+    _copy_companions(plan, directory)
+    if plan.config is plan.base.config:
+        shutil.copyfile(plan.base.directory / "config.json", directory / "config.json")
+    else:
+        _write_json(directory / "config.json", plan.config)
+    done, total, merger = 0, plan.size, Merger(plan.layout)
+    for name, outputs in plan.shards.items():
+        with (directory / name).open("wb") as file:
+            header = ((each.name, each.dtype, each.shape, each.size) for each in outputs)
+            write_header(file, header, plan.base.files[name].metadata)
+            for begin, end in _runs(outputs):
+                _write(outputs[begin:end], file, merger)
+                done += sum(each.size for each in outputs[begin:end])
+                progress("merging, MiB", done >> 20, total >> 20)
+    if plan.base.index is not None:
+        metadata = {**plan.base.index.get("metadata", {}), "total_size": total}
+        where = {each.name: name for name, outputs in plan.shards.items() for each in outputs}
+        _write_json(directory / INDEX, {"metadata": metadata, "weight_map": dict(sorted(where.items()))})
+
+
+def _write(outputs: list[Output], file: IO[bytes], merger: Merger) -> None:
+    first = outputs[0]
+    if first.is_changed:
+        file.write(as_bytes(merger.compute(first)))
+        return
+    source, name = first.source
+    with source.path.open("rb") as opened:
+        copy_bytes(opened, source.tensors[name].begin, sum(each.size for each in outputs), file)
+
+
+def _runs(outputs: list[Output]) -> Iterator[tuple[int, int]]:
+    """Slices: each changed tensor alone, neighbours that are copied together."""
+    begin = 0
+    for at in range(1, len(outputs) + 1):
+        if at == len(outputs) or not _follows(outputs[at - 1], outputs[at]):
+            yield begin, at
+            begin = at
+
+
+def _follows(first: Output, second: Output) -> bool:
+    if first.is_changed or second.is_changed or first.source[0] is not second.source[0]:
+        return False
+    before, after = (each.source[0].tensors[each.source[1]] for each in (first, second))
+    return before.begin + before.size == after.begin
+
+
+def _copy_companions(plan: Plan, directory: Path) -> None:
+    """Tokenizer and template from one place, the adapter's when it has them; everything else from the base."""
+    base = plan.base.directory
+    speaker = next(
+        (each.directory for each in plan.adapters if (each.directory / "tokenizer_config.json").is_file()), base
+    )
+    names = [
+        path.name for path in base.iterdir() if path.is_file() and _belongs(path.name) and not _is_speech(path.name)
+    ]
+    for name in names:
+        shutil.copyfile(base / name, directory / name)
+    for path in speaker.iterdir():
+        if path.is_file() and _is_speech(path.name):
+            shutil.copyfile(path, directory / path.name)
+    if (speaker / _TEMPLATES).is_dir():
+        shutil.copytree(speaker / _TEMPLATES, directory / _TEMPLATES)
+
+
+def _is_speech(name: str) -> bool:
+    return name.startswith(_SPEECH) or name.endswith(_SPEECH_SUFFIXES)
+
+
+def _belongs(name: str) -> bool:
+    return not (name.startswith(".") or name.endswith(_WEIGHTS) or name in _NOT_OURS)
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

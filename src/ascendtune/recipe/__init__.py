@@ -1,0 +1,1 @@
+"""What is asked for? The recipe: what to train and how, read, checked and translated. Free of torch."""

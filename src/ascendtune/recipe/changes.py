@@ -1,0 +1,132 @@
+"""What may differ when a run goes on, and what says so when too much does."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
+
+# Keys that decide which weights and which optimiser state exist: a checkpoint cannot be loaded under others.
+_FIXED = (
+    "model.path",
+    "model.init",
+    "model.new_tokens",
+    "method.stage",
+    "method.tuner",
+    "method.preference.loss",
+    "method.preference.reference",
+    "method.lora.target",
+    "method.lora.rank",
+    "method.lora.dora",
+    "method.lora.modules_to_save",
+    "method.lora.init",
+    "method.lora.start_from",
+    "method.freeze.first_layers",
+    "method.freeze.last_layers",
+    "method.freeze.modules",
+    "method.freeze.extra",
+    "optim.optimizer",
+)
+# Keys that may always differ: they change where things go and how fast, not what is learnt.
+_FREE_TO_CHANGE = (
+    "name",
+    "run_dir",
+    "checkpoint.",
+    "track.",
+    "data.processes",
+    "memory.",
+    "parallel.",
+    "batch.",
+    "on_hang",
+)
+
+
+def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
+    """Raise where `--allow-change` names no key."""
+    leaves = [key.split(".") for key in _leaves(recipe.model_dump(mode="json"))]
+    known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
+    for key in allow_change:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            raise RecipeError(
+                f"--allow-change {key}: no such recipe key",
+                remedy=f"did you mean '{close[0]}'?" if close else "`ascendtune recipe schema` lists the keys",
+            )
+
+
+def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]) -> None:
+    """Raise where `recipe` differs from that of the run in what changes the training."""
+    before = _leaves(Recipe.load(run.recipe).model_dump(mode="json"))
+    after = _leaves(recipe.model_dump(mode="json"))
+    if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
+        raise RecipeError(
+            f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
+            "its checkpoints hold other weights",
+            remedy="undo the change; or start anew: checkpoint.resume=never",
+            where=run.recipe,
+        )
+    changed = [
+        key
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not _may_change(key, allow_change)
+    ]
+    if changed:
+        keys = " ".join(f"--allow-change {key}" for key in changed)
+        differences = [line for key in changed for line in _differences(key, before.get(key), after.get(key))]
+        raise RecipeError(
+            "this run was trained with another recipe: " + "; ".join(differences),
+            remedy=f"undo the change; or go on with it: {keys}; or start anew: checkpoint.resume=never",
+            where=run.recipe,
+        )
+
+
+def require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str]) -> None:
+    """Raise where the tokens are not those that the run was trained on."""
+    before = run.read().get("data_hash")
+    # Whoever allows a key of the data section to change has allowed other tokens.
+    if before != fingerprint and not any(each.partition(".")[0] == "data" for each in allow_change):
+        raise InputError(
+            f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
+            "tokenizer have changed",
+            remedy="restore the data; or go on with it: --allow-change data; or start anew: checkpoint.resume=never",
+            where=run.path,
+        )
+
+
+def _differences(key: str, before: Any, after: Any) -> list[str]:
+    """`data.train[0].path: a.jsonl -> b.jsonl`: of sections in lists only what differs in them."""
+    if _are_sections(before) and _are_sections(after) and len(before) == len(after):
+        return [
+            f"{key}[{number}].{name}: {_word(old.get(name))} -> {_word(new.get(name))}"
+            for number, (old, new) in enumerate(zip(before, after, strict=True))
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ]
+    return [f"{key}: {_word(before)} -> {_word(after)}"]
+
+
+def _are_sections(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _word(value: Any) -> str:
+    """As it would stand in a recipe; data sets by their paths."""
+    if _are_sections(value):
+        value = [each.get("path") for each in value]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _may_change(key: str, allowed: Sequence[str]) -> bool:
+    return key.startswith(_FREE_TO_CHANGE) or any(key == each or key.startswith(each + ".") for each in allowed)
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,0 +1,197 @@
+"""What DeepSpeed is told: from the recipe's keys, or from a user's own JSON.
+
+The loop, its schedule and its optimiser stay ours: DeepSpeed divides, gathers, scales fp16 losses and clips. A value in
+the JSON that says something else than the recipe is an error that names both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.document import Document, read_document
+from ascendtune.core.errors import MachineError, RecipeError, together
+from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_fault
+from ascendtune.recipe.recipe import Recipe
+
+AUTO = "auto"
+Config = dict[str, Any]
+OFFLOADED = ("offload_optimizer", "offload_param")
+
+# Sections that would put something in the place of ours, and what has it.
+_OURS = {
+    "scheduler": "optim.scheduler, optim.warmup_ratio and optim.min_learning_rate_ratio",
+    "amp": "precision",
+    "torch_autocast": "precision",
+    "curriculum_learning": "the order of rows, which the seed decides",
+    "data_efficiency": "the order of rows, which the seed decides",
+    "autotuning": "batch.per_device and parallel.deepspeed",
+    "elasticity": "batch.per_device and batch.accumulate",
+    "compression_training": "precision",
+    "tensor_parallel": "nothing: tensor parallelism is not in this version",
+}
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
+
+
+def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidden_size: int | None) -> Config:
+    """The dictionary for `deepspeed.initialize`.
+
+    Args:
+        compute: fp32, bf16 or fp16; None before a device is known: then what depends on it is not compared.
+        ranks: likewise.
+        hidden_size: of the model; bucket sizes that are `auto` follow from it, as in transformers.
+
+    Raises:
+        RecipeError: the JSON cannot be read or contradicts the recipe.
+    """
+    section = recipe.parallel.deepspeed
+    if section.config is None:
+        config: Config = {"zero_optimization": _zero_section(recipe)}
+    else:
+        document = read_document(Path(section.config), "DeepSpeed JSON")
+        _Comparison(document, recipe, compute, ranks).complain()
+        config = document.values
+    config.pop("optimizer", None)
+    for name in ("bf16", "fp16"):
+        asked = config.get(name, {})
+        options = {key: value for key, value in asked.items() if key != "auto_cast" and value != AUTO}
+        config[name] = {**options, "enabled": compute == name}
+    # Skip, rather than apply, a step whose gradients are not numbers; DeepSpeed does so by itself in the other types.
+    config["bf16"]["check_grad_overflow"] = True
+    _fill_buckets(config.setdefault("zero_optimization", {}), hidden_size)
+    config.pop("train_batch_size", None)
+    return {
+        # Its messages and timers are not ours to print.
+        "steps_per_print": 2**40,
+        **config,
+        "train_micro_batch_size_per_gpu": recipe.batch.per_device,
+        # The loop says which micro-batch is the last; loss and gradients are divided by tokens, not by batches.
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": recipe.optim.max_grad_norm or 0.0,
+        # Any of torch's optimisers; on the host torch's fused AdamW is as fast as DeepSpeed's, which is compiled first.
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def require_deepspeed() -> None:
+    """Raise MachineError when DeepSpeed is not installed."""
+    if importlib.util.find_spec("deepspeed") is None:
+        raise MachineError(
+            "parallel.strategy: deepspeed needs DeepSpeed, which is not installed",
+            remedy="pip install 'ascendtune[deepspeed]'; or use parallel.strategy: fsdp, which divides the same",
+        )
+
+
+def stage_of(config: Config) -> int:
+    return int(config.get("zero_optimization", {}).get("stage", 0))
+
+
+def parts_on_disk(config: Config) -> list[str]:
+    """Those of `offload_optimizer` and `offload_param` that go to a disk."""
+    zero = config.get("zero_optimization", {})
+    return [part for part in OFFLOADED if (zero.get(part) or {}).get("device") == "nvme"]
+
+
+def _zero_section(recipe: Recipe) -> Config:
+    section = recipe.parallel.deepspeed
+    zero: Config = {"stage": section.stage}
+    for key, device in (("offload_optimizer", section.offload_optimizer), ("offload_param", section.offload_param)):
+        if device != "none":
+            zero[key] = {"device": device, "pin_memory": True}
+            if device == "nvme":
+                zero[key]["nvme_path"] = section.nvme_path
+    return zero
+
+
+class _Comparison:
+    """Holds a user's JSON against the recipe, and against what ZeRO can do."""
+
+    def __init__(self, document: Document, recipe: Recipe, compute: str | None, ranks: int | None) -> None:
+        self._document, self._recipe, self._compute, self._ranks = document, recipe, compute, ranks
+        self._complaints: list[RecipeError] = []
+
+    def complain(self) -> None:
+        recipe, optim, batch = self._recipe, self._recipe.optim, self._recipe.batch
+        self._require_form()
+        for section, ours in _OURS.items():
+            if self._document.values.get(section):
+                self._contradiction(section, f"takes the place of {ours}")
+        self._same("train_micro_batch_size_per_gpu", batch.per_device, "batch.per_device")
+        self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
+        if self._ranks is not None:
+            product = batch.per_device * batch.accumulate * self._ranks
+            self._same("train_batch_size", product, f"batch.per_device × batch.accumulate × {self._ranks} devices")
+        self._same("gradient_clipping", optim.max_grad_norm or 0.0, "optim.max_grad_norm")
+        if self._compute is not None:
+            for name in ("bf16", "fp16"):
+                self._same(f"{name}.enabled", self._compute == name, f"precision ({self._compute})")
+        if kind := self._find("optimizer.type"):
+            wanted = "adamw" if optim.optimizer == AUTO else optim.optimizer
+            if kind != AUTO and _OPTIMIZERS.get(str(kind).lower()) != wanted:
+                self._contradiction("optimizer.type", f"is {kind}, optim.optimizer {optim.optimizer}")
+        self._same("optimizer.params.lr", recipe.learning_rate, "optim.learning_rate")
+        self._same("optimizer.params.weight_decay", optim.weight_decay, "optim.weight_decay")
+        self._same("optimizer.params.eps", optim.epsilon, "optim.epsilon")
+        self._same("optimizer.params.betas", [optim.beta1, optim.beta2], "optim.beta1 and optim.beta2")
+        self._require_possible_stage()
+        if self._complaints:
+            raise together(self._complaints)
+
+    def _require_form(self) -> None:
+        for key in ("zero_optimization", "bf16", "fp16"):
+            if not isinstance(self._document.values.get(key, {}), dict):
+                self._complain(key, f"'{key}' is no object", "write its keys between { and }")
+        if self._find("zero_optimization.stage") not in (None, 0, 1, 2, 3):
+            self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3")
+        if self._complaints:
+            raise together(self._complaints)
+
+    def _require_possible_stage(self) -> None:
+        keys = "zero_optimization"
+        stage = self._find(f"{keys}.stage") or 0
+        devices = {part: self._find(f"{keys}.{part}.device") or "none" for part in OFFLOADED}
+        if fault := offload_fault(keys, stage, **devices):
+            self._complain(".".join(map(str, fault.path)), fault.what, fault.remedy)
+        if stage == 0 and self._recipe.precision in ("bf16", "fp16"):
+            self._complain(f"{keys}.stage", STAGE_0_ROUNDS, STAGE_0_REMEDY)
+        for part, device in devices.items():
+            if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
+                self._complain(f"{keys}.{part}", "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path")
+
+    def _same(self, key: str, ours: Any, name: str) -> None:
+        theirs = self._find(key)
+        if theirs not in (None, AUTO) and theirs != ours:
+            self._contradiction(key, f"is {json.dumps(theirs)}, {name} {json.dumps(ours)}")
+
+    def _contradiction(self, key: str, what: str) -> None:
+        agree = "remove it" if key in _OURS else 'make them agree, or write "auto": then the recipe\'s value counts'
+        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree)
+
+    def _complain(self, key: str, what: str, remedy: str) -> None:
+        place = self._document.place(tuple(key.split(".")))
+        self._complaints.append(RecipeError(what, remedy=remedy, where=place))
+
+    def _find(self, key: str) -> Any:
+        found: Any = self._document.values
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
+
+def _fill_buckets(zero: Config, hidden_size: int | None) -> None:
+    """Sizes that are `auto`, by the formulas of transformers' integration; without a hidden size DeepSpeed's own."""
+    shares = {
+        "reduce_bucket_size": (1.0, 2),
+        "stage3_prefetch_bucket_size": (0.9, 2),
+        "stage3_param_persistence_threshold": (10.0, 1),
+    }
+    for key, (factor, power) in shares.items():
+        if zero.get(key) == AUTO:
+            del zero[key]
+            if hidden_size is not None:
+                zero[key] = int(factor * hidden_size**power)
+    # Decides only how transformers saves, in its own way.
+    zero.pop("stage3_gather_16bit_weights_on_model_save", None)

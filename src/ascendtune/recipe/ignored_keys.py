@@ -1,0 +1,79 @@
+"""The keys that are valid but change nothing beside certain others: they are said out loud."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ascendtune.recipe.recipe import Recipe
+
+_NO_TURNS = "texts of stage pretrain have no turns"
+
+
+def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
+    """A sentence for every key that was given and has no effect.
+
+    Args:
+        origins: where each key's value came from, as `Recipe.load_with_origins` says it.
+    """
+    given = [key for key, origin in origins.items() if origin != "default"]
+    found = [
+        (key, reason, origins[key])
+        for prefix, is_inert, reason in _rules(recipe)
+        if is_inert
+        for key in given
+        if key.startswith(prefix)
+    ]
+    if recipe.method.stage == "pretrain":
+        # Of a list only the whole has an origin.
+        found += [
+            (f"{name}[{number}].system", _NO_TURNS, origins[name])
+            for name, datasets in (("data.train", recipe.data.train), ("data.eval", recipe.data.eval))
+            for number, dataset in enumerate(datasets)
+            if dataset.system
+        ]
+    return [f"{key} has no effect: {reason} ({origin})" for key, reason, origin in found]
+
+
+def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
+    """How the keys begin, whether they are inert in this recipe, and why."""
+    data, method, optim = recipe.data, recipe.method, recipe.optim
+    loss = method.preference.loss
+    stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
+    no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
+    is_adamw = optim.optimizer not in ("sgd", "adafactor")
+    return [
+        ("method.lora.", method.tuner != "lora", f"tuner is {method.tuner}"),
+        *(
+            (f"method.lora.{key}", bool(method.lora.start_from), "the adapters of start_from decide it")
+            for key in ("target", "rank", "alpha", "rslora", "dora", "modules_to_save")
+        ),
+        ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),
+        ("method.reward.", stage != "reward", f"stage is {stage}"),
+        ("method.preference.", stage != "preference", f"stage is {stage}"),
+        *(
+            (f"method.preference.{key}", stage == "preference" and loss != its, f"loss is {loss}")
+            for key, its in (("simpo_gamma", "simpo"), ("desirable_weight", "kto"), ("undesirable_weight", "kto"))
+        ),
+        ("data.template", stage == "pretrain", _NO_TURNS),
+        ("data.loss_on", stage == "pretrain", "stage pretrain learns everything"),
+        ("data.loss_on", stage in ("reward", "preference"), "only the last answer counts here"),
+        (
+            "data.on_long_row",
+            stage == "pretrain" and data.on_long_row == "truncate",
+            "stage pretrain splits long texts",
+        ),
+        ("parallel.fsdp.", strategy not in ("fsdp", "auto"), f"strategy is {strategy}"),
+        ("parallel.deepspeed.", strategy == "auto", "strategy: auto takes ddp or fsdp"),
+        ("parallel.deepspeed.", strategy in ("ddp", "fsdp"), f"strategy is {strategy}"),
+        (
+            "parallel.deepspeed.nvme_path",
+            strategy == "deepspeed" and "nvme" not in (deepspeed.offload_optimizer, deepspeed.offload_param),
+            "nothing is offloaded to nvme",
+        ),
+        ("optim.warmup", no_warmup, "it is zero"),
+        ("optim.min_learning_rate_ratio", optim.scheduler == "constant", "the scheduler is constant"),
+        ("optim.beta", not is_adamw, f"the optimizer is {optim.optimizer}"),
+        ("optim.epsilon", not is_adamw, f"the optimizer is {optim.optimizer}"),
+        ("model.dtype", recipe.model.init == "random" and recipe.model.dtype != "fp32", "random weights are fp32"),
+    ]

@@ -1,0 +1,141 @@
+"""Their document, key by key: unknown keys, wrong types and what is refused are found before anything else."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from ascendtune.core.config import line_of
+from ascendtune.core.document import Document
+from ascendtune.core.errors import RecipeError, together
+from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Kind
+from ascendtune.recipe.llamafactory.unsupported import REFUSED
+
+KEYS = (*TRANSLATED, *INERT, *REFUSED, *ALIASES)
+"""Every key of theirs that is known here."""
+
+_EXPECTED = {
+    "text": "text",
+    "whole number": "a whole number",
+    "number": "a number",
+    "truth": "true or false",
+    "names": "a list of names, or names with commas between them",
+    "text or truth": "a path, true or false",
+    "text or mapping": "the path of a file, or a mapping",
+}
+
+
+class Theirs:
+    """Values of their recipe, checked, with their defaults; null and empty text are as good as not set.
+
+    Args:
+        document: their recipe.
+
+    Attributes:
+        complaints: what was found wrong; whoever translates adds to it.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._values: dict[str, Any] = {}
+        self.complaints: list[RecipeError] = []
+        for written, value in document.values.items():
+            key = ALIASES.get(written, written)
+            if (value is None or value == "") and key in KEYS:
+                continue
+            if key in TRANSLATED:
+                self._take(key, written, value)
+            elif key in REFUSED:
+                self._refuse_unless_default(key, value)
+            elif key not in INERT:
+                close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.75)
+                remedy = f"did you mean '{close[0]}'?" if close else "docs/compat.md lists the keys that are known"
+                self.complain(key, f"LLaMA-Factory has no key '{key}'", remedy)
+
+    def __getitem__(self, key: str) -> Any:
+        """The value, or their default; names as a list, or None."""
+        return self._values[key] if key in self._values else TRANSLATED[key].default
+
+    def given(self, key: str) -> bool:
+        """Whether the recipe sets it."""
+        return key in self._values
+
+    def place(self, key: str) -> str:
+        """Where it is set, or that it is their default."""
+        written = next((old for old, new in ALIASES.items() if new == key and old in self._document.values), key)
+        return self._document.places.get((written,), f"{self._document.source}, by LLaMA-Factory's default")
+
+    @property
+    def source(self) -> str:
+        return self._document.source
+
+    def inert(self) -> dict[str, list[str]]:
+        """Why -> the keys that are set, to something else than their default, and change nothing for that reason."""
+        found: dict[str, list[str]] = {}
+        for key, value in self._document.values.items():
+            default, why = INERT.get(key, (value, ""))
+            if value is not None and value != default:
+                found.setdefault(why, []).append(key)
+        return found
+
+    def complain(self, key: str, what: str, remedy: str) -> None:
+        self.complaints.append(RecipeError(what, remedy=remedy, where=self.place(key)))
+
+    def raise_complaints(self) -> None:
+        if self.complaints:
+            raise together(sorted(self.complaints, key=lambda error: line_of(error.where or "")))
+
+    def _take(self, key: str, written: str, value: Any) -> None:
+        kind = TRANSLATED[key].kind
+        taken = _of_kind(kind, value)
+        if taken is not None:
+            self._values[key] = taken
+            return
+        if isinstance(kind, tuple):
+            offered = [name for name in kind if name not in NOT_OFFERED]
+            close = difflib.get_close_matches(str(value), offered, n=1, cutoff=0.6)
+            suggestion = f"did you mean '{close[0]}'? " if close else ""
+            remedy = f"{suggestion}choose one of: {', '.join(offered)}"
+        else:
+            remedy = f"it should be {_EXPECTED[kind]}"
+        self.complain(key, f"'{written}: {value}' is not possible", remedy)
+
+    def _refuse_unless_default(self, key: str, value: Any) -> None:
+        default, what, remedy = REFUSED[key]
+        harmless = value == default or (value is False and default is not True)
+        if key == "metric_for_best_model":
+            harmless = value in ("loss", "eval_loss")
+        if not harmless:
+            self.complain(key, f"{key}: {what}", remedy)
+
+
+def _of_kind(kind: Kind, value: Any) -> Any:
+    """The value as its kind, or None when it is not of that kind."""
+    if isinstance(kind, tuple):
+        return value if value in kind else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match kind:
+        case "text":
+            return value if isinstance(value, str) and value.strip() else None
+        case "truth":
+            return value if isinstance(value, bool) else None
+        case "number":
+            return value if is_number else None
+        case "whole number":
+            return int(value) if is_number and (isinstance(value, int) or value.is_integer()) else None
+        case "names":
+            return names_of(value)
+        case "text or truth":
+            return value if isinstance(value, str | bool) else None
+        case _:
+            return value if isinstance(value, str | dict) else None
+
+
+def names_of(value: Any) -> list[str] | None:
+    """A list of names, or names with commas between them, as a list; None for anything else and for no name."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        return None
+    return [each.strip() for each in value if each.strip()] or None

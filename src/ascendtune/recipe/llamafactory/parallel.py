@@ -1,0 +1,86 @@
+"""How several devices share the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascendtune.recipe.llamafactory.llamafactory_recipe import Theirs
+from ascendtune.recipe.llamafactory.native_recipe import Native
+
+# What torch's first FSDP and accelerate need to be told, and we find out or do in any case.
+_FOUND_HERE = {
+    "version", "fsdp_version", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch",
+    "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading",
+    "activation_checkpointing", "state_dict_type", "min_num_params",
+}  # fmt: skip
+_CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_params": "parallel.fsdp.offload"}
+
+
+def put_parallel(theirs: Theirs, native: Native) -> None:
+    """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json says why."""
+    if theirs["deepspeed"] is not None and (theirs["fsdp"] or theirs["fsdp_config"]):
+        theirs.complain("fsdp", "deepspeed and fsdp contradict each other", "keep one of them")
+    elif theirs["deepspeed"] is not None:
+        _put_deepspeed(theirs, native)
+    elif theirs["fsdp"] is not None:
+        _put_fsdp(theirs, native)
+    elif theirs["fsdp_config"] is not None:
+        native.note("fsdp_config: no effect: fsdp is not set")
+
+
+def _put_deepspeed(theirs: Theirs, native: Native) -> None:
+    config, place = theirs["deepspeed"], theirs.place("deepspeed")
+    native.put("parallel.strategy", "deepspeed", place)
+    if isinstance(config, str):
+        native.put("parallel.deepspeed.config", config, place)
+        return
+    zero = config.get("zero_optimization")
+    known = {"stage", "offload_optimizer", "offload_param"}
+    if not isinstance(zero, dict) or set(config) - {"zero_optimization"} or set(zero) - known:
+        theirs.complain(
+            "deepspeed", "deepspeed: of a configuration inside the recipe only zero_optimization with stage, "
+            "offload_optimizer and offload_param is understood", "write it into a JSON file and give its path",
+        )  # fmt: skip
+        return
+    native.put("parallel.deepspeed.stage", zero.get("stage", 0), place)
+    for part in ("offload_optimizer", "offload_param"):
+        where = zero.get(part) or {}
+        if device := where.get("device") if isinstance(where, dict) else where:
+            native.put(f"parallel.deepspeed.{part}", device, place)
+        if isinstance(where, dict) and where.get("nvme_path"):
+            native.put("parallel.deepspeed.nvme_path", where["nvme_path"], place)
+
+
+def _put_fsdp(theirs: Theirs, native: Native) -> None:
+    place = theirs.place("fsdp")
+    options = [word for text in theirs["fsdp"] for word in text.split()]
+    if "no_shard" in options:
+        native.put("parallel.strategy", "ddp", place)
+        return
+    if unknown := [word for word in options if word not in ("full_shard", "shard_grad_op", "auto_wrap", "offload")]:
+        theirs.complain(
+            "fsdp", f"fsdp: {unknown[0]} is not in this version", "use full_shard, shard_grad_op, offload or no_shard"
+        )
+        return
+    native.put("parallel.strategy", "fsdp", place)
+    if "shard_grad_op" in options:
+        native.put("parallel.fsdp.reshard", False, place)
+    if "offload" in options:
+        native.put("parallel.fsdp.offload", True, place)
+    _put_fsdp_config(theirs, native)
+
+
+def _put_fsdp_config(theirs: Theirs, native: Native) -> None:
+    config: Any = theirs["fsdp_config"]
+    if config is None:
+        return
+    place = theirs.place("fsdp_config")
+    if isinstance(config, str):
+        theirs.complain("fsdp_config", "fsdp_config: a file is not read", "write what it says below fsdp_config")
+        return
+    for written, value in config.items():
+        key = written.removeprefix("fsdp_")
+        if key in _CHOSEN_HERE and isinstance(value, bool):
+            native.put(_CHOSEN_HERE[key], value, place)
+        elif written not in _FOUND_HERE and key not in _FOUND_HERE:
+            theirs.complain("fsdp_config", f"fsdp_config.{written}: {value} is not understood", "remove it")

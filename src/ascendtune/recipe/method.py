@@ -1,0 +1,177 @@
+"""The `method` section of a recipe: what is learnt, and which weights may change."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ascendtune.core.config import MOST, Contradiction, Section, other_names
+from ascendtune.data.spec import Task
+
+# What people will ask for under a neighbour's name, or that is not in this version: an alternative for each.
+_LOSSES = {"dpo": "sigmoid", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "ipo": "ipo"}
+_OTHER_NAMES = {
+    **{name: f"use method.stage: preference with method.preference.loss: {loss}" for name, loss in _LOSSES.items()},
+    "rm": "use method.stage: reward",
+    "pt": "use method.stage: pretrain",
+    "ppo": "PPO is not in this version; method.stage: preference is the nearest",
+    "grpo": "GRPO is not in this version; method.stage: preference is the nearest",
+    "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
+    "oft": "OFT is not in this version; use method.tuner: lora",
+}
+
+
+_OTHER_LOSSES = {
+    "dpo": "use sigmoid, which is DPO's own loss",
+    "cdpo": "use sigmoid with method.preference.label_smoothing",
+    "slic": "use hinge",
+    "sppo": "SPPO is not in this version; sigmoid is the nearest",
+    "kto_pair": "use kto with answers marked good or bad, or sigmoid with pairs",
+}
+
+
+ALL_LINEAR = "all-linear"
+ALL_EXPERTS = "all-experts"
+
+
+class LoraSection(Section):
+    """Low-rank adapters (PEFT)."""
+
+    target: Literal["all-linear"] | list[str] = "all-linear"
+    """`all-linear`: every linear module but the head, the routers and experts of a mixture, and modules on which an
+    adapter would do nothing. Or a list of names, e.g. [q_proj, v_proj]; it may hold `all-linear`, `all-experts` (each
+    expert gets matrices of this rank) and names of routers, e.g. [all-linear, all-experts, gate]."""
+    rank: int = Field(default=8, ge=1, le=65_536)
+    """Rows of the adapter's matrices: what it can hold, and its size."""
+    alpha: float | None = Field(default=None, gt=0, le=MOST)
+    """Scale of the adapter (default: twice the rank)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the adapter's inputs that is dropped in training."""
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank) instead of alpha / rank."""
+    dora: bool = False
+    """Learn magnitude and direction apart (weight-decomposed LoRA)."""
+    init: Literal["zero", "pissa"] = "zero"
+    """`zero`: the adapter changes nothing at first; `pissa`: what is trained are the weights' principal parts."""
+    modules_to_save: Literal["all-embeddings"] | list[str] = []
+    """Modules that are trained whole and saved with the adapter: names, e.g. [embed_tokens, lm_head], or
+    `all-embeddings`: the table of tokens and the head, whatever they are called."""
+    start_from: list[str] = []
+    """Adapters (directories, runs, hub ids) to go on from: the last is trained further, those before it stay as they
+    are. What is exported holds them all. Rank, alpha, target and form come from the files."""
+    plus_ratio: float | None = Field(default=None, ge=1, le=MOST)
+    """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
+
+
+class FreezeSection(Section):
+    """Which part of the model trains when the rest is frozen."""
+
+    first_layers: int = Field(default=0, ge=0, le=65_536)
+    """Train this many layers next to the input."""
+    last_layers: int | None = Field(default=None, ge=0, le=65_536)
+    """Train this many layers next to the output (default 2, when nothing else is named)."""
+    modules: list[str] = []
+    """Within those layers only modules of these names, e.g. [mlp]; empty: whole layers."""
+    extra: list[str] = []
+    """Modules outside the layers that train too, e.g. [embed_tokens, lm_head]."""
+
+    @model_validator(mode="after")
+    def _something_trains(self) -> FreezeSection:
+        layers = self.first_layers + self.layers_at_the_end
+        if layers == 0 and self.modules:
+            raise Contradiction(
+                "method.freeze.modules are parts of layers, and no layer is chosen",
+                remedy="set method.freeze.last_layers or first_layers; modules outside the layers go under extra",
+                path=("method", "freeze", "modules"),
+            )
+        if layers == 0 and not self.extra:
+            raise Contradiction(
+                "method.freeze leaves nothing to train",
+                remedy="set method.freeze.last_layers, first_layers or extra",
+                path=("method", "freeze"),
+            )
+        return self
+
+    @property
+    def layers_at_the_end(self) -> int:
+        """`last_layers` with its default filled in."""
+        if self.last_layers is not None:
+            return self.last_layers
+        return 0 if self.first_layers or self.extra else 2
+
+
+class RewardSection(Section):
+    """Reward models: a score that is higher for the chosen answer."""
+
+    centring: float = Field(default=0.0, ge=0, le=1000)
+    """Weight of (score of chosen + score of rejected)², which keeps scores around zero."""
+
+
+class PreferenceSection(Section):
+    """Learning from chosen and rejected answers."""
+
+    loss: Annotated[Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"], other_names(_OTHER_LOSSES)] = "sigmoid"
+    """`sigmoid` is DPO's own. `kto` takes single answers marked good or bad; `orpo` and `simpo` need no reference."""
+    beta: float = Field(default=0.1, gt=0, le=1000)
+    """How strongly the policy is held to the reference; the weight of the odds ratio for orpo."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    """sigmoid: the share of pairs that are taken to be the wrong way round."""
+    simpo_gamma: float = Field(default=0.5, ge=0, le=1000)
+    """simpo: the margin that the chosen answer's score must be ahead."""
+    sft_weight: float = Field(default=0.0, ge=0, le=1000)
+    """Adds the cross-entropy of the chosen answer (kto: of good ones) with this weight; orpo has it once already."""
+    desirable_weight: float = Field(default=1.0, gt=0, le=1000)
+    """kto: weight of good answers."""
+    undesirable_weight: float = Field(default=1.0, gt=0, le=1000)
+    """kto: weight of bad answers."""
+    reference: str | None = None
+    """Directory or hub id of the reference model (default: the model as it is before training)."""
+
+
+class MethodSection(Section):
+    """What is learnt, and which weights may change."""
+
+    stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], other_names(_OTHER_NAMES)] = "sft"
+    """`pretrain`: text; `sft`: answers; `reward`: scores from pairs; `preference`: DPO and its relatives."""
+    tuner: Annotated[Literal["full", "freeze", "lora"], other_names(_OTHER_NAMES)] = "full"
+    """`full` trains every weight, `freeze` a few layers, `lora` small adapters beside frozen weights."""
+    lora: LoraSection = LoraSection()
+    freeze: FreezeSection = FreezeSection()
+    reward: RewardSection = RewardSection()
+    preference: PreferenceSection = PreferenceSection()
+
+    @model_validator(mode="after")
+    def _options_fit_the_loss(self) -> MethodSection:
+        options = self.preference
+        if options.label_smoothing and options.loss != "sigmoid":
+            raise Contradiction(
+                f"method.preference.label_smoothing is defined for loss: sigmoid, not for {options.loss}",
+                remedy="remove it, or use loss: sigmoid",
+                path=("method", "preference", "label_smoothing"),
+            )
+        if options.reference and options.loss in ("orpo", "simpo"):
+            raise Contradiction(
+                f"method.preference.loss: {options.loss} has no reference model",
+                remedy="remove method.preference.reference",
+                path=("method", "preference", "reference"),
+            )
+        return self
+
+    @property
+    def task(self) -> Task:
+        """What the rows are learnt for."""
+        match self.stage:
+            case "pretrain":
+                return "text"
+            case "sft":
+                return "conversations"
+            case "reward":
+                return "pairs"
+            case "preference":
+                return "singles" if self.preference.loss == "kto" else "pairs"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss compares with a model that does not change."""
+        return self.stage == "preference" and self.preference.loss not in ("orpo", "simpo")

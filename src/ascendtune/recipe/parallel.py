@@ -1,0 +1,107 @@
+"""The `parallel` section of a recipe: how several devices share the work."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ascendtune.core.config import Contradiction, Section, other_names
+
+_OTHER_NAMES = {
+    "fsdp1": "use parallel.strategy: fsdp, which is FSDP2",
+    "fsdp2": "use parallel.strategy: fsdp",
+    **{
+        f"zero{stage}": f"use parallel.strategy: deepspeed with parallel.deepspeed.stage: {stage}" for stage in range(4)
+    },
+    "tp": "tensor parallelism is not in this version; use parallel.strategy: fsdp",
+    "megatron": "Megatron is not in this version; use parallel.strategy: fsdp",
+}
+
+STAGE_0_ROUNDS = "ZeRO stage 0 divides nothing, and in bf16 or fp16 it would round its weights at every step"
+STAGE_0_REMEDY = "use parallel.strategy: ddp, or ZeRO stage 1"
+
+
+class FsdpSection(Section):
+    """Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks."""
+
+    reshard: bool = True
+    """Drop a layer's gathered weights after its forward pass: less memory, one more gathering in the backward pass."""
+    offload: bool = False
+    """Keep weights, gradients and optimiser state in host memory; slow, needs least device memory."""
+
+
+class DeepSpeedSection(Section):
+    """DeepSpeed ZeRO: what is divided among the ranks, and what lives outside the devices."""
+
+    stage: int = Field(default=2, ge=0, le=3)
+    """0 nothing, 1 optimiser state, 2 gradients too, 3 weights too."""
+    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
+    """Where optimiser state lives (`nvme`: stage 3, and the headers of libaio)."""
+    offload_param: Literal["none", "cpu", "nvme"] = "none"
+    """Where weights live (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
+    nvme_path: str | None = None
+    """Directory on a fast local disk, for `nvme`; what a run keeps there goes with it."""
+    config: str | None = None
+    """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DeepSpeedSection:
+        if self.config is not None:
+            for key in ("stage", "offload_optimizer", "offload_param", "nvme_path"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise Contradiction(
+                        f"parallel.deepspeed.{key} and parallel.deepspeed.config contradict each other: "
+                        "the JSON file says it",
+                        remedy=f"remove {key}, or config",
+                        path=("parallel", "deepspeed", key),
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _offloading_fits(self) -> DeepSpeedSection:
+        if fault := offload_fault("parallel.deepspeed", self.stage, self.offload_optimizer, self.offload_param):
+            raise fault
+        if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:
+            raise Contradiction(
+                "offloading to nvme needs a directory",
+                remedy="set parallel.deepspeed.nvme_path",
+                path=("parallel", "deepspeed"),
+            )
+        return self
+
+
+def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: str) -> Contradiction | None:
+    """Why ZeRO cannot offload so at this stage, if it cannot.
+
+    Args:
+        keys: where they stand: in a recipe below `parallel.deepspeed`, in a DeepSpeed JSON below `zero_optimization`.
+    """
+
+    def fault(key: str, why: str, remedy: str) -> Contradiction:
+        return Contradiction(f"{keys}.{key}{why}", remedy=remedy, path=(*keys.split("."), key))
+
+    if offload_param != "none" and stage != 3:
+        return fault(
+            "offload_param",
+            " needs stage 3: before that every rank holds all weights",
+            f"set {keys}.stage: 3, or offload_optimizer alone",
+        )
+    if offload_optimizer != "none" and stage == 0:
+        return fault("offload_optimizer", " needs stage 1 or more", f"set {keys}.stage: 2")
+    if offload_optimizer == "nvme" and stage != 3:
+        return fault(
+            "offload_optimizer",
+            ": nvme needs stage 3: before that DeepSpeed keeps the state in host memory, and writes nothing to disk",
+            f"set {keys}.stage: 3, or offload_optimizer: cpu",
+        )
+    return None
+
+
+class ParallelSection(Section):
+    """How several devices share the work."""
+
+    strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], other_names(_OTHER_NAMES)] = "auto"
+    """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: divided; `auto` chooses by size and says why."""
+    fsdp: FsdpSection = FsdpSection()
+    deepspeed: DeepSpeedSection = DeepSpeedSection()

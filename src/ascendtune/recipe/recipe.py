@@ -1,0 +1,196 @@
+"""The recipe: what to train and how, as one typed, frozen, documented value."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+
+from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
+from ascendtune.core.document import Document, apply_overrides, read_document, require_no_secrets
+from ascendtune.data.spec import DataSection
+from ascendtune.recipe.combination import first_refusal
+from ascendtune.recipe.ignored_keys import inert_keys
+from ascendtune.recipe.llamafactory.detect import is_theirs, require_ours
+from ascendtune.recipe.llamafactory.translate import translate
+from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.parallel import ParallelSection
+from ascendtune.recipe.sections import (
+    AlignSection,
+    BatchSection,
+    CheckpointSection,
+    EvalSection,
+    KernelSection,
+    MemorySection,
+    ModelSection,
+    OptimSection,
+    TrackSection,
+)
+from ascendtune.recipe.unsupported import NOT_HERE
+
+_LONGEST_NAME = 200
+
+
+def _a_plain_name(value: str) -> str:
+    if not re.fullmatch(r"[\w][\w.-]*", value):
+        raise Contradiction(
+            f"'{value}' is not a name for a directory", remedy="use letters, digits, '.', '_' and '-'", path=("name",)
+        )
+    # A file name has at most 255 bytes, and others are made of this one.
+    if len(value.encode()) > _LONGEST_NAME:
+        raise Contradiction(
+            f"a name of {len(value.encode())} bytes is too long for a directory",
+            remedy=f"use at most {_LONGEST_NAME}",
+            path=("name",),
+        )
+    return value
+
+
+def _with_known_placeholders(value: str) -> str:
+    if unknown := [found for found in re.findall(r"\{[^}]*\}?", value) if found != "{name}"]:
+        raise Contradiction(
+            f"run_dir: '{unknown[0]}' is not a placeholder", remedy="the only one is {name}", path=("run_dir",)
+        )
+    return value
+
+
+_SECRETS = (
+    "a recipe is written to files and the command line is seen by others: leave it out, "
+    "and export HF_TOKEN, MODELSCOPE_API_TOKEN or what your program reads"
+)
+
+
+class Recipe(Section):
+    """What to train and how. Unknown keys and impossible values are errors before anything starts."""
+
+    asked_in_vain: ClassVar[Mapping[str, str]] = NOT_HERE
+
+    name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
+    """Name of the run and of its directory."""
+    run_dir: Annotated[str, AfterValidator(_with_known_placeholders)] = "runs/{name}"
+    """Where the run directory is made; `{name}` is filled in, a taken name gets a number."""
+    model: ModelSection
+    data: DataSection
+    method: MethodSection = MethodSection()
+    optim: OptimSection = OptimSection()
+    batch: BatchSection = BatchSection()
+    parallel: ParallelSection = ParallelSection()
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """In which type matrices are multiplied; `auto` is the best that the device really has."""
+    memory: MemorySection = MemorySection()
+    kernel: Literal["auto", "off"] | KernelSection = "auto"
+    """`auto` takes every fused operator that the device has; or choose one by one."""
+    eval: EvalSection = EvalSection()
+    on_nan: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that is not a number: stop before the step, or skip the step and count."""
+    on_hang: Literal["warn", "restart", "stop"] = "warn"
+    """No rank gives a sign of life any more: warn, end the run, or start again as often as `--max-restarts` allows."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    track: TrackSection = TrackSection()
+    align: AlignSection = AlignSection()
+    seed: int = Field(default=42, ge=0, lt=2**32)
+    """Decides the order of rows, held-out rows, drawn weights and dropout."""
+    deterministic: bool = False
+    """Only operations that give the same bits every time; slower on accelerators."""
+
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _evaluation_has_data(self) -> Recipe:
+        has_data = bool(self.data.eval or self.data.eval_fraction or self.data.eval_rows)
+        for wanted, key in (
+            (self.eval.every_steps, ("eval", "every_steps")),
+            (self.eval.early_stop, ("eval", "early_stop")),
+            (self.checkpoint.best, ("checkpoint", "best")),
+        ):
+            if wanted and not has_data:
+                raise Contradiction(
+                    f"{'.'.join(key)} needs evaluation data", remedy="set data.eval or data.eval_fraction", path=key
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_go_together(self) -> Recipe:
+        if refusal := first_refusal(self):
+            raise Contradiction(refusal.what, remedy=refusal.remedy, path=refusal.path)
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+        """Read and check a recipe file.
+
+        Raises:
+            RecipeError: with file, line and remedy.
+        """
+        return cls.load_with_origins(path, overrides)[0]
+
+    @classmethod
+    def load_with_origins(cls, path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[str, str]]:
+        """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
+        document = cls.read(path, overrides)
+        recipe = validate(cls, document)
+        recipe._notes = tuple(document.notes)
+        return recipe, origins_of(recipe, document)
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Document:
+        """The values of a recipe file, ours or LLaMA-Factory's, as a document of ours; not checked against the types.
+
+        Raises:
+            RecipeError: unreadable, or a recipe of LLaMA-Factory's that cannot be translated.
+        """
+        document = read_document(Path(path))
+        if is_theirs(document, cls.model_fields):
+            require_ours(overrides)
+            document = translate(document, os.environ)
+        apply_overrides(document, overrides)
+        require_no_secrets(document, _SECRETS)
+        _let_overrides_win(document, overrides)
+        return document
+
+    @classmethod
+    def check(cls, values: dict[str, Any], source: str = "recipe") -> Recipe:
+        """A recipe from plain values, with the same messages as a file."""
+        return validate(cls, Document(values, source))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user of LLaMA-Factory wants to know of a recipe of theirs; empty for ours."""
+        return self._notes
+
+    def to_yaml(self) -> str:
+        return to_yaml(self)
+
+    def run_directory(self) -> Path:
+        return Path(self.run_dir.replace("{name}", self.name))
+
+    @property
+    def learning_rate(self) -> float:
+        if self.optim.learning_rate is not None:
+            return self.optim.learning_rate
+        if self.method.tuner == "lora":
+            return 1e-5 if self.method.stage == "preference" else 1e-4
+        return 1e-6 if self.method.stage == "preference" else 1e-5
+
+    def without_effect(self, origins: dict[str, str]) -> list[str]:
+        """Sentences on keys that are set but change nothing in this recipe."""
+        return inert_keys(self, origins)
+
+
+def _let_overrides_win(document: Document, overrides: Sequence[str]) -> None:
+    """`optim.max_steps=30` on the command line replaces the file's `optim.epochs`: it is meant for this start."""
+    given = {word.partition("=")[0] for word in overrides}
+    optim = document.values.get("optim")
+    if isinstance(optim, dict):
+        for one, other in (("max_steps", "epochs"), ("warmup_steps", "warmup_ratio")):
+            for kept, left in ((one, other), (other, one)):
+                if f"optim.{kept}" in given and f"optim.{left}" not in given:
+                    optim.pop(left, None)
+                    document.places.pop(("optim", left), None)
+
+
+__all__ = ["Recipe"]

@@ -1,0 +1,152 @@
+"""The recipe's smaller sections, a class each; data, method and parallel have files of their own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from ascendtune.core.config import MOST, Contradiction, Section
+
+
+class ModelSection(Section):
+    """Which weights to start from."""
+
+    path: str
+    """Directory or hub id of a model in Hugging Face format."""
+    revision: str | None = None
+    """For a hub id: branch, tag or commit."""
+    trust_remote_code: bool = False
+    """Run Python code that the model brings along. Off unless you have read that code."""
+    attention: Literal["auto", "eager", "sdpa", "sdpa_fp32", "varlen", "npu_fusion"] = "auto"
+    """How attention is computed; `auto` takes the device's fused one, or another where that computes something else."""
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """In which type weights are held; `auto`: fp32 where they are trained, the precision's type where frozen."""
+    init: Literal["pretrained", "random"] = "pretrained"
+    """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
+    new_tokens: list[str] = []
+    """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
+
+
+class OptimSection(Section):
+    """How far each step goes, and for how long."""
+
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate (default: 1e-4 for lora, else 1e-5; a tenth of it for preference)."""
+    scheduler: Literal["linear", "cosine", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    warmup_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Share of all steps in which the learning rate rises from 0."""
+    warmup_steps: int | None = Field(default=None, ge=0, le=MOST)
+    """Warm-up as a number of steps, instead of `warmup_ratio`."""
+    min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Where linear and cosine end, as a share of the peak."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1000)
+    """Applied to matrices, not to biases and norms."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0, le=MOST)
+    """Gradients are scaled down to this norm; null leaves them."""
+    optimizer: Literal["auto", "adamw", "adafactor", "sgd"] = "auto"
+    """`auto` is AdamW, fused where the device can."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW: decay of the mean of gradients."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """AdamW: decay of the mean of squared gradients."""
+    epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """AdamW: added to the divisor."""
+    epochs: float | None = Field(default=None, gt=0, le=1_000_000)
+    """Passes over the data (default 1, when `max_steps` is not given)."""
+    max_steps: int | None = Field(default=None, ge=1, le=MOST)
+    """Optimiser steps, instead of `epochs`."""
+
+    @model_validator(mode="after")
+    def _one_length_of_each(self) -> OptimSection:
+        if self.epochs is not None and self.max_steps is not None:
+            raise Contradiction(
+                "optim.epochs and optim.max_steps contradict each other",
+                remedy="keep one of them",
+                path=("optim", "max_steps"),
+            )
+        if self.warmup_ratio and self.warmup_steps is not None:
+            raise Contradiction(
+                "optim.warmup_ratio and optim.warmup_steps contradict each other",
+                remedy="keep one of them",
+                path=("optim", "warmup_steps"),
+            )
+        return self
+
+
+class BatchSection(Section):
+    """How many sequences make a step: per_device × accumulate × devices."""
+
+    per_device: int = Field(default=1, ge=1, le=65_536)
+    """Sequences a device takes at once. With packing a sequence is up to `data.max_length` tokens of several rows."""
+    accumulate: int = Field(default=1, ge=1, le=65_536)
+    """Micro-batches whose gradients are added before the optimiser steps."""
+
+
+class MemorySection(Section):
+    """Time for memory."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass instead of keeping them."""
+    offload_activations: bool = False
+    """Keep activations in host memory between forward and backward (no effect on CPU)."""
+
+
+class KernelSection(Section):
+    """Fused operators in place of a model's own modules; each is tested before it is used."""
+
+    rms_norm: bool = True
+    """Root mean square normalisation in one kernel."""
+    rotary: bool = True
+    """Rotary position embedding in one kernel."""
+    swiglu: bool = True
+    """SiLU(gate) × up in one kernel."""
+    experts: bool = True
+    """Experts of a mixture as grouped matrix products, in the type of `precision`."""
+
+
+class EarlyStopSection(Section):
+    """End before the last step when the evaluation loss no longer falls; absent: never."""
+
+    patience: int = Field(default=3, ge=1, le=MOST)
+    """Stop after this many evaluations without improvement."""
+    min_improvement: float = Field(default=0.0, ge=0, le=MOST)
+    """How much lower the evaluation loss must be to count as an improvement; the best checkpoint is the lowest."""
+
+
+class EvalSection(Section):
+    """Evaluation during training."""
+
+    every_steps: int | None = Field(default=None, ge=1, le=MOST)
+    """Evaluate after every so many steps (default: at the end of each epoch, when there is evaluation data)."""
+    early_stop: EarlyStopSection | None = None
+
+
+class CheckpointSection(Section):
+    """When the whole state is kept, and where a run starts."""
+
+    every_steps: int | None = Field(default=None, ge=1, le=MOST)
+    """Write a checkpoint after every so many steps (default: ten times over the run, at most every 20 steps)."""
+    keep: int = Field(default=2, ge=1, le=MOST)
+    """How many of the newest checkpoints stay."""
+    best: bool = False
+    """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
+    resume: str = "auto"
+    """`auto`: from the newest complete checkpoint of this run, if any; `never`; or the path of a checkpoint."""
+
+
+class TrackSection(Section):
+    """Where numbers go beside metrics.jsonl."""
+
+    every_steps: int = Field(default=1, ge=1, le=MOST)
+    """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
+    tensorboard: bool = True
+    """Write events for TensorBoard into the run directory."""
+
+
+class AlignSection(Section):
+    """What is recorded for comparing two machines."""
+
+    batch_hash: bool = True
+    """Hash every global batch, so that two runs can prove that they saw the same data."""

@@ -1,0 +1,227 @@
+"""Checkpoints: the whole state of a run, written beside the training, complete or absent.
+
+A checkpoint is written into `.step_N.writing`, flushed to disk, and gets its name `step_N` by one rename when every
+rank has written its part. Whatever kills the run in between leaves a directory that no reader takes for a checkpoint.
+
+    step_N/state.json                 step, counters, learning state that is not a tensor
+    step_N/rng/rank_R.safetensors     the random state of each rank
+    step_N/*.distcp                   tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
+    step_N/tensors.json               where each of them lies; beside it .metadata, for other programs
+    step_N/zero/                      in their place, what DeepSpeed writes (`checkpoint_content` says who writes what)
+    step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
+
+Nothing of it is unpickled except by `torch.load(weights_only=True)`, which runs no code. Others could still choose what
+is trained on, so a run goes on from files that nobody else may write (`core/ownership.py`), or that are trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
+from ascendtune.core.files import digest_of_file, removed_on_failure, sync_directory, sync_tree, write_json
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import format_bytes
+from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged
+from ascendtune.train.checkpoint.random_state import read_random_state, restore_random_state, save_random_state
+from ascendtune.train.strategy.base import Strategy
+
+State = dict[str, Any]
+# Room beyond the tensors themselves, for metadata and for the log that goes on growing.
+_SLACK_BYTES = 16 * 1024 * 1024
+_DIGESTS = "digests.json"
+
+_READERS = {
+    "tensors": "parallel.strategy=ddp or fsdp",
+    "zero": "parallel.strategy=deepspeed, nothing on nvme",
+    "zero-disk": "parallel.strategy=deepspeed, and the same on nvme",
+}
+"""Who reads which form of checkpoint."""
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of one run.
+
+    Args:
+        content: weights and optimiser state, in the form that the strategy gives them.
+        on_complete: called on the main rank, in the writing thread, with the step of every finished checkpoint.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        strategy: Strategy,
+        content: CheckpointContent,
+        *,
+        keep: int,
+        on_complete: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        self._run = run
+        self._strategy = strategy
+        self._content = content
+        self._keep = keep
+        self._on_complete = on_complete
+        self._pending: Future[Any] | None = None
+        self._pending_step = 0
+        self._saved_step = 0
+        self.protected: int | None = None
+        """A step that is kept whatever its age (the best one), from the next checkpoint on."""
+
+    def save(self, step: int, state: State) -> None:
+        """Copy everything now, write it in the background. Waits for the previous one first.
+
+        A second call for the same step does nothing: evaluation, schedule and a signal may each want a checkpoint.
+
+        Raises:
+            MachineError: the disk has no room, or the previous checkpoint could not be written.
+        """
+        if step == self._saved_step:
+            return
+        self.wait()
+        directory = self._run.checkpoints / f".step_{step}.writing"
+        self._run.require_present()
+        with translated_disk_errors(directory, "writing a checkpoint"), removed_on_failure(directory):
+            self._require_space()
+            for each in (directory, directory / "rng"):
+                each.mkdir(exist_ok=True)
+            save_random_state(directory, self._strategy)
+            if self._strategy.is_main:
+                written = {"form": self._content.form, "ranks": self._strategy.world_size}
+                write_json(directory / "state.json", {"step": step, **written, **state})
+            pending = self._content.write(directory)
+        self._pending, self._pending_step, self._saved_step = pending, step, step
+        if self._strategy.is_main:
+            # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
+            # The best one of before stays until this one is complete.
+            protected = self.protected
+            self._pending = _then(pending, lambda: self._finish(step, directory, protected))
+
+    def poll(self) -> None:
+        """Raise what went wrong in the background, if anything did. Costs nothing."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Block until nothing is being written.
+
+        Raises:
+            MachineError: the checkpoint could not be written; no `step_N` exists for it.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        try:
+            pending.result()
+        # DCP's own exception is no Exception. Whatever the writer raised is raised again, in our words.
+        except (Exception, CheckpointException) as error:
+            place = self._run.checkpoint(self._pending_step)
+            shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
+            fault = next(
+                (found for each in causes_of(error) if (found := disk_fault(each, place, "writing a checkpoint"))), None
+            )
+            raise fault or MachineError(
+                f"the checkpoint of step {self._pending_step} could not be written: {error}",
+                remedy="check the file system of the run directory",
+                where=place,
+            ) from error
+
+    def load(self, directory: Path) -> State:
+        """Put weights, optimiser and random state back; returns what `save` was given, with `step`.
+
+        Raises:
+            MachineError: the checkpoint is damaged.
+            InputError: it belongs to another model.
+        """
+        try:
+            _require_intact(directory, self._strategy)
+            state: State = json.loads((directory / "state.json").read_text())
+            random_state = read_random_state(directory, self._strategy)
+        except Exception as error:
+            raise damaged(directory, error) from error
+        if not isinstance(state, dict) or not isinstance(state.get("step"), int):
+            raise damaged(directory, "state.json does not name the step")
+        self._require_readable(state, directory)
+        self._content.read(directory)
+        restore_random_state(random_state, self._strategy)
+        return state
+
+    def _require_readable(self, state: State, directory: Path) -> None:
+        form, ranks = state.get("form"), state.get("ranks")
+        if form != self._content.form:
+            raise InputError(
+                f"the checkpoint is of the form '{form}', and parallel.strategy: {self._strategy.name} reads "
+                f"'{self._content.form}'",
+                remedy=f"resume with {_READERS.get(str(form), 'the recipe that wrote it')}",
+                where=directory,
+            )
+        if not self._content.on_any_ranks and ranks != self._strategy.world_size:
+            raise InputError(
+                f"the checkpoint is of {ranks} ranks, and {self._strategy.name} reads its own on as many only; this "
+                f"start has {self._strategy.world_size}",
+                remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp go on anywhere",
+                where=directory,
+            )
+
+    def _require_space(self) -> None:
+        needed = self._content.size_bytes() + _SLACK_BYTES
+        free = shutil.disk_usage(self._run.checkpoints).free
+        if free < needed:
+            raise MachineError(
+                f"a checkpoint needs {format_bytes(needed)}, the disk has {format_bytes(free)} left",
+                remedy="free space, set checkpoint.keep lower, or put run_dir on another disk",
+                where=self._run.checkpoints,
+            )
+
+    def _finish(self, step: int, directory: Path, protected: int | None) -> None:
+        # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
+        sync_tree(directory)
+        write_json(directory / _DIGESTS, {name: digest_of_file(directory / name) for name in _files_of(directory)})
+        final = self._run.checkpoint(step)
+        if final.exists():
+            self._run.remove_checkpoint(step)
+        directory.rename(final)
+        sync_directory(self._run.checkpoints)
+        self._on_complete(step)
+        self._prune(protected)
+
+    def _prune(self, protected: int | None) -> None:
+        """Remove all but the newest `keep` checkpoints and the protected one."""
+        for old in self._run.checkpoint_steps()[: -self._keep]:
+            if old != protected:
+                self._run.remove_checkpoint(old)
+
+
+def _files_of(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def _require_intact(directory: Path, strategy: Strategy) -> None:
+    """Every rank reads its share of the files: together they have looked at every byte."""
+    expected: dict[str, str] = json.loads((directory / _DIGESTS).read_text())
+    for name in sorted(expected)[strategy.rank :: strategy.world_size]:
+        if digest_of_file(directory / name) != expected[name]:
+            raise ValueError(f"{name} is not as it was written")
+
+
+def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
+    """A future that is done when `first` is done and `action` has run after it."""
+    both: Future[Any] = Future()
+
+    def run(done: Future[Any]) -> None:
+        try:
+            done.result()
+            action()
+        except BaseException as error:  # noqa: BLE001  # handed to whoever waits
+            both.set_exception(error)
+        else:
+            both.set_result(None)
+
+    first.add_done_callback(run)
+    return both

@@ -1,1 +1,0 @@
-"""How far is the model from the data? Losses that score only what is learnt."""

@@ -1,0 +1,157 @@
+"""What is proven about a model before its first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import CheckFailed, RecipeError
+from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.objective.decoder import decoder_of
+from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.objective.head_probe import POSITIONS, head_form
+
+_LENGTHS = (5, 9, 7)
+# Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
+# next to nothing), and of the same row computed in another shape.
+_SAME_SHAPE = {"fp32": 1e-5, "bf16": 4e-3, "fp16": 1e-3}
+_OTHER_SHAPE = {"fp32": 1e-3, "bf16": 6e-2, "fp16": 1e-2}
+
+
+def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attention: str, compute: str) -> float:
+    """Show that documents in one sequence do not see each other; returns the largest difference that was seen.
+
+    Three documents go through the model in one sequence. Another first document must leave the hidden states of the
+    others as they are, and each alone must give what it gives in company: then attention stops at the borders and
+    positions start anew. Call it under the autocast of training.
+
+    Args:
+        attention: for the message.
+        compute: fp32, bf16 or fp16: how much rounding is allowed.
+
+    Raises:
+        CheckFailed: a document's hidden states depend on its neighbours.
+        RecipeError: the model itself says that it cannot keep documents apart on this device.
+    """
+    first, *others = _documents(device, vocabulary)
+    try:
+        together = _hidden(model, [first, *others])
+    except ValueError as error:
+        # What transformers raises. An operator that the device lacks (NotImplementedError) is another matter.
+        raise RecipeError(
+            f"this model does not take packed documents: {str(error).strip().splitlines()[0]}",
+            remedy="set data.packing: auto or false",
+        ) from error
+    in_other_company = _hidden(model, [(first + 1) % vocabulary, *others])
+    alone = torch.cat([_hidden(model, [document]) for document in (first, *others)], dim=1)
+    scale = float(together.abs().max())
+    behind_first = len(first)
+    leaked = float((together - in_other_company)[:, behind_first:].abs().max())
+    moved = float((together - alone).abs().max())
+    for difference, allowed in ((leaked, _SAME_SHAPE[compute] * scale), (moved, _OTHER_SHAPE[compute] * scale)):
+        if not difference <= allowed:
+            raise CheckFailed(
+                f"documents packed into one sequence see each other: hidden states differ by {difference:.3g} "
+                f"(allowed {allowed:.2g}, largest value {scale:.3g}) under attention '{attention}'",
+                remedy="set data.packing: false, or model.attention: sdpa; please report the model",
+            )
+    return max(leaked, moved)
+
+
+def fusible_head(model: Any, device: torch.device, vocabulary: int) -> HeadForm | None:
+    """How logits follow from `head(decoder(x))`, where the head may be fused with the loss; None where it may not.
+
+    Raises:
+        RecipeError: the model computes infinities before it is trained at all.
+    """
+    ids = torch.cat(_documents(device, vocabulary))[None, :POSITIONS]
+    with torch.no_grad(), _evaluating(model):
+        form, logits = head_form(model, ids)
+        expected = logits.float()
+        if not torch.isfinite(expected).all():
+            raise _not_finite(model)
+        if form is None:
+            return None
+        # By the way that training takes: the class may do something before its decoder, too.
+        hidden = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state
+        found = form.logits(model.get_output_embeddings()(hidden).float())
+    agrees = torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    return form if agrees else None
+
+
+def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None:
+    """Show that the model's score is `score(hidden state of the last token)`, which is how pairs are scored.
+
+    Raises:
+        RecipeError: it is not.
+    """
+    (document,) = _documents(device, vocabulary)[:1]
+    with torch.no_grad(), _evaluating(model):
+        inputs = {"input_ids": document[None], "use_cache": False}
+        expected = model(**inputs).logits.float()
+        hidden = decoder_of(model)(**inputs).last_hidden_state
+        found = model.score(hidden[:, -1]).float() if hasattr(model, "score") else expected + torch.nan
+    if not torch.isfinite(expected).all():
+        raise _not_finite(model)
+    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+        raise RecipeError(
+            "this model does not compute its score from the last token alone",
+            remedy="choose a decoder model whose class in transformers has a `score` head",
+        )
+
+
+def _not_finite(model: Any) -> RecipeError:
+    spoilt = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
+    if spoilt:
+        return RecipeError(
+            f"{len(spoilt)} weights of the model hold values that are not numbers, first {spoilt[0]}",
+            remedy="copy or download the model again",
+        )
+    return RecipeError(
+        "before any training the model computes values that are not numbers", remedy="set precision: bf16 or fp32"
+    )
+
+
+def _documents(device: torch.device, vocabulary: int) -> list[torch.Tensor]:
+    # A generator of its own: the check must not move the random state that training starts from.
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, vocabulary, (length,), generator=generator).to(device) for length in _LENGTHS]
+
+
+def _hidden(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
+    decoder = decoder_of(model)
+    with torch.no_grad(), _evaluating(model):
+        output = decoder(**_batch(documents).model_inputs())
+    hidden: torch.Tensor = output.logits if decoder is model else output.last_hidden_state
+    return hidden
+
+
+def _batch(documents: list[torch.Tensor]) -> DeviceBatch:
+    ends = [0]
+    for document in documents:
+        ends.append(ends[-1] + len(document))
+    device = documents[0].device
+    nothing = torch.empty(0, dtype=torch.int64, device=device)
+    return DeviceBatch(
+        input_ids=torch.cat(documents)[None],
+        position_ids=torch.cat([torch.arange(len(document), device=device) for document in documents])[None],
+        cu_seqlens=tuple(ends),
+        cu_seqlens_device=torch.tensor(ends, dtype=torch.int32, device=device),
+        target_index=nothing,
+        targets=nothing,
+    )
+
+
+class _evaluating:  # reads as a verb where it is used
+    """Switch dropout off for a moment."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __enter__(self) -> None:
+        self._was_training = self._model.training
+        self._model.eval()
+
+    def __exit__(self, *_: object) -> None:
+        self._model.train(self._was_training)

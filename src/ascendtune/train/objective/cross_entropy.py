@@ -1,0 +1,110 @@
+"""Cross-entropy over labelled positions, in chunks: (labelled × vocabulary) logits never exist at once.
+
+The gradient is computed in the forward pass, chunk by chunk, while the logits are there (the method of Liger's fused
+linear cross-entropy): three matrix products per chunk, nothing recomputed, and unlabelled positions cost nothing.
+
+For one position with hidden state h, weights W (vocabulary × hidden) and target y, in fp32:
+
+    z = W h        loss = logsumexp(z) - z_y        dloss/dz = softmax(z) - onehot(y)
+
+Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.train.objective.head import PLAIN, HeadForm, chunks, operands, recomputed
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm = PLAIN
+) -> torch.Tensor:
+    """Sum of the cross-entropy of `form.logits(head(hidden))` against `targets`, in fp32.
+
+    Args:
+        hidden: (positions, hidden) the labelled positions only.
+        head: the language-model head; a plain nn.Linear takes the fused path, anything else (an adapter around it, a
+            normalised head) is called chunk by chunk under recomputation.
+        targets: (positions,) int64 token ids.
+        form: what the model does to the output of its head.
+
+    Returns:
+        (): the sum; 0 with a gradient of 0 when there is no position.
+    """
+    if type(head) is not nn.Linear:
+        return _chunkwise(hidden, head, targets, form)
+    loss: torch.Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        *operands(hidden, head), targets, form
+    )
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        form: HeadForm,
+    ) -> torch.Tensor:
+        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
+        for part in chunks(len(hidden), len(weight)):
+            chunk, target = hidden[part], targets[part]
+            logits = form.logits(nn.functional.linear(chunk, weight, bias).float())
+            normaliser = torch.logsumexp(logits, dim=-1)
+            total += (normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum()
+            if not (wants_hidden or wants_weight or grad_bias is not None):
+                continue
+            slope = form.slope(logits)
+            grad = logits.sub_(normaliser[:, None]).exp_()
+            grad.scatter_add_(1, target[:, None], grad.new_full((len(target), 1), -1.0))
+            if form != PLAIN:
+                grad *= slope
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            grad = grad.to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad, weight, out=grad_hidden[part])
+            if grad_weight is not None:
+                if grad_weight.dtype == weight.dtype:
+                    grad_weight.addmm_(grad.t(), chunk)
+                else:
+                    grad_weight += grad.t() @ chunk
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = weight.dtype, bias.dtype if bias is not None else None
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        return (
+            grad_hidden * grad_output.to(grad_hidden.dtype) if grad_hidden is not None else None,
+            (grad_weight * grad_output).to(weight_dtype) if grad_weight is not None else None,
+            (grad_bias * grad_output).to(bias_dtype) if grad_bias is not None else None,
+            None,
+            None,
+        )
+
+
+def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm) -> torch.Tensor:
+    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits, target, reduction="sum")
+
+    if len(hidden) == 0:
+        nothing: torch.Tensor = head(hidden).float().sum()
+        return nothing
+    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    for part in recomputed(score, hidden, head, targets, form):
+        total = total + part
+    return total

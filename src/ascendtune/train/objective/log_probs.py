@@ -1,0 +1,98 @@
+"""Log-probabilities of given tokens, in chunks: (labelled × vocabulary) logits never exist at once.
+
+Preference losses weigh every answer's gradient by what all its tokens came to, so unlike the cross-entropy's the
+gradient cannot be computed on the way: the logits of a chunk are computed again in the backward pass.
+
+For one position with hidden state h, weights W (vocabulary × hidden) and target y, in fp32:
+
+    z = W h        log_prob = z_y - logsumexp(z)        dlog_prob/dz = onehot(y) - softmax(z)
+
+Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.train.objective.head import PLAIN, HeadForm, chunks, operands, recomputed
+
+
+def linear_log_probs(
+    hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm = PLAIN
+) -> torch.Tensor:
+    """(positions,) fp32: log-probability of `targets` under `form.logits(head(hidden))`.
+
+    Args:
+        hidden: (positions, hidden) the labelled positions only.
+        head: the language-model head; a plain nn.Linear takes the fused path, anything else is called chunk by chunk.
+        targets: (positions,) int64 token ids.
+        form: what the model does to the output of its head.
+    """
+    if type(head) is not nn.Linear:
+        return _chunkwise(hidden, head, targets, form)
+    found: torch.Tensor = _LinearLogProbs.apply(*operands(hidden, head), targets, form)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _LinearLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        form: HeadForm,
+    ) -> torch.Tensor:
+        found = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        normalisers = torch.empty_like(found)
+        for part in chunks(len(hidden), len(weight)):
+            logits = form.logits(nn.functional.linear(hidden[part], weight, bias).float())
+            normalisers[part] = torch.logsumexp(logits, dim=-1)
+            found[part] = logits.gather(1, targets[part][:, None]).squeeze(1) - normalisers[part]
+        ctx.save_for_backward(hidden, weight, bias, targets, normalisers)
+        ctx.form = form
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets, normalisers = ctx.saved_tensors
+        form: HeadForm = ctx.form
+        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wants_weight else None
+        grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if wants_bias else None
+        for part in chunks(len(hidden), len(weight)):
+            logits = form.logits(nn.functional.linear(hidden[part], weight, bias).float())
+            weights = grad_output[part][:, None]
+            slope = form.slope(logits)
+            grad = logits.sub_(normalisers[part][:, None]).exp_().mul_(-weights)
+            grad.scatter_add_(1, targets[part][:, None], weights)
+            if form != PLAIN:
+                grad *= slope
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            grad = grad.to(weight.dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = grad @ weight
+            if grad_weight is not None:
+                grad_weight += grad.t() @ hidden[part]
+        return (
+            grad_hidden,
+            grad_weight.to(weight.dtype) if grad_weight is not None else None,
+            grad_bias.to(bias.dtype) if grad_bias is not None else None,
+            None,
+            None,
+        )
+
+
+def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm) -> torch.Tensor:
+    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return -nn.functional.cross_entropy(logits, target, reduction="none")
+
+    parts = recomputed(score, hidden, head, targets, form)
+    # A batch without any target still has a place in the graph.
+    return torch.cat(parts) if parts else head(hidden).float().sum(-1)

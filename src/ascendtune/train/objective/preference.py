@@ -1,0 +1,163 @@
+"""Learning from preferences: DPO and its relatives, and KTO."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ascendtune.recipe.method import MethodSection, PreferenceSection
+from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.objective.base import Objective, Outcome
+from ascendtune.train.objective.decoder import labelled_logits, labelled_states
+from ascendtune.train.objective.double_float import DoubleFloat, row_sums
+from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.objective.log_probs import linear_log_probs
+from ascendtune.train.objective.preference_loss import PAIRED, Pairs, kto
+from ascendtune.train.objective.reward import extras_of_pairs
+
+
+def make_preference_objective(
+    model: Any,
+    method: MethodSection,
+    *,
+    head_form: HeadForm | None,
+    mean_over_ranks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Objective:
+    options = method.preference
+    if options.loss == "kto":
+        return SinglesObjective(model, options, head_form=head_form, mean_over_ranks=mean_over_ranks)
+    return PairedObjective(model, options, head_form=head_form)
+
+
+class PreferenceObjective(Objective):
+    """What paired and single answers have in common."""
+
+    unit = "group"
+
+    def __init__(self, model: Any, options: PreferenceSection, *, head_form: HeadForm | None) -> None:
+        super().__init__(model)
+        self.options = options
+        self.head_form = head_form
+
+    def forward(self, batch: DeviceBatch, *, only_log_probs: bool = False) -> Outcome | DoubleFloat:  # type: ignore[override]
+        """The summed loss over the groups; or (documents,) summed log-probabilities alone."""
+        # One entry for both: strategies that divide the weights gather them when the module itself is called.
+        return self.log_probs(batch) if only_log_probs else self.outcome(batch)
+
+    def log_probs(self, batch: DeviceBatch) -> DoubleFloat:
+        """(documents,): summed log-probability of every document's labelled tokens."""
+        groups = batch.groups
+        assert groups is not None
+        if self.head_form is not None:
+            head = self.model.get_output_embeddings()
+            per_token = linear_log_probs(labelled_states(self.model, batch), head, batch.targets, self.head_form)
+        else:
+            logits = labelled_logits(self.model, batch).log_softmax(-1)
+            per_token = logits.gather(1, batch.targets[:, None]).squeeze(1)
+        table = per_token.new_zeros(groups.documents * groups.most_labels).index_add(0, groups.target_slot, per_token)
+        return row_sums(table.view(groups.documents, groups.most_labels))
+
+    @abstractmethod
+    def outcome(self, batch: DeviceBatch) -> Outcome:
+        """The summed loss over the groups of `batch`."""
+
+
+class PairedObjective(PreferenceObjective):
+    """sigmoid (DPO), hinge, ipo, orpo, simpo: chosen and rejected go through the model together.
+
+    Args:
+        model: a transformers causal language model, adapters inside it or not.
+        head_form: as for `SupervisedObjective`.
+    """
+
+    def outcome(self, batch: DeviceBatch) -> Outcome:
+        groups = batch.groups
+        assert groups is not None
+        sums, lengths, reference = self.log_probs(batch), groups.label_counts, groups.reference
+        even, odd = slice(0, None, 2), slice(1, None, 2)
+        pairs = Pairs(
+            sums.at(even), sums.at(odd), lengths[even], lengths[odd],
+            *((reference.at(even), reference.at(odd)) if reference is not None else ()),
+        )  # fmt: skip
+        losses = PAIRED[self.options.loss](pairs, self.options)
+        if self.options.sft_weight:
+            losses = losses - self.options.sft_weight * pairs.chosen_mean.value
+        if reference is not None:
+            scores = pairs.chosen_ratio, pairs.rejected_ratio
+        else:
+            scores = pairs.chosen_mean, pairs.rejected_mean
+        chosen, rejected = (self.options.beta * each.value for each in scores)
+        return Outcome(losses.sum() * batch.weight, extras_of_pairs(chosen, rejected, batch.weight))
+
+
+class SinglesObjective(PreferenceObjective):
+    """kto: answers marked good or bad, with a mismatched answer each for the divergence from the reference.
+
+    Args:
+        mean_over_ranks: from this rank's (sum, count) to the mean over all ranks, () without a gradient.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        options: PreferenceSection,
+        *,
+        head_form: HeadForm | None,
+        mean_over_ranks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> None:
+        super().__init__(model, options, head_form=head_form)
+        self._mean_over_ranks = mean_over_ranks
+        self._divergence: torch.Tensor | None = None
+
+    def begin(self, mismatched: Iterable[DeviceBatch]) -> None:
+        """Estimate the divergence from all the answers that share a mean, so that no way of dividing them shows."""
+        totals, counts = [], []
+        with torch.no_grad():
+            for batch in mismatched:
+                sums = self(batch, only_log_probs=True)
+                drift = _ratio(batch, sums)
+                totals.append(drift.sum() * batch.weight)
+                counts.append(drift.new_full((), len(drift) * batch.weight))
+            total, count = torch.stack(totals).sum(), torch.stack(counts).sum()
+            self._divergence = self._mean_over_ranks(total, count).clamp(min=0)
+
+    def outcome(self, batch: DeviceBatch) -> Outcome:
+        divergence = self._divergence
+        assert batch.groups is not None and divergence is not None
+        sums, good = self.log_probs(batch), batch.groups.values
+        ratio = _ratio(batch, sums)
+        losses = kto(ratio, good, divergence, self.options)
+        if self.options.sft_weight:
+            mean = sums.divided_by(batch.groups.label_counts).value
+            losses = losses - self.options.sft_weight * good * mean
+        rewards = (self.options.beta * ratio).detach()
+        extras = {
+            "good": good.sum(),
+            "chosen_reward": (rewards * good).sum(),
+            "rejected_reward": (rewards * (1 - good)).sum(),
+            "kl": divergence * len(ratio),
+        }
+        return Outcome(losses.sum() * batch.weight, {name: value * batch.weight for name, value in extras.items()})
+
+    def recorded(self, means: dict[str, float]) -> dict[str, float]:
+        """Rewards as means over the rows of their own kind, as TRL's, and how far they are apart."""
+        # Nothing is known where all steps were left out.
+        good = means.get("good", math.nan)
+        chosen = means["chosen_reward"] / good if good > 0 else math.nan
+        rejected = means["rejected_reward"] / (1 - good) if good < 1 else math.nan
+        return {
+            "chosen_reward": chosen,
+            "rejected_reward": rejected,
+            "margin": chosen - rejected,
+            "kl": means.get("kl", math.nan),
+        }
+
+
+def _ratio(batch: DeviceBatch, sums: DoubleFloat) -> torch.Tensor:
+    """(documents,) fp32: policy minus reference."""
+    assert batch.groups is not None and batch.groups.reference is not None
+    return sums.minus(batch.groups.reference).value

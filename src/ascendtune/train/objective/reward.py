@@ -1,0 +1,65 @@
+"""Reward models: a score at the end of a text, higher for the chosen answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ascendtune.recipe.method import MethodSection, RewardSection
+from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.objective.base import Objective, Outcome
+from ascendtune.train.objective.decoder import hidden_states
+
+
+def make_reward_objective(model: Any, method: MethodSection, **_: Any) -> Objective:
+    return RewardObjective(model, method.reward)
+
+
+class RewardObjective(Objective):
+    """Pairwise loss of a sequence classification model with one score.
+
+    Args:
+        model: `AutoModelForSequenceClassification` with one label; `guard.scores_last_token` has looked at it.
+    """
+
+    unit = "group"
+
+    def __init__(self, model: Any, options: RewardSection) -> None:
+        super().__init__(model)
+        self.options = options
+
+    def forward(self, batch: DeviceBatch) -> Outcome:
+        """The summed loss over the pairs."""
+        assert batch.groups is not None
+        ends = hidden_states(self.model, batch).index_select(0, batch.groups.last_index)
+        scores = self.model.score(ends).squeeze(-1).float()
+        chosen, rejected = scores[0::2], scores[1::2]
+        losses = pairwise(chosen, rejected, batch.groups.values, centring=self.options.centring)
+        return Outcome(losses.sum() * batch.weight, extras_of_pairs(chosen, rejected, batch.weight))
+
+
+def extras_of_pairs(chosen: torch.Tensor, rejected: torch.Tensor, weight: float) -> dict[str, torch.Tensor]:
+    """Sums over pairs of the scores, how far they are apart, and how often the right one is ahead."""
+    chosen, rejected = chosen.detach(), rejected.detach()
+    sums = {
+        "chosen_reward": chosen.sum(),
+        "rejected_reward": rejected.sum(),
+        "margin": (chosen - rejected).sum(),
+        "accuracy": (chosen > rejected).sum(),
+    }
+    return {name: value * weight for name, value in sums.items()}
+
+
+def pairwise(chosen: torch.Tensor, rejected: torch.Tensor, margin: torch.Tensor, *, centring: float) -> torch.Tensor:
+    """(pairs,) fp32: -log sigmoid(chosen - rejected - margin), plus centring × (chosen + rejected)².
+
+    Bradley-Terry: the chosen answer should score higher (arXiv 2203.02155, eq. 1).
+
+    Args:
+        chosen, rejected, margin: (pairs,) scores, and by how much they should differ at least (arXiv 2307.09288).
+        centring: weight that holds scores around zero (arXiv 2312.09244).
+    """
+    loss = -functional.logsigmoid(chosen - rejected - margin)
+    return loss + centring * (chosen + rejected) ** 2 if centring else loss

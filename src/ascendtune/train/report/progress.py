@@ -1,0 +1,301 @@
+"""What a user sees while training runs: a live display on a terminal, plain lines elsewhere. On stderr.
+
+The one file of this room that prints (docs/decisions/0003).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.safe_text import SafeStream, control, safe
+from ascendtune.core.units import format_bytes, format_duration
+from ascendtune.train.report.callback import Callback, RunFacts
+from ascendtune.train.report.summary import SHOWN_EXTRAS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_REDRAW_SECONDS = 0.25
+_LINE_SECONDS = 5.0
+_RECENT = 32
+"""Records that speed and ETA are taken from."""
+_COURSE = 24
+"""Bars of the loss's course on a wide terminal, each for its share of all steps."""
+
+
+def show_summary(lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and values, aligned; call it when no display is on the screen any more."""
+    longest = max((len(name) for name, _ in lines), default=0)
+    begin, end = (control("[1m", sys.stderr), control("[0m", sys.stderr)) if _can_draw() else ("", "")
+    try:
+        for name, value in lines:
+            sys.stderr.write(f"{begin}{name.ljust(longest)}{end}  {value}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # Nobody is there to read it; `ascendtune runs show` tells the same.
+
+
+class ProgressDisplay(Callback):
+    """Draws a run. A terminal that goes away ends the drawing, never the training."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._screen: _Screen | None = None
+        self._progress: _Progress | None = None
+
+    def on_start(self, facts: RunFacts) -> None:
+        self._progress = _Progress(self._run.path.name, facts)
+        self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
+
+    def on_step(self, record: dict[str, Any]) -> None:
+        if self._progress is not None:
+            self._progress.add(record)
+            self._show("stepped")
+
+    def on_evaluation(self, record: dict[str, Any]) -> None:
+        if self._progress is not None:
+            self._progress.evaluation = record
+            self._show("evaluated")
+
+    def on_end(self) -> None:
+        self._show("close")
+        self._screen = None
+
+    def _show(self, what: str) -> None:
+        if self._screen is None:
+            return
+        try:
+            getattr(self._screen, what)()
+        except OSError:
+            self._screen = None
+
+
+def _can_draw() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _Progress:
+    """Where the run stands."""
+
+    def __init__(self, name: str, facts: RunFacts) -> None:
+        self.name = name
+        self.step = facts.start_step
+        self.total = facts.total_steps
+        self.record: dict[str, Any] | None = None
+        self.evaluation: dict[str, Any] | None = None
+        self._start = facts.start_step
+        self._course = [(0.0, 0)] * _COURSE
+        self._began = time.monotonic()
+        self._recent: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT)
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.record, self.step = record, record["step"]
+        self._recent.append((time.monotonic(), record))
+        if record["loss"] is None:  # every step since the last record was skipped
+            return
+        at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
+        total, count = self._course[at]
+        self._course[at] = (total + record["loss"], count + 1)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of this attempt."""
+        return time.monotonic() - self._began
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Mean of the recent records: single short steps jump about."""
+        seconds: float = sum(record["seconds"]["step"] for _, record in self._recent)
+        return sum(record["tokens"] for _, record in self._recent) / seconds if seconds else None
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds to the last step at the recent pace, evaluations and checkpoints included; None at first.
+
+        The first step, which warms everything up, is not a pace.
+        """
+        if len(self._recent) < 2:
+            return None
+        (began, first), (now, last) = self._recent[0], self._recent[-1]
+        pace: float = (now - began) / (last["step"] - first["step"])
+        return pace * (self.total - self.step)
+
+    @property
+    def course(self) -> list[float]:
+        """Mean loss of each share of the steps so far."""
+        return [total / count for total, count in self._course if count]
+
+    def pieces(self) -> list[str]:
+        """`loss 3.214`, `lr 9.9e-05`, …: what is known."""
+        if self.record is None:
+            return ["waiting for the first step"]
+        speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
+        return [
+            f"loss {_loss(self.record)}",
+            *_extras(self.record),
+            f"lr {self.record['learning_rate']:.1e}",
+            *([f"{speed:,.0f} tok/s"] if speed else []),
+            *([format_bytes(memory)] if memory else []),
+        ]
+
+
+class _Screen(Protocol):
+    def stepped(self) -> None: ...
+    def evaluated(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _LineScreen:
+    """For logs: the first step, the last, evaluations, and a line every few seconds."""
+
+    def __init__(self, progress: _Progress) -> None:
+        self._progress = progress
+        self._shown_step = progress.step
+        self._next = 0.0
+
+    def stepped(self) -> None:
+        now = time.monotonic()
+        if now >= self._next or self._progress.step == self._progress.total:
+            self._next = now + _LINE_SECONDS
+            self._print_step()
+
+    def evaluated(self) -> None:
+        evaluation = self._progress.evaluation or {}
+        self._print(
+            [
+                f"evaluation loss {_loss(evaluation)}",
+                *_extras(evaluation),
+                f"took {format_duration(evaluation['seconds'])}",
+            ]
+        )
+
+    def close(self) -> None:
+        if self._shown_step != self._progress.step:
+            self._print_step()
+
+    def _print_step(self) -> None:
+        progress = self._progress
+        self._shown_step = progress.step
+        is_last, eta = progress.step == progress.total, progress.eta
+        end = f"took {format_duration(progress.elapsed)}" if is_last else eta and f"ETA {format_duration(eta)}"
+        self._print([*progress.pieces(), *([end] if end else [])])
+
+    def _print(self, pieces: Sequence[str]) -> None:
+        place = f"step {self._progress.step}/{self._progress.total}"
+        # One call, so that a line of another thread never ends up inside.
+        sys.stderr.write("  ".join([place, *pieces]) + "\n")
+        sys.stderr.flush()
+
+
+class _LiveScreen:
+    """Two or three lines that stay at the bottom; whatever is written to stderr meanwhile scrolls by above them."""
+
+    def __init__(self, progress: _Progress) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._progress = progress
+        # What Rich draws with is not foreign; what it is given to draw is made safe here.
+        terminal = sys.stderr.stream if isinstance(sys.stderr, SafeStream) else sys.stderr
+        self._console = Console(file=terminal, highlight=False, markup=False)
+        # No thread that refreshes: nothing changes between two steps. A stdout that goes elsewhere is left alone.
+        self._live = Live(
+            self._render(),
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        before = sys.stdout, sys.stderr
+        self._live.start(refresh=True)
+        # While the display stands, Rich takes what is written to these in its own streams.
+        for name, stream in zip(("stdout", "stderr"), before, strict=True):
+            if getattr(sys, name) is not stream:
+                setattr(sys, name, SafeStream(getattr(sys, name)))
+        # A process that is killed cannot bring a hidden cursor back.
+        self._console.show_cursor(True)
+        self._next = 0.0
+
+    def stepped(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _REDRAW_SECONDS
+            self._draw()
+
+    def evaluated(self) -> None:
+        self._draw()
+
+    def close(self) -> None:
+        try:
+            self._draw()
+        finally:
+            self._live.stop()
+
+    def _draw(self) -> None:
+        self._live.update(self._render(), refresh=True)
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        progress = self._progress
+        bar = Table.grid(expand=True, padding=(0, 1))
+        bar.add_column(no_wrap=True, overflow="ellipsis", max_width=24, style="bold")
+        bar.add_column(ratio=1)
+        bar.add_column(no_wrap=True)
+        share = progress.step / progress.total
+        bar.add_row(
+            Text(safe(progress.name)),
+            ProgressBar(total=progress.total, completed=progress.step),
+            Text.assemble(f"step {progress.step}/{progress.total} ", (f"{share:.0%}", "dim")),
+        )
+        return Group(bar, *map(Text, _flowed(self._pieces(), self._console.width)))
+
+    def _pieces(self) -> list[str]:
+        progress = self._progress
+        first, *others = progress.pieces()
+        if progress.eta:
+            others.append(f"ETA {format_duration(progress.eta)}")
+        others.append(f"elapsed {format_duration(progress.elapsed)}")
+        if (evaluation := progress.evaluation) is not None:
+            others.append(f"eval {', '.join([_loss(evaluation), *_extras(evaluation)])} at step {evaluation['step']}")
+        return [f"{first}{self._sparkline()}", *others]
+
+    def _sparkline(self) -> str:
+        wide = self._console.width >= 100 and self._console.encoding.startswith("utf")
+        return f" {sparkline(self._progress.course)}" if wide else ""
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value; what is not a number leaves a gap."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    span = (high - low) or 1.0
+    return "".join("▁▂▃▄▅▆▇█"[round((value - low) / span * 7)] if math.isfinite(value) else " " for value in values)
+
+
+def _loss(record: dict[str, Any]) -> str:
+    return "not a number" if record["loss"] is None else f"{record['loss']:#.4g}"
+
+
+def _extras(record: dict[str, Any]) -> list[str]:
+    return [f"{name} {record[name]:.3g}" for name in SHOWN_EXTRAS if record.get(name) is not None]
+
+
+def _flowed(pieces: Sequence[str], width: int) -> list[str]:
+    """Pieces in as few lines as hold them, never broken inside."""
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if len(lines[-1]) + 3 + len(piece) <= width:
+            lines[-1] += f"   {piece}"
+        else:
+            lines.append(piece)
+    return lines

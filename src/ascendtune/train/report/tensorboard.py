@@ -1,0 +1,95 @@
+"""TensorBoard events: RUN/tensorboard.
+
+Written with TensorBoard's own protos and record format. Its EventFileWriter would add a thread, and import TensorFlow
+wherever that is installed; torch's SummaryWriter wraps the former.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.log import warn
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.report.callback import Callback, RunFacts
+
+_NO_CURVES = {"attempt", "step", "epoch", "tokens", "labelled_tokens", "tokens_seen", "batch_hash", "seconds"}
+"""Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
+
+
+class TensorBoardWriter(Callback):
+    """Scalars `train/…` of every recorded step and `eval/…` of every evaluation."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._directory = run.path / "tensorboard"
+        self._facts: RunFacts | None = None
+        self._events: _Events | None = None
+        self._is_missing = False
+
+    def on_start(self, facts: RunFacts) -> None:
+        self._facts = facts
+
+    def on_step(self, record: dict[str, Any]) -> None:
+        self._write(record["step"], _curves("train", record))
+
+    def on_evaluation(self, record: dict[str, Any]) -> None:
+        self._write(record["step"], _curves("eval", record))
+
+    def on_end(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _write(self, step: int, values: dict[str, float | None]) -> None:
+        if self._is_missing or self._facts is None:
+            return
+        with translated_disk_errors(self._directory, "writing TensorBoard events"):
+            if self._events is None:
+                # Opened here, not at the start: the import must not delay the first step.
+                try:
+                    self._events = _Events(self._directory, self._facts)
+                except ImportError:
+                    self._is_missing = True
+                    warn("no TensorBoard events: pip install tensorboard, or set track.tensorboard: false")
+                    return
+            self._events.write(step, {tag: value for tag, value in values.items() if value is not None})
+
+
+def _curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
+    return {f"{kind}/{name}": value for name, value in record.items() if name not in _NO_CURVES}
+
+
+class _Events:
+    """One event file, readable while it grows; what an earlier attempt recorded after its checkpoint is purged."""
+
+    def __init__(self, directory: Path, facts: RunFacts) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = Event, Summary
+        directory.mkdir(parents=True, exist_ok=True)
+        # Readers take the files of a directory in the order of their names: by time, as TensorBoard names them.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{facts.attempt}"
+        self._file = (directory / name).open("wb", buffering=0)
+        self._writer = RecordWriter(self._file)
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if facts.attempt > 1:
+            start = SessionLog(status=SessionLog.START)
+            self._add(Event(wall_time=time.time(), step=facts.start_step + 1, session_log=start))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        summary = self._summary(
+            value=[self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        )
+        self._add(self._event(wall_time=time.time(), step=step, summary=summary))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())

@@ -1,0 +1,72 @@
+"""The numbers between two records: kept on the device until a record reads them, once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from ascendtune.data.plan import PackedSequence
+from ascendtune.train.stop_request import flags_of, signal_of
+from ascendtune.train.strategy.base import Strategy
+
+
+@dataclass
+class StepMetrics:
+    """What has happened since the last record: one step, or `track.every_steps` of them."""
+
+    begun: float
+    sums: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    """`loss` and extras of each step, summed over this rank's part."""
+    counts: list[tuple[int, int]] = field(default_factory=list)
+    """(units that the loss is a mean over, labelled tokens) of each step, all ranks."""
+    tokens: int = 0
+    last_batch: list[PackedSequence] = field(default_factory=list)
+    grad_norm: torch.Tensor | None = None
+    learning_rate: float = 0.0
+    is_read: bool = False
+    loss: float = math.nan
+    """Mean over the units of the window, all ranks; known once read."""
+    extras: dict[str, float] = field(default_factory=dict)
+    """Means over the units, like the loss, of what else the objective tells; it says what is recorded of them."""
+    norm: float = math.nan
+    asked_to_stop: int = 0
+    """A signal that reached any rank, agreed by all of them."""
+
+    @property
+    def units(self) -> int:
+        return sum(units for units, _ in self.counts)
+
+    @property
+    def labelled(self) -> int:
+        return sum(labelled for _, labelled in self.counts)
+
+    def add(
+        self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[PackedSequence]
+    ) -> None:
+        self.sums.append(sums)
+        self.counts.append((units, labelled))
+        self.tokens += tokens
+        self.last_batch = batch
+        self.is_read = False
+
+    def read(self, strategy: Strategy, signal_number: int) -> None:
+        """Bring the numbers to the host: the one synchronisation of a recorded step."""
+        norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
+        names = list(self.sums[0]) if self.sums else []
+        totals = [torch.stack([each[name] for each in self.sums]).sum() for name in names]
+        # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
+        sums = strategy.sum([*totals, norm / strategy.world_size, *flags_of(signal_number)])
+        *found, norm_sum, interrupts, terms = sums
+        means = {name: total / self.units for name, total in zip(names, found, strict=True)}
+        self.loss, self.norm = means.pop("loss", math.nan), norm_sum
+        self.extras = means
+        self.asked_to_stop = signal_of((interrupts, terms))
+        self.is_read = True
+
+    def leave_out_last(self) -> None:
+        """Forget the loss of a skipped step, so that it does not spoil the mean of the others."""
+        self.sums.pop()
+        self.counts.pop()
+        self.is_read = False

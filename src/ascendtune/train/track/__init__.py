@@ -1,1 +1,0 @@
-"""Where do a run's numbers go beside metrics.jsonl?"""

@@ -1,0 +1,69 @@
+"""Which files are theirs, and what the others of theirs are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.recipe import Recipe
+
+MODEL = "model_name_or_path: base\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "remedy"),
+    [
+        (MODEL + "batch: {per_device: 1}\n", "'batch' is a key of ours", "recipe convert"),
+        (MODEL + "model: {path: base}\n", "'model' is a key of ours", "one form"),
+        ("stage: sft\ndataset: a\ntemplate: qwen\n", "without 'model_name_or_path'", "add it"),
+        ("model: base\nmodel_class: llm\ntrain_dataset: a.yaml\n", "v1", "v0"),
+        ("model: base\npeft_config: {name: lora, export_dir: out}\n", "v1", "v0"),
+        ("distributed_type: FSDP\nmixed_precision: bf16\n", "accelerate", "parallel.strategy=fsdp"),
+        ('"<|a|>": begins an a\n"<|b|>": ends it\n', "a list of new tokens", "add_special_tokens: <|a|>, <|b|>;"),
+        ("zero_optimization: {stage: 3}\n", "configures DeepSpeed", "deepspeed: {config: FILE}"),
+        (
+            MODEL + "adapter_name_or_path: saves/a, saves/b\nexport_dir: my models/out\n",
+            "merges an adapter",
+            "ascendtune merge saves/a --adapter saves/b --onto base --to 'my models/out'",
+        ),
+        (
+            MODEL + "adapter_name_or_path: [saves/a, saves/b]\nexport_dir: out\n",
+            "merges an adapter",
+            "ascendtune merge saves/a --adapter saves/b --onto base --to out",
+        ),
+        (MODEL + "export_dir: out\n", "no adapter to merge", "copy"),
+        (MODEL + "export_dir: out\nexport_quantization_bit: 4\n", "quantised", "ascendtune merge"),
+        (MODEL + "template: qwen\ninfer_backend: vllm\n", "no dataset", "ascendtune chat base"),
+        (MODEL + "adapter_name_or_path: saves/a\n", "no dataset", "ascendtune chat saves/a"),
+        (MODEL + "eval_dataset: a\ndo_predict: true\n", "lets a model answer", "ascendtune generate base"),
+    ],
+)
+def test_a_file_that_does_not_train_is_answered_with_what_does(
+    text: str, said: str, remedy: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path)
+    assert said in caught.value.what and remedy in caught.value.remedy
+    assert str(caught.value.where).startswith(str(path))
+
+
+def test_recipes_of_ours_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text("model: {path: base}\ndata: {train: rows.json, template: qwen}\nseed: 7\n")
+    assert Recipe.load(path).notes == ()
+
+
+def test_keys_on_the_command_line_are_ours(write: Callable[..., Path]) -> None:
+    assert Recipe.load(write(), ["optim.epochs=1", "seed=3"]).optim.epochs == 1
+    with pytest.raises(RecipeError, match="LLaMA-Factory's word") as caught:
+        Recipe.load(write(), ["num_train_epochs=1"])
+    assert "optim.epochs" in caught.value.remedy and str(caught.value.where) == "command line 'num_train_epochs=1'"
+
+
+def test_seed_is_a_key_of_both(write: Callable[..., Path]) -> None:
+    assert Recipe.load(write({"seed": 7})).seed == 7

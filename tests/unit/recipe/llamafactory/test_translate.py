@@ -1,0 +1,301 @@
+"""Each of their keys becomes what it says, is said to be inert, or is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.keys import TRANSLATED
+from ascendtune.recipe.llamafactory.unsupported import REFUSED
+from ascendtune.recipe.recipe import Recipe
+
+Write = Callable[..., Path]
+Read = Callable[..., dict[str, Any]]
+
+
+def _at(values: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        values = values[part]
+    return values
+
+
+def test_what_they_do_not_say_is_as_theirs(read: Read) -> None:
+    values = read()
+    expected = {
+        "method.tuner": "lora", "optim.learning_rate": 5e-5, "optim.scheduler": "linear", "optim.epochs": 3.0,
+        "batch.per_device": 8, "batch.accumulate": 1, "data.max_length": 2048, "data.packing": False,
+        "precision": "fp32", "memory.gradient_checkpointing": True, "checkpoint.every_steps": 500,
+        "track.every_steps": 500, "track.tensorboard": False, "run_dir": "saves/{name}", "name": "sft",
+        "data.on_bad_row": "skip",
+    }  # fmt: skip
+    assert {key: _at(values, key) for key in expected} == expected
+    assert "eval" not in values and "parallel" not in values
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"bf16": True}, {"precision": "bf16"}),
+        ({"pure_bf16": True}, {"precision": "bf16", "model.dtype": "bf16"}),
+        ({"fp16": True}, {"precision": "fp16"}),
+        ({"flash_attn": "fa2"}, {"model.attention": "auto"}),
+        ({"flash_attn": "disabled"}, {"model.attention": "eager"}),
+        ({"disable_gradient_checkpointing": True}, {"memory.gradient_checkpointing": False}),
+        ({"train_from_scratch": True, "finetuning_type": "full"}, {"model.init": "random"}),
+        ({"add_tokens": "<a>, <b>", "add_special_tokens": "<c>"}, {"model.new_tokens": ["<a>", "<b>", "<c>"]}),
+        ({"max_steps": 7}, {"optim.max_steps": 7}),
+        ({"warmup_ratio": 0.1}, {"optim.warmup_ratio": 0.1}),
+        ({"warmup_steps": 20, "warmup_ratio": 0.1}, {"optim.warmup_steps": 20}),
+        ({"warmup_steps": 0.1}, {"optim.warmup_ratio": 0.1}),
+        ({"lr_scheduler_type": "constant_with_warmup", "warmup_ratio": 0.1}, {"optim.scheduler": "constant"}),
+        ({"max_grad_norm": 0.0}, {"optim.max_grad_norm": None}),
+        ({"optim": "sgd"}, {"optim.optimizer": "sgd"}),
+        ({"optim": "adafactor"}, {"optim.optimizer": "adafactor"}),
+        ({"neat_packing": True}, {"data.packing": True, "data.max_length": 2047, "data.on_long_row": "drop"}),
+        ({"train_on_prompt": True}, {"data.loss_on": "all"}),
+        ({"val_size": 0.1}, {"data.eval_fraction": 0.1}),
+        ({"val_size": 100}, {"data.eval_rows": 100}),
+        ({"fsdp": "", "ref_model": ""}, {"method.stage": "sft"}),
+        ({"eval_dataset": "rows", "eval_strategy": "steps"}, {"eval.every_steps": 500}),
+        ({"val_size": 0.1, "evaluation_strategy": "steps", "eval_steps": 9}, {"eval.every_steps": 9}),
+        ({"val_size": 0.1, "load_best_model_at_end": True}, {"checkpoint.best": True}),
+        ({"val_size": 0.1, "early_stopping_steps": 4}, {"eval.early_stop.patience": 4}),
+        ({"output_dir": "/a/b/c-1.2/"}, {"run_dir": "/a/b/{name}", "name": "c-1.2"}),
+        ({"output_dir": "my runs/a b"}, {"run_dir": "my runs/a b"}),
+        ({"save_total_limit": 3}, {"checkpoint.keep": 3}),
+        ({"resume_from_checkpoint": "saves/a/checkpoints/step_3"}, {"checkpoint.resume": "saves/a/checkpoints/step_3"}),
+        ({"report_to": ["tensorboard"]}, {"track.tensorboard": True}),
+        ({"lora_target": "all"}, {"method.lora.target": "all-linear"}),
+        ({"lora_target": "q_proj, v_proj"}, {"method.lora.target": ["q_proj", "v_proj"]}),
+        ({"additional_target": "embed_tokens,lm_head"}, {"method.lora.modules_to_save": ["embed_tokens", "lm_head"]}),
+        ({"resize_vocab": True}, {"method.lora.modules_to_save": "all-embeddings"}),
+        ({"add_tokens": "<a>"}, {"method.lora.modules_to_save": "all-embeddings"}),
+        ({"add_special_tokens": "<a>"}, {"method.lora.modules_to_save": "all-embeddings"}),
+        ({"resize_vocab": True, "additional_target": "norm"}, {"method.lora.modules_to_save": ["norm"]}),
+        ({"pissa_init": True}, {"method.lora.init": "pissa"}),
+        ({"loraplus_lr_ratio": 16.0}, {"method.lora.plus_ratio": 16.0}),
+        ({"adapter_name_or_path": "a, b"}, {"method.lora.start_from": ["a", "b"]}),
+        ({"finetuning_type": "freeze"}, {"method.freeze.last_layers": 2}),
+        (
+            {"finetuning_type": "freeze", "freeze_trainable_layers": -3, "freeze_trainable_modules": "mlp,self_attn"},
+            {"method.freeze.first_layers": 3, "method.freeze.last_layers": 0,
+             "method.freeze.modules": ["mlp", "self_attn"]},
+        ),
+        ({"stage": "rm", "dataset": "pairs"}, {"method.stage": "reward"}),
+        ({"stage": "dpo", "dataset": "pairs"}, {"method.stage": "preference", "method.preference.loss": "sigmoid"}),
+        (
+            {"stage": "dpo", "dataset": "pairs", "pref_loss": "simpo", "simpo_gamma": 1.5, "pref_ftx": 0.5},
+            {"method.preference.loss": "simpo", "method.preference.simpo_gamma": 1.5,
+             "method.preference.sft_weight": 0.5},
+        ),
+        (
+            {"stage": "kto", "dataset": "marked", "kto_chosen_weight": 2.0, "ref_model": "base"},
+            {"method.preference.loss": "kto", "method.preference.desirable_weight": 2.0,
+             "method.preference.reference": "base"},
+        ),
+        ({"template": "qwen3"}, {"data.template": "qwen3"}),
+        ({"template": "qwen3", "stage": "dpo", "dataset": "pairs"}, {"data.template": "qwen3_last_thought"}),
+        ({"template": "glm4_moe", "stage": "kto", "dataset": "marked"}, {"data.template": "glmz1_last_thought"}),
+        ({"template": "deepseekr1", "stage": "rm", "dataset": "pairs"}, {"data.template": "deepseekr1_last_thought"}),
+        ({"template": "llama2", "stage": "dpo", "dataset": "pairs"}, {"data.template": "llama2"}),
+        ({"stage": "pt", "dataset": "text"}, {"method.stage": "pretrain", "data.packing": True}),
+        ({"stage": "pt", "dataset": "text", "packing": False}, {"data.packing": False}),
+        ({"deepspeed": "ds.json"}, {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": "ds.json"}),
+        (
+            {"deepspeed": {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}},
+            {"parallel.deepspeed.stage": 3, "parallel.deepspeed.offload_param": "cpu"},
+        ),
+        ({"fsdp": "full_shard auto_wrap offload"}, {"parallel.strategy": "fsdp", "parallel.fsdp.offload": True}),
+        ({"fsdp": ["shard_grad_op"]}, {"parallel.fsdp.reshard": False}),
+        (
+            {"fsdp": "full_shard", "fsdp_config": {"fsdp_reshard_after_forward": False, "fsdp_version": 2}},
+            {"parallel.fsdp.reshard": False},
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_key_becomes_what_it_says(theirs: dict[str, Any], ours: dict[str, Any], read: Read) -> None:
+    values = read(theirs)
+    assert {key: _at(values, key) for key in ours} == ours
+
+
+@pytest.mark.parametrize("name", [name for name, key in TRANSLATED.items() if key.copied])
+def test_copied_keys_arrive_unchanged(name: str, read: Read) -> None:
+    examples = {"text": "x", "whole number": 3, "number": 0.25, "truth": True, "names": ["x"]}
+    kind = TRANSLATED[name].kind
+    assert isinstance(kind, str)
+    value = 5 if name == "logging_steps" else examples[kind]
+    assert _at(read({name: value, "val_size": 0.1}), TRANSLATED[name].becomes) == value
+
+
+def test_the_example_of_their_guide_is_a_recipe(write: Write) -> None:
+    theirs = {
+        "lora_rank": 16, "lora_alpha": 32, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8,
+        "learning_rate": 1e-4, "num_train_epochs": 2.0, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1,
+        "bf16": True,
+        "cutoff_len": 1024, "max_samples": 100, "logging_steps": 10, "preprocessing_num_workers": 4,
+    }  # fmt: skip
+    recipe, origins = Recipe.load_with_origins(write(theirs), ["optim.max_steps=3"])
+    assert recipe.optim.learning_rate == 1e-4 and recipe.method.lora.rank == 16
+    assert recipe.optim.max_steps == 3 and recipe.optim.epochs is None
+    assert recipe.data.train[0].limit == 100 and recipe.data.train[0].path == "data/rows.json"
+    assert origins["method.lora.rank"] == "theirs.yaml:8" and origins["seed"] == "default"
+    assert origins["checkpoint.every_steps"] == "theirs.yaml, by LLaMA-Factory's default"
+    assert not recipe.without_effect(origins)
+
+
+def test_numbers_are_read_as_their_users_mean_them(write: Write) -> None:
+    path = write()
+    path.write_text(path.read_text() + "learning_rate: 1e-4\nsave_steps: 1e3\n")
+    recipe = Recipe.load(path)
+    assert recipe.optim.learning_rate == 1e-4 and recipe.checkpoint.every_steps == 1000
+
+
+def test_json_is_read_too(write: Write, tmp_path: Path) -> None:
+    write()
+    (tmp_path / "theirs.json").write_text(
+        '{\n\t"model_name_or_path": "m",\n\t"do_train": true,\n\t"dataset": "rows",\n\t"bf16": true\n}'
+    )
+    recipe, origins = Recipe.load_with_origins("theirs.json")
+    assert recipe.model.path == "m" and origins["precision"] == "theirs.json:5"
+
+
+def _refusals(path: Path) -> list[RecipeError]:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path)
+    return [caught.value, *(each for each in caught.value.further if isinstance(each, RecipeError))]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said", "remedy"),
+    [
+        ({"lora_rnk": 8}, "LLaMA-Factory has no key 'lora_rnk'", "did you mean 'lora_rank'?"),
+        ({"lora_rank": "eight"}, "'lora_rank: eight' is not possible", "a whole number"),
+        ({"lora_rank": 8.5}, "'lora_rank: 8.5'", "a whole number"),
+        ({"bf16": 1}, "'bf16: 1'", "true or false"),
+        ({"stage": "sfft"}, "'stage: sfft'", "did you mean 'sft'?"),
+        ({"flash_attn": "flash2"}, "flash_attn", "choose one of: auto"),
+        ({"cutoff_len": -5}, "data.max_length: -5", "greater"),
+        ({"lora_dropout": 5}, "method.lora.dropout", "less than 1"),
+        ({"pref_loss": "simppo", "stage": "dpo", "dataset": "pairs"}, "simppo", "did you mean 'simpo'?"),
+        ({"pref_loss": "kto_pair", "stage": "dpo", "dataset": "pairs"}, "kto_pair", "stage: kto"),
+        ({"stage": "ppo"}, "ppo is not in this version", "dpo"),
+        ({"finetuning_type": "oft"}, "oft is not in this version", "lora"),
+        ({"lr_scheduler_type": "polynomial"}, "polynomial", "constant_with_warmup"),
+        ({"bf16": True, "fp16": True}, "contradict", "keep one"),
+        ({"val_size": 0.1, "eval_dataset": "rows"}, "contradict", "keep one"),
+        ({"val_size": 1.5}, "val_size: 1.5", "a number of rows"),
+        ({"eval_strategy": "steps"}, "needs evaluation data", "data.eval"),
+        ({"save_steps": 0.1}, "save_steps", "number of steps"),
+        ({"output_dir": "."}, "no directory of its own", "below it"),
+        ({"finetuning_type": "galore"}, "'finetuning_type: galore'", "choose one of: lora, freeze, full"),
+        ({"visual_inputs": True}, "images, video and sound are not in this version", "text"),
+        ({"audio_inputs": True}, "no key 'audio_inputs'", "docs/compat.md"),
+        ({"master_addr": "10.0.0.1"}, "where nodes meet is said at the start", "--nodes HOSTS"),
+        ({"optim": "paged_adamw_8bit"}, "paged_adamw_8bit", "adamw_torch"),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}, "steps_per_print": 5}}, "deepspeed", "JSON file"),
+        ({"fsdp": "hybrid_shard"}, "hybrid_shard", "full_shard"),
+        ({"template": "qwen3_noth"}, "no template 'qwen3_noth'", "did you mean 'qwen3_nothink'?"),
+        ({"template": "vicuna"}, "vicuna is not written here", "data.template=FILE.jinja"),
+        ({"template": "qwen2_vl"}, "multimodal", "text"),
+        ({"template": "qwen3", "enable_thinking": False}, "another template", "qwen3_nothink"),
+        ({"template": "glm4_7", "enable_thinking": False}, "another template", "glm4"),
+        (
+            {"template": "qwen3", "preserve_thinking": True, "stage": "dpo", "dataset": "pairs"},
+            "preserve_thinking with stage: dpo", "remove it",
+        ),
+        ({"model_name_or_path": ""}, "names no model", "a directory or a hub id"),
+        ({"model_name_or_path": 7}, "'model_name_or_path: 7' is not possible", "text"),
+        ({"adapter_name_or_path": "a", "finetuning_type": "full"}, "does not go on from adapters", "merge"),
+        ({"dataset": None}, "dataset is missing", "dataset_info.json"),
+        ({"do_train": None}, "would not train", "add do_train: true"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_their_words(theirs: dict[str, Any], said: str, remedy: str, write: Write) -> None:
+    first = _refusals(write(theirs))[0]
+    assert said in first.what and remedy in first.remedy
+    assert str(first.where).startswith("theirs.yaml")
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_is_not_here_is_refused_by_its_name_and_only_when_it_is_asked_for(key: str, write: Write) -> None:
+    default = REFUSED[key].default
+    asked = not default if isinstance(default, bool) else "something"
+    if key != "do_predict":
+        refusals = _refusals(write({key: asked}))
+        assert [each.what for each in refusals] == [f"{key}: {REFUSED[key].what}"]
+        assert refusals[0].remedy and refusals[0].where == "theirs.yaml:8"
+    Recipe.load(write({key: default}))
+
+
+def test_all_is_said_at_once(write: Write) -> None:
+    refusals = _refusals(write({"use_galore": True, "lora_rank": "eight", "quantization_bit": 4, "nonsense": 1}))
+    assert len(refusals) == 4
+    lines = [int(str(each.where).rpartition(":")[2]) for each in refusals]
+    assert lines == sorted(lines)
+
+
+@pytest.mark.parametrize("theirs", [{"report_to": "wandb"}, {"use_swanlab": True}])
+def test_a_tracker_that_is_not_here_stops_nobody(theirs: dict[str, Any], write: Write) -> None:
+    recipe = Recipe.load(write(theirs))
+    assert not recipe.track.tensorboard
+    assert any(next(iter(theirs)) in note and "no effect: TensorBoard" in note for note in recipe.notes)
+
+
+def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
+    notes = Recipe.load(write({"plot_loss": True, "ddp_timeout": 180000000, "overwrite_cache": True})).notes
+    for key in ("plot_loss", "ddp_timeout", "overwrite_cache"):
+        assert any(note.startswith(key) and INERT[key][1] in note for note in notes)
+    assert not any("no effect" in note for note in Recipe.load(write({"plot_loss": False, "ddp_timeout": 1800})).notes)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"overwrite_output_dir": True}, "is resumed"),
+        ({"pref_loss": "ipo", "stage": "dpo", "dataset": "pairs"}, "train sigmoid in its place"),
+        ({"packing": True}, "do not see each other"),
+        ({"stage": "pt", "dataset": "text"}, "do not see each other"),
+        ({"stage": "pt", "dataset": "text", "packing": False}, "theirs loses its end"),
+        ({"template": None, "enable_thinking": False}, "the model's own chat template"),
+        ({"template": "qwen3", "preserve_thinking": True}, "preserve_thinking: no effect"),
+        ({"flash_attn": "fa2"}, "the device's own"),
+        ({}, "is not taught to stop there"),
+        ({"lr_scheduler_type": "constant", "warmup_ratio": 0.1}, "has no warm-up"),
+        ({"val_size": 0.1}, "after each epoch"),
+        ({"adapter_name_or_path": "a", "stage": "dpo", "dataset": "pairs"}, "without any adapter"),
+        ({"stage": "kto", "dataset": "marked", "pref_ftx": 0.3, "per_device_train_batch_size": 2}, "theirs weighs"),
+        ({"optim": "adafactor"}, "trains more slowly here"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_where_ours_differs_a_note_says_how(theirs: dict[str, Any], said: str, write: Write) -> None:
+    assert any(said in note for note in Recipe.read(write(theirs)).notes)
+
+
+@pytest.mark.parametrize("theirs", [{"finetuning_type": "freeze"}, {"adapter_name_or_path": "a"}])
+def test_embeddings_are_trained_only_where_theirs_does(theirs: dict[str, Any], write: Write) -> None:
+    recipe = Recipe.load(write({"resize_vocab": True, **theirs}))
+    assert not recipe.method.lora.modules_to_save
+    assert any("resize_vocab: no effect" in note for note in recipe.notes)
+
+
+def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> None:
+    run = tmp_path / "saves" / "first"
+    (run / "model").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    assert read({"model_name_or_path": "saves/first"})["model"]["path"] == "saves/first/model"
+    preference = read({"stage": "dpo", "dataset": "pairs", "ref_model": "saves/first"})["method"]["preference"]
+    assert preference["reference"] == "saves/first/model"
+
+
+@pytest.mark.parametrize(("name", "value"), [("NNODES", "2"), ("FORCE_TORCHRUN", "1"), ("USE_MODELSCOPE_HUB", "1")])
+def test_their_environment_is_no_trouble(name: str, value: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    Recipe.load(write())

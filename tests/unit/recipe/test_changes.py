@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.changes import require_same_data, require_same_recipe
+from ascendtune.recipe.recipe import Recipe
+
+
+def _recipe(train: object, **others: object) -> Recipe:
+    return Recipe.check({"model": {"path": "m"}, "data": {"train": train}, **others})
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("b.jsonl", "data.train[0].path: a.jsonl -> b.jsonl"),
+        ([{"path": "a.jsonl", "weight": 2}], "data.train[0].weight: 1.0 -> 2.0"),
+        (["a.jsonl", "b.jsonl"], 'data.train: ["a.jsonl"] -> ["a.jsonl", "b.jsonl"]'),
+    ],
+)
+def test_what_changed_in_the_data_is_said_in_few_words(tmp_path: Path, train: object, said: str) -> None:
+    run = RunDir(tmp_path)
+    run.create(_recipe("a.jsonl").to_yaml(), {}, {})
+    with pytest.raises(RecipeError) as raised:
+        require_same_recipe(run, _recipe(train, deterministic=True), [])
+    assert raised.value.what == f"this run was trained with another recipe: {said}; deterministic: false -> true"
+    assert "--allow-change data.train --allow-change deterministic" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        ({"batch": {"per_device": 4}, "track": {"every_steps": 5}, "on_hang": "stop"}, []),
+        ({"optim": {"learning_rate": 1e-3}}, ["optim"]),
+        ({"optim": {"learning_rate": 1e-3}}, ["optim.learning_rate"]),
+        ({"optim": {"learning_rate": 1e-3}, "seed": 1}, ["seed", "optim"]),
+    ],
+)
+def test_what_is_free_or_allowed_may_change(tmp_path: Path, changes: dict[str, object], allowed: list[str]) -> None:
+    run = RunDir(tmp_path)
+    run.create(_recipe("a.jsonl").to_yaml(), {}, {})
+    require_same_recipe(run, _recipe("a.jsonl", **changes), allowed)
+
+
+def test_allowing_one_key_allows_no_other(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.create(_recipe("a.jsonl").to_yaml(), {}, {})
+    changed = _recipe("a.jsonl", optim={"learning_rate": 1e-3, "beta1": 0.5})
+    for allowed in (["seed"], ["optim.beta1"], ["opti"]):
+        with pytest.raises(RecipeError, match=r"optim\.learning_rate: null -> 0\.001"):
+            require_same_recipe(run, changed, allowed)
+
+
+@pytest.mark.parametrize("key", ["method.tuner", "optim.optimizer", "model.path"])
+def test_what_decides_the_content_of_checkpoints_never_changes(tmp_path: Path, key: str) -> None:
+    run = RunDir(tmp_path)
+    run.create(_recipe("a.jsonl").to_yaml(), {}, {})
+    section, _, name = key.partition(".")
+    value = {"method.tuner": "freeze", "optim.optimizer": "sgd", "model.path": "n"}[key]
+    with pytest.raises(RecipeError, match="cannot change within a run"):
+        require_same_recipe(run, _recipe("a.jsonl", **{section: {name: value}}), [key, section])
+
+
+@pytest.mark.parametrize("allowed", [["data"], ["data.train"], ["seed", "data.max_length"]])
+def test_other_tokens_may_come_where_a_key_of_the_data_may_change(tmp_path: Path, allowed: list[str]) -> None:
+    run = RunDir(tmp_path)
+    run.create("", {}, {"data_hash": "before"})
+    require_same_data(run, "after", allowed)
+
+
+@pytest.mark.parametrize("allowed", [[], ["seed"], ["optim.beta1", "batch"]])
+def test_other_tokens_are_refused_whatever_else_may_change(tmp_path: Path, allowed: list[str]) -> None:
+    run = RunDir(tmp_path)
+    run.create("", {}, {"data_hash": "before"})
+    require_same_data(run, "before", allowed)
+    with pytest.raises(InputError, match=r"before -> after"):
+        require_same_data(run, "after", allowed)

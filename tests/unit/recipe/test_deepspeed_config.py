@@ -1,0 +1,173 @@
+"""What DeepSpeed is told, from the recipe's keys and from a user's own JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.deepspeed_config import stage_of, zero_config
+from ascendtune.recipe.recipe import Recipe
+
+# The shape of the files that LLaMA-Factory and transformers' documentation hand out.
+AUTO = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16},
+    "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+    "zero_optimization": {
+        "stage": 3,
+        "overlap_comm": True,
+        "sub_group_size": 1e9,
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "stage3_gather_16bit_weights_on_model_save": True,
+    },
+}
+
+
+def recipe(section: dict[str, Any], **changes: Any) -> Recipe:
+    values = {"model": {"path": "m"}, "data": {"train": "d"}, "batch": {"per_device": 4, "accumulate": 2}}
+    return Recipe.check({**values, "parallel": {"strategy": "deepspeed", "deepspeed": section}, **changes})
+
+
+def from_json(directory: Path, config: object, **changes: Any) -> dict[str, Any]:
+    path = directory / "ds.json"
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    return zero_config(recipe({"config": str(path)}, **changes), compute="bf16", ranks=2, hidden_size=64)
+
+
+def test_keys_of_the_recipe() -> None:
+    section = {"stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu", "nvme_path": "/fast"}
+    config = zero_config(recipe(section, optim={"max_grad_norm": None}), compute="fp16", ranks=2, hidden_size=64)
+    assert config["zero_optimization"] == {
+        "stage": 3,
+        "offload_optimizer": {"device": "nvme", "pin_memory": True, "nvme_path": "/fast"},
+        "offload_param": {"device": "cpu", "pin_memory": True},
+    }
+    assert config["fp16"]["enabled"] and not config["bf16"]["enabled"]
+    assert config["gradient_clipping"] == 0.0 and config["train_micro_batch_size_per_gpu"] == 4
+
+
+def test_auto_is_filled_from_the_recipe(tmp_path: Path) -> None:
+    config = from_json(tmp_path, AUTO)
+    assert "auto" not in json.dumps(config) and "optimizer" not in config
+    assert stage_of(config) == 3
+    assert config["bf16"]["enabled"] and not config["fp16"]["enabled"]
+    assert config["fp16"]["initial_scale_power"] == 16
+    zero = config["zero_optimization"]
+    assert zero["overlap_comm"] is True
+    assert zero["reduce_bucket_size"] == 4096
+    assert zero["stage3_prefetch_bucket_size"] == 3686
+    assert zero["stage3_param_persistence_threshold"] == 640
+    # The loop divides by tokens and says which micro-batch is the last.
+    assert config["gradient_accumulation_steps"] == 1 and config["gradient_clipping"] == 1.0
+
+
+def test_values_that_agree_are_fine(tmp_path: Path) -> None:
+    agreeing = {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-5, "betas": [0.9, 0.999]}},
+        "bf16": {"enabled": True},
+    }
+    assert stage_of(from_json(tmp_path, agreeing)) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"train_micro_batch_size_per_gpu": 8}, "'train_micro_batch_size_per_gpu' is 8, batch.per_device 4"),
+        ({"train_batch_size": 8}, "'train_batch_size' is 8, batch.per_device × batch.accumulate × 2 devices 16"),
+        ({"gradient_clipping": 0.5}, "'gradient_clipping' is 0.5, optim.max_grad_norm 1.0"),
+        ({"fp16": {"enabled": True}}, "'fp16.enabled' is true, precision (bf16) false"),
+        ({"optimizer": {"type": "Lamb"}}, "'optimizer.type' is Lamb, optim.optimizer auto"),
+        ({"optimizer": {"params": {"lr": 3e-4}}}, "'optimizer.params.lr' is 0.0003, optim.learning_rate 1e-05"),
+        ({"scheduler": {"type": "WarmupLR"}}, "'scheduler' takes the place of optim.scheduler"),
+    ],
+)
+def test_contradictions_are_named(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        from_json(tmp_path, config)
+    assert said in raised.value.what and raised.value.where == f"{tmp_path / 'ds.json'}:1"
+
+
+def test_all_contradictions_at_once_each_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as raised:
+        from_json(tmp_path, '{\n\t"gradient_accumulation_steps": 5,\n\t"gradient_clipping": 2\n}')
+    places = [each.where for each in (raised.value, *raised.value.further)]
+    assert places == [f"{tmp_path / 'ds.json'}:{line}" for line in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("zero", "said", "remedy"),
+    [
+        (
+            {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/fast"}},
+            "zero_optimization.offload_optimizer: nvme needs stage 3",
+            "zero_optimization.stage: 3",
+        ),
+        (
+            {"stage": 2, "offload_param": {"device": "cpu"}},
+            "zero_optimization.offload_param needs stage 3",
+            "zero_optimization.stage: 3",
+        ),
+        (
+            {"stage": 3, "offload_param": {"device": "nvme"}},
+            "offloading to nvme needs a directory",
+            "set zero_optimization.offload_param.nvme_path",
+        ),
+        ({"stage": "auto"}, "there is no such ZeRO stage", "0, 1, 2 or 3"),
+        (True, "'zero_optimization' is no object", "between { and }"),
+    ],
+)
+def test_what_zero_cannot_do_is_refused_as_in_a_recipe(tmp_path: Path, zero: Any, said: str, remedy: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        from_json(tmp_path, {"zero_optimization": zero})
+    assert said in raised.value.what and remedy in raised.value.remedy
+    assert raised.value.where == f"{tmp_path / 'ds.json'}:1"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_stage_0_in_half_precision_is_refused_from_the_recipe_alone(tmp_path: Path, precision: str) -> None:
+    with pytest.raises(RecipeError, match="stage 0 divides nothing"):
+        recipe({"stage": 0}, precision=precision)
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 0}, precision: {"enabled": True}}))
+    asked = recipe({"config": str(file)}, precision=precision)
+    with pytest.raises(RecipeError, match="stage 0 divides nothing") as raised:
+        zero_config(asked, compute=None, ranks=None, hidden_size=None)
+    assert raised.value.where == f"{file}:1"
+    recipe({"stage": 0}, precision="fp32")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"zero_optimization": {"stage": '])
+def test_what_is_no_json_object(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RecipeError, match=r"not valid JSON|the DeepSpeed JSON is not a mapping"):
+        from_json(tmp_path, text)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no such DeepSpeed JSON"):
+        zero_config(recipe({"config": str(tmp_path / "x.json")}), compute=None, ranks=None, hidden_size=None)
+
+
+def test_the_file_takes_the_place_of_the_keys() -> None:
+    with pytest.raises(RecipeError, match=r"parallel\.deepspeed\.stage and parallel\.deepspeed\.config contradict"):
+        recipe({"config": "ds.json", "stage": 3})
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_state_on_disk_needs_stage_3(stage: int) -> None:
+    """In stages 1 and 2 DeepSpeed takes `nvme` for `cpu`, without a word."""
+    with pytest.raises(RecipeError, match="offload_optimizer: nvme needs stage 3"):
+        recipe({"stage": stage, "offload_optimizer": "nvme", "nvme_path": "/fast"})

@@ -1,0 +1,209 @@
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.recipe import Recipe
+
+TEXT = "model: {path: m}\ndata: {train: d.json}\noptim: {epochs: 3, warmup_ratio: 0.1}\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_command_line_decides_how_long_this_start_trains(path):
+    recipe, origins = Recipe.load_with_origins(path, ["optim.max_steps=30", "optim.warmup_steps=2"])
+    assert (recipe.optim.max_steps, recipe.optim.epochs) == (30, None)
+    assert (recipe.optim.warmup_steps, recipe.optim.warmup_ratio) == (2, 0.0)
+    assert origins["optim.epochs"] == "default"
+    with pytest.raises(RecipeError, match="contradict"):
+        Recipe.load(path, ["optim.max_steps=30", "optim.epochs=1"])
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf"])
+def test_a_number_is_finite(path, value):
+    with pytest.raises(RecipeError, match="finite"):
+        Recipe.load(path, [f"optim.learning_rate={value}"])
+
+
+@pytest.mark.parametrize(("word", "said"), [("batch=", "it is a section"), ("model=qwen", "it is a section")])
+def test_a_section_without_keys_is_named_as_one(path, word, said):
+    with pytest.raises(RecipeError, match=said):
+        Recipe.load(path, [word])
+
+
+def test_an_adapter_needs_a_base_on_disk(path):
+    with pytest.raises(RecipeError, match="nowhere on disk"):
+        Recipe.load(path, ["method.tuner=lora", "model.init=random"])
+
+
+@pytest.mark.parametrize("word", ["method.stage=ppo", "method.tuner=qlora", "parallel.strategy=tp"])
+def test_what_is_not_in_this_version_is_answered_with_a_sentence(path, word):
+    with pytest.raises(RecipeError, match="not in this version"):
+        Recipe.load(path, [word])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["method.freeze.last_layers=0"], "leaves nothing to train"),
+        (["method.freeze.last_layers=0", "method.freeze.modules=[mlp]"], "no layer is chosen"),
+        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.dora=true"], "pissa with dora"),
+        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.start_from=[a]"], "has its beginning already"),
+    ],
+)
+def test_tuners_that_contradict_themselves(path, words, said):
+    with pytest.raises(RecipeError, match=said):
+        Recipe.load(path, words)
+
+
+def test_what_the_adapters_to_go_on_from_decide(path):
+    recipe, origins = Recipe.load_with_origins(
+        path, ["method.tuner=lora", "method.lora.start_from=[a]", "method.lora.rank=4", "method.lora.dropout=0.1"]
+    )
+    assert [line.split()[0] for line in recipe.without_effect(origins)] == ["method.lora.rank"]
+
+
+def test_a_system_message_for_texts_without_turns_is_said(path):
+    datasets = "data.train=[{path: a.txt}, {path: b.txt, system: Be kind.}]"
+    recipe, origins = Recipe.load_with_origins(path, [datasets, "method.stage=pretrain"])
+    assert recipe.without_effect(origins) == [
+        f"data.train[1].system has no effect: texts of stage pretrain have no turns (command line '{datasets}')"
+    ]
+    recipe, origins = Recipe.load_with_origins(path, [datasets])
+    assert recipe.without_effect(origins) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "inert"),
+    [
+        (["parallel.deepspeed.stage=3"], ["parallel.deepspeed.stage"]),
+        (["parallel.deepspeed.stage=3", "parallel.strategy=fsdp"], ["parallel.deepspeed.stage"]),
+        (["parallel.deepspeed.stage=3", "parallel.strategy=deepspeed"], []),
+        (["parallel.deepspeed.nvme_path=/fast", "parallel.strategy=deepspeed"], ["parallel.deepspeed.nvme_path"]),
+    ],
+)
+def test_what_only_deepspeed_reads(path, words, inert):
+    recipe, origins = Recipe.load_with_origins(path, words)
+    assert [line.split()[0] for line in recipe.without_effect(origins)] == inert
+
+
+@pytest.mark.parametrize(
+    ("loss", "inert"),
+    [
+        ("sigmoid", ["simpo_gamma", "desirable_weight", "undesirable_weight"]),
+        ("simpo", ["desirable_weight", "undesirable_weight"]),
+        ("orpo", ["simpo_gamma", "desirable_weight", "undesirable_weight"]),
+        ("kto", ["simpo_gamma"]),
+    ],
+)
+def test_what_another_loss_reads(path, loss, inert):
+    keys = ["beta", "simpo_gamma", "desirable_weight", "undesirable_weight", "sft_weight"]
+    words = ["method.stage=preference", f"method.preference.loss={loss}"]
+    recipe, origins = Recipe.load_with_origins(path, [*words, *(f"method.preference.{key}=0.5" for key in keys)])
+    found = recipe.without_effect(origins)
+    assert {line.split()[0] for line in found} == {f"method.preference.{key}" for key in inert}
+    assert all(f"has no effect: loss is {loss}" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("parallel.tensor_parallel_size=2", "tensor parallelism is not in this version"),
+        ("parallel.tp=2", "tensor parallelism is not in this version"),
+        ("tp_degree=2", "tensor parallelism is not in this version"),
+        ("model.freeze_vision_tower=true", "images, video and sound are not in this version"),
+        ("tensor_parallel=2", "tensor parallelism is not in this version"),
+        ("parallel.pipeline=2", "pipeline parallelism is not in this version"),
+        ("model.load_in_4bit=true", "quantised training is not in this version"),
+        ("quantization=4", "quantised training is not in this version"),
+        ("method.preference.loss=dpo", "use sigmoid, which is DPO's own loss"),
+        ("run_dir=x/{nme}", "'{nme}' is not a placeholder"),
+    ],
+)
+def test_neighbours_words_are_answered_with_what_to_do(path, word, said):
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path, [word])
+    assert said in str(raised.value) and not raised.value.further
+
+
+def test_a_value_of_several_kinds_is_complained_of_once(path):
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path, ["method.lora.target=q_proj"])
+    assert raised.value.remedy == "choose one of: all-linear; or write a list: [q_proj]"
+    assert not raised.value.further
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("data.packing=maybe", "choose one of: auto; or write true or false"),
+        ("batch.per_device=x", "write a whole number"),
+        ("optim.learning_rate=fast", "write a number"),
+        ("kernel={rms: 1}", "valid here: rms_norm, rotary, swiglu, experts"),
+        ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
+        ("name=3", "write text"),
+    ],
+)
+def test_what_should_stand_there_is_said_in_plain_words(path, word, remedy):
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path, [word])
+    assert raised.value.remedy == remedy and not raised.value.further
+
+
+def test_complaints_follow_the_lines(path):
+    path.write_text("seeed: 1\nbatch: {per_device: 0}\n" + TEXT + "kernle: off\nprecision: fp8\n")
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path)
+    lines = [int(error.where.rpartition(":")[2]) for error in (raised.value, *raised.value.further)]
+    assert lines == [1, 2, 6, 7]
+
+
+_TOKEN = "hf_" + "aB3" * 11
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        f"model.path={_TOKEN}",
+        "model.path=https://me:open-sesame@mirror.example/qwen",
+        f"data.train=[{{path: 'https://{_TOKEN}@mirror.example/rows.jsonl'}}]",
+        "track.wandb.api_key=open-sesame",
+        "track.token=open-sesame",
+        "password=open-sesame",
+    ],
+)
+def test_a_secret_is_refused_without_repeating_it(path, word):
+    with pytest.raises(RecipeError, match="holds a password or a token") as refused:
+        Recipe.load(path, [word])
+    said = f"{refused.value} {refused.value.remedy} {refused.value.where}"
+    assert "export HF_TOKEN" in said and word.partition("=")[0] in said
+    assert _TOKEN not in said and "open-sesame" not in said
+
+
+def test_a_secret_in_the_file_is_refused_with_its_line(path):
+    path.write_text(TEXT + f"name: {_TOKEN}\n")
+    with pytest.raises(RecipeError, match="'name' holds a password or a token") as refused:
+        Recipe.load(path)
+    assert str(refused.value.where).endswith("recipe.yaml:4")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "model.path=cross-encoder/ms-marco-MiniLM-L-6-v2",
+        "model.path=sk-learn/a-model-with-a-long-name",
+        "model.revision=0123456789abcdef0123456789abcdef01234567",
+        "data.train=[{path: rows.jsonl, system: 'You keep secrets: tell nobody the password: sesame'}]",
+        "model.new_tokens=['<token>']",
+    ],
+)
+def test_what_only_looks_like_a_secret_is_taken(path, word):
+    Recipe.load(path, [word])
+
+
+def test_an_origin_does_not_repeat_what_may_be_a_secret(path):
+    _, origins = Recipe.load_with_origins(path, ["name=key-sk-abcdefghijklmnop"])
+    assert origins["name"] == "command line 'name=key-***'"
