@@ -13,7 +13,7 @@ from ascendtune.core.wrap import wrapped
 
 def complain(error: AscendtuneError) -> None:
     """Print the error and whatever was found in the same look."""
-    _print("error", error.what, error.remedy, error.where)
+    _print(error.what, error.remedy, error.where, error.code)
     for other in error.further:
         complain(other)
 
@@ -29,7 +29,7 @@ def complain_about_usage(error: TyperException) -> None:
         return
     # Where pydantic has converted a value, its words for programmers stand in the message.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    _print("error", message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows what is possible", None)
+    _print(message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows what is possible", None, "usage")
 
 
 def complain_about_bug(error: Exception) -> None:
@@ -44,11 +44,13 @@ def warn(message: str) -> None:
     _say("warning", "yellow", message)
 
 
-def _print(kind: str, what: str, remedy: str, where: str | None) -> None:
-    _say(kind, "red", what)
+def _print(what: str, remedy: str, where: str | None, code: str) -> None:
+    _say("error", "red", what)
     print(wrapped(f"   do: {remedy}", width(sys.stderr)), file=sys.stderr)
     if where:
         print(f"where: {where}", file=sys.stderr)
+    if code:
+        print(f" code: {code}", file=sys.stderr)
 
 
 def _say(kind: str, painted: str, message: str) -> None:

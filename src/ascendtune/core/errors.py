@@ -5,7 +5,7 @@ AscendtuneError
 │   ├── RecipeError            a key, a type, a value, a contradiction, a path in the recipe
 │   └── DataError              a file, a row, a column, a template
 ├── MachineError (3)           the machine cannot: device, disk, permission, port
-├── CheckFailed (1)             training failed, a loss that is not a number, a finding
+├── CheckFailed (1)            training failed, a loss that is not a number, a finding
 ├── NoVerdict (4)              the question could not be answered
 └── Stopped (130 or 143)       SIGINT or SIGTERM, after a checkpoint
 """
@@ -28,7 +28,8 @@ class AscendtuneError(Exception):
     """Something a user can act on.
 
     Args:
-        what: what happened, one sentence.
+        what: what happened, one sentence. Its wording may change; `code` does not.
+        code: the stable name of the cause, such as `unknown-recipe-key`: what programs and tests decide on.
         remedy: what to do about it. Required: an error without a remedy is half an error.
         where: the place to look at, as `file:line` or a path.
         further: other errors found in the same look, so that a user mends them all at once.
@@ -40,12 +41,14 @@ class AscendtuneError(Exception):
         self,
         what: str,
         *,
+        code: str = "",
         remedy: str,
         where: str | Path | None = None,
         further: Sequence[AscendtuneError] = (),
     ) -> None:
         super().__init__(what)
         self.what = what
+        self.code = code
         self.remedy = remedy
         self.where = str(where) if where is not None else None
         self.further = tuple(further)
@@ -56,7 +59,8 @@ class AscendtuneError(Exception):
 
     def __str__(self) -> str:
         place = [f"where: {self.where}"] if self.where else []
-        return "\n".join([self.what, f"   do: {self.remedy}", *place, *map(str, self.further)])
+        code = [f" code: {self.code}"] if self.code and not isinstance(self, Stopped) else []
+        return "\n".join([self.what, f"   do: {self.remedy}", *place, *code, *map(str, self.further)])
 
 
 class InputError(AscendtuneError):
@@ -87,7 +91,7 @@ class Stopped(AscendtuneError):
     """Training ended because it was asked to; `signal_number` is 2 (SIGINT) or 15 (SIGTERM)."""
 
     def __init__(self, what: str, *, remedy: str, signal_number: int, where: str | Path | None = None) -> None:
-        super().__init__(what, remedy=remedy, where=where)
+        super().__init__(what, code="stopped", remedy=remedy, where=where)
         self.exit_code = 128 + signal_number
 
 

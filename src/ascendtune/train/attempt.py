@@ -265,6 +265,7 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
         )
     cause = {
         "what": getattr(error, "what", None) or f"{type(error).__name__}: {error}",
+        "code": getattr(error, "code", ""),
         "remedy": getattr(error, "remedy", None) or "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more",
         "exit_code": getattr(error, "exit_code", 1),
         "rank": rank,
