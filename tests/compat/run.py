@@ -21,9 +21,9 @@ from pathlib import Path
 from templates import compare
 
 from ascendtune.core.config import validate
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import AscendtuneError, RecipeError
-from ascendtune.core.places import cache_directory
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS
 from ascendtune.recipe.recipe import Recipe
 

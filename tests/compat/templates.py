@@ -10,8 +10,8 @@ from pathlib import Path
 from their_templates import TheirTemplate, read_templates
 
 from ascendtune.data.conversation import Conversation, Message
+from ascendtune.data.spec import LAST_THOUGHT
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.template_names import LAST_THOUGHT
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.llamafactory.templates import NAMES, SAME, WITHOUT_THOUGHT
 

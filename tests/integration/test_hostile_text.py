@@ -135,9 +135,9 @@ def test_library_of_a_worker_cannot_write_sequences(capfdbinary: pytest.CaptureF
     import warnings
 
     from ascendtune.core import log
-    from ascendtune.core.streams import make_safe
+    from ascendtune.core.terminal_text import make_streams_safe
 
-    make_safe()
+    make_streams_safe()
     log.set_up()
     log.warn(EVIL)
     warnings.warn(EVIL, stacklevel=1)

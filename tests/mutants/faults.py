@@ -256,7 +256,7 @@ FAULTS = [
         _COLLATE,
     ),
     Fault(
-        "data/groups.py",
+        "data/tokenize.py",
         "others = [*rows[1:], rows[0]]",
         "others = rows",
         "KTO compares with the row's own answer",
@@ -298,7 +298,7 @@ FAULTS = [
         "tests/unit/data/test_store.py",
     ),
     Fault(
-        "data/labels.py",
+        "data/tokenize.py",
         "ranges.append((first, stop))",
         "ranges.append((first + 1, stop))",
         "an answer's first token is not learnt",
@@ -306,7 +306,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "data/labels.py",
+        "data/tokenize.py",
         "ranges.append((first, stop))",
         "ranges.append((first - 1, stop))",
         "the prompt's last token is learnt",
@@ -746,7 +746,7 @@ FAULTS = [
         "tests/integration/train/test_llamafactory.py",
     ),
     Fault(
-        "recipe/llamafactory/datasets.py",
+        "recipe/llamafactory/dataset_info.py",
         "(rivals | found).items() if column != ours}",
         "found.items() if column and column != ours}",
         "columns that a dataset_info.json does not name are read all the same",
@@ -775,7 +775,7 @@ FAULTS = [
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
-        "merge/draft.py",
+        "merge/plan.py",
         "return bool(above.additions or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",
         "what an adapter learnt for the head is lost where embeddings are tied",

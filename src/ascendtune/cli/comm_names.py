@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.suggest import closest
 
 _OTHER_NAMES = {
     "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "fp16": "float16",
@@ -25,9 +25,9 @@ def known(names: Collection[str], given: list[str] | None, what: str) -> list[st
     """
     for name in given or ():
         if name not in names:
-            near = [_OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""), "")]
-            near = [*(each for each in near if each in names), *difflib.get_close_matches(name, names, n=1)]
-            remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
+            usual = _OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""))
+            near = usual if usual in names else closest(name, names)
+            remedy = f"did you mean {near}?" if near else f"choose from {', '.join(names)}"
             raise InputError(f"there is no {what} {name}", remedy=remedy)
     return list(dict.fromkeys(given or names))
 

@@ -8,7 +8,7 @@ from typer.exceptions import TyperException
 
 from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.core.wrap import wrapped
+from ascendtune.core.terminal_text import wrapped
 
 
 def complain(error: AscendtuneError) -> None:

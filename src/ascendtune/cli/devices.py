@@ -76,7 +76,7 @@ def _watch(interval: float, as_json: bool) -> int:
     import sys
     import time
 
-    from ascendtune.core.safe_text import control
+    from ascendtune.core.terminal_text import control
     from ascendtune.machine.snapshot import take_snapshot
 
     clears = sys.stdout.isatty() and not as_json

@@ -110,16 +110,15 @@ def doctor(
 
 def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
     """The codes, or InputError with the nearest one that exists."""
-    import difflib
-
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
     from ascendtune.core.errors import InputError
+    from ascendtune.core.suggest import closest
 
     known = [*CHECKS, *DEEP_CHECKS, *NODE_CHECKS]
     for code in codes:
         if code not in known:
-            near = difflib.get_close_matches(code, known, n=1)
-            remedy = "`ascendtune doctor --list` shows all" + (f"; did you mean {near[0]}?" if near else "")
+            near = closest(code, known)
+            remedy = "`ascendtune doctor --list` shows all" + (f"; did you mean {near}?" if near else "")
             raise InputError(f"there is no check {code}", remedy=remedy)
         if code in NODE_CHECKS and not has_nodes:
             raise InputError(f"{code} compares machines", remedy="name them: --nodes host1,host2")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ascendtune.cli.terminal import colour
-from ascendtune.core.safe_text import plain
+from ascendtune.core.terminal_text import plain
 from ascendtune.job.follow import Line
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -15,9 +16,8 @@ from typer.main import get_command
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
-from ascendtune.core.errors import AscendtuneError, MachineError, fault_nobody_foresaw
-from ascendtune.core.streams import make_safe
-from ascendtune.core.table import load
+from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
+from ascendtune.core.terminal_text import make_streams_safe
 
 DEBUG = "ASCENDTUNE_DEBUG"
 """Environment variable that `--debug` sets, so that workers started below say as much."""
@@ -29,7 +29,7 @@ _OF_EXTRA_TRAIN = frozenset(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    make_safe()
+    make_streams_safe()
     words = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
     sys.exit(_run(words))
 
@@ -52,7 +52,7 @@ def _run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        fault = fault_nobody_foresaw(error)
+        fault = uncaught_os_error(error)
         complain(fault) if fault else complain_about_bug(error)
         return _after(error, fault.exit_code if fault else 1)
     except ModuleNotFoundError as error:
@@ -155,7 +155,7 @@ def _subgroup(name: str) -> _LazyGroup:
 def _real(path: str, name: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
     settings = {"allow_interspersed_args": False} if COMMANDS[path].starts_another else {}
-    function = load({path: COMMANDS[path].target}, path)
+    function = resolve_name(COMMANDS[path].target)
     _leave_reading_to(function)
     app.command(name, context_settings=settings)(function)
     return get_command(app)

@@ -32,7 +32,7 @@ def run(
     from ascendtune.cli.device_choice import choose
     from ascendtune.core import log
     from ascendtune.core.errors import InputError, MachineError
-    from ascendtune.core.nearest import nearest_path
+    from ascendtune.core.suggest import path_suggestion
     from ascendtune.job.backend.local import start
     from ascendtune.job.spec import JobSpec
     from ascendtune.machine.visible import cpu_count, visible_devices
@@ -46,10 +46,9 @@ def run(
             where=script,
         )
     if not script.is_file():
-        near = nearest_path(script)
         raise InputError(
             "there is no such script",
-            remedy=f"did you mean '{near}'?" if near else "give the path of a Python file",
+            remedy=path_suggestion(script, "give the path of a Python file"),
             where=script,
         )
     visible = visible_devices()

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TextIO
 
-from ascendtune.core.safe_text import control
+from ascendtune.core.terminal_text import control
 from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0

@@ -31,7 +31,7 @@ def check(
     ascendtune recipe check recipe.yaml
     ascendtune recipe check recipe.yaml method.tuner=lora
     """
-    from ascendtune.core.wrap import wrapped
+    from ascendtune.core.terminal_text import wrapped
     from ascendtune.recipe.recipe import Recipe
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.files import expanded
 from ascendtune.core.log import warn
-from ascendtune.core.places import cache_directory
 from ascendtune.hub.download import find_local
-from ascendtune.hub.kind import Kind
+from ascendtune.hub.modelscope import Kind
 from ascendtune.job.backend.submission import Mount
 
 if TYPE_CHECKING:

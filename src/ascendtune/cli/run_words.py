@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import format_bytes, format_duration
-from ascendtune.core.wrap import wrapped
 
 
 def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from ascendtune.core.safe_text import control
-from ascendtune.core.wrap import columns_of
+from ascendtune.core.terminal_text import control, terminal_width
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
@@ -27,7 +26,7 @@ def paint(text: str, name: str) -> str:
 
 def width(stream: TextIO) -> int | None:
     """Columns of the terminal that `stream` is, or None when it is none: what is piped is never cut."""
-    return columns_of(stream)
+    return terminal_width(stream)
 
 
 def table(

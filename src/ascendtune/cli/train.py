@@ -55,7 +55,7 @@ def train(
     from ascendtune.core import log
     from ascendtune.core.ownership import restrict_umask
     from ascendtune.core.rundir import RunDir
-    from ascendtune.core.wrap import wrapped
+    from ascendtune.core.terminal_text import wrapped
     from ascendtune.data.report import lines
     from ascendtune.job.registry import require_place
     from ascendtune.job.spec import JobSpec

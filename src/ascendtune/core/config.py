@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Va
 
 from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError, together
+from ascendtune.core.suggest import closest, did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -188,13 +188,13 @@ def _kinds_in(annotation: Any) -> set[Any]:
 
 
 def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str:
-    if close := difflib.get_close_matches(key, valid, n=1, cutoff=0.6):
-        return f"did you mean '{'.'.join(map(str, (*parent, close[0])))}'?"
+    if found := closest(key, valid):
+        return f"did you mean '{'.'.join(map(str, (*parent, found)))}'?"
     # A right key at the wrong level is as common as a misspelt one.
     for section in model.model_fields:
         inner = keys_of(model, (section,))
-        if (*parent,) != (section,) and (close := difflib.get_close_matches(key, inner, n=1, cutoff=0.8)):
-            return f"did you mean '{section}.{close[0]}'?"
+        if (*parent,) != (section,) and (found := closest(key, inner, cutoff=0.8)):
+            return f"did you mean '{section}.{found}'?"
     return f"{_VALID}{', '.join(valid)}" if valid else "nothing can stand below this key"
 
 
@@ -206,9 +206,7 @@ def _expectation(item: Mapping[str, Any]) -> str:
     message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if item["type"] == "literal_error":
         expected = re.findall(r"'([^']*)'", item["ctx"]["expected"])
-        close = difflib.get_close_matches(str(item.get("input")), expected, n=1, cutoff=0.6)
-        suggestion = f"did you mean '{close[0]}'? " if close else ""
-        return f"{suggestion}choose one of: {', '.join(expected)}"
+        return f"{did_you_mean(str(item.get('input')), expected)} choose one of: {', '.join(expected)}".lstrip()
     if item["type"] == "list_type":
         given = item.get("input")
         return "write a list" + (f": [{given}]" if isinstance(given, str | int | float) else "")

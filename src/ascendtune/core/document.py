@@ -9,7 +9,6 @@ within a second.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import yaml
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import is_endless
 from ascendtune.core.mask import holds_secret, is_name_of_secret, without_secrets
+from ascendtune.core.suggest import closest
 
 Path_ = tuple[str | int, ...]
 
@@ -289,8 +289,8 @@ def _missing_file_remedy(path: Path, what: str) -> str:
         if folder.is_dir()
         else []
     )
-    if close := difflib.get_close_matches(path.name, names, n=1):
-        return f"did you mean '{folder / close[0]}'?"
+    if found := closest(path.name, names):
+        return f"did you mean '{folder / found}'?"
     return "check the path" + ("; `ascendtune init` writes a recipe" if what == _RECIPE else "")
 
 

@@ -179,7 +179,7 @@ def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
     return MachineError(f"cannot be read: {what}", remedy=remedy, where=path)
 
 
-def fault_nobody_foresaw(error: OSError) -> AscendtuneError | None:
+def uncaught_os_error(error: OSError) -> AscendtuneError | None:
     """For what was caught last of all. Whatever writes a file has said so itself: this was read, or printed."""
     if error.filename is None:
         return disk_fault(error, "standard output", "writing")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ascendtune.core.errors import RecipeError, read_fault
+from ascendtune.core.files import NotRegular, open_regular
 
 _MOST_BYTES = 32 << 20
 _DEEPEST = 64
@@ -22,8 +22,29 @@ class _Unfit(ValueError):
     """The content is valid JSON, and not what such a file may hold."""
 
 
+@contextmanager
+def open_foreign(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading. A pipe or a device is refused, and opening one never blocks.
+
+    Raises:
+        RecipeError: not a regular file, or absent.
+        MachineError: permission is denied, or the disk fails.
+    """
+    try:
+        with open_regular(path) as file:
+            yield file
+    except NotRegular as error:
+        what = f"{path.name} is not a regular file"
+        raise RecipeError(what, code="not-a-regular-file", remedy=_AGAIN, where=path) from error
+    except OSError as error:
+        fault = RecipeError(
+            f"{path.name} cannot be read: {error.strerror}", code="file-unreadable", remedy="check the file", where=path
+        )
+        raise read_fault(error, path) or fault from error
+
+
 def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
-    """The content of a regular file. A pipe or a device is refused, never waited for.
+    """The content of a regular file of bounded size.
 
     Args:
         most_bytes: a larger file is refused before it is read.
@@ -32,16 +53,8 @@ def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         RecipeError: not a regular file, too large, or absent.
         MachineError: permission is denied, or the disk fails.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
-                raise RecipeError(f"{path.name} is not a regular file", remedy=_AGAIN, where=path)
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        fault = RecipeError(f"{path.name} cannot be read: {error.strerror}", remedy="check the file", where=path)
-        raise read_fault(error, path) or fault from error
+    with open_foreign(path) as file:
+        content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise RecipeError(
             f"{path.name} is larger than {most_bytes >> 20} MiB, which no such file is", remedy=_AGAIN, where=path
@@ -138,6 +151,16 @@ def kind_of(value: object) -> str:
         float: "a number",
     }
     return kinds[type(value)]
+
+
+def is_number(value: object, least: float, most: float) -> bool:
+    """Whether `value` is an int or float in the range; false for NaN and for true and false."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_text_list(value: object) -> bool:
+    """Whether `value` is a list of texts."""
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def first_line(error: BaseException) -> str:

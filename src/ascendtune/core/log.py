@@ -6,8 +6,7 @@ import logging
 import os
 import sys
 
-from ascendtune.core.safe_text import safe
-from ascendtune.core.wrap import columns_of, wrapped
+from ascendtune.core.terminal_text import safe, terminal_width, wrapped
 
 _logger = logging.getLogger("ascendtune")
 
@@ -18,7 +17,7 @@ class _Format(logging.Formatter):
         rank, is_alone = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1") == "1"
         label = "" if rank is None or is_alone else f"[rank {rank}] "
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        return wrapped(f"{label}{level}{safe(record.getMessage())}", columns_of(sys.stderr))
+        return wrapped(f"{label}{level}{safe(record.getMessage())}", terminal_width(sys.stderr))
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in the stubs

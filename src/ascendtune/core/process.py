@@ -1,4 +1,4 @@
-"""The one place where other programs are started."""
+"""The one module that starts other programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,41 @@ from typing import IO, Any, NoReturn
 import psutil
 
 from ascendtune.core.errors import MachineError
+
+
+@dataclass(frozen=True)
+class BackgroundProcess:
+    """The forked process in the background, as seen by the one that stays with the terminal."""
+
+    pid: int
+
+    def exit_code(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs. Must not be called after a code."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def end(self) -> None:
+        """Send SIGTERM. Must not be called after `exit_code` returned a code."""
+        os.kill(self.pid, signal.SIGTERM)
+
+
+def fork_to_background(log: Path) -> BackgroundProcess | None:
+    """Fork. Returns None in the process in the background: it has a session of its own, where the terminal's signals
+    do not reach it, no input, and appends its output to `log`.
+    """
+    # What is buffered would otherwise be written by both.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return BackgroundProcess(pid)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, target)
+    os.close(nothing)
+    os.close(output)
+    return None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import parsed_record, read_json_lines, unfinished_files, write_atomically, write_json
-from ascendtune.core.regular_file import open_regular, read_record
+from ascendtune.core.files import (
+    open_regular,
+    parsed_record,
+    read_json_lines,
+    read_record,
+    unfinished_files,
+    write_atomically,
+    write_json,
+)
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.regular_file import open_regular
+from ascendtune.core.files import open_regular
 
 _BLOCK_BYTES = 64 * 1024
 

@@ -15,15 +15,14 @@ import numpy as np
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.groups import groups_of
 from ascendtune.data.load import Loaded, Places, load_rows
-from ascendtune.data.outcome import INDIVISIBLE, NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
+from ascendtune.data.shards import INDIVISIBLE, NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
-from ascendtune.data.tokenize import tokenize
+from ascendtune.data.tokenize import groups_of, tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
 _HISTOGRAM_BINS = 16

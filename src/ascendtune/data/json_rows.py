@@ -12,7 +12,7 @@ from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import BadRow, RawRow, Source
-from ascendtune.data.opened import head, read_lines, read_text
+from ascendtune.data.files import head, read_lines, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
 _BETWEEN_ROWS = re.compile(r"[\s,\[]*")

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.building import abandoned, building_of, lock_of
+from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import digest_of_file, expanded, file_lock, sync_directory, sync_tree, write_json
-from ascendtune.core.places import cache_directory
 from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec, Task

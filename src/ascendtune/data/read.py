@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import RawRow
-from ascendtune.data.files import SUFFIXES, data_files, data_suffix
+from ascendtune.data.files import SUFFIXES, data_files, data_suffix, head
 from ascendtune.data.json_rows import rows_of_json
-from ascendtune.data.opened import head
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.data.table_rows import rows_of_csv, rows_of_parquet, rows_of_text
 

@@ -12,8 +12,16 @@ import numpy as np
 
 from ascendtune.data.conversation import Text
 from ascendtune.data.long_text import IndivisibleText, PartByPart, characters_for, first_tokens
-from ascendtune.data.outcome import INDIVISIBLE, NOTHING_TO_LEARN, TOO_LONG, Outcome
-from ascendtune.data.shards import MOST_SHARDS, Progress, processes_for, write_shards
+from ascendtune.data.shards import (
+    INDIVISIBLE,
+    MOST_SHARDS,
+    NOTHING_TO_LEARN,
+    TOO_LONG,
+    Outcome,
+    Progress,
+    processes_for,
+    write_shards,
+)
 from ascendtune.data.store import Int32, ShardWriter, count_labels
 from ascendtune.data.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ascendtune.core.errors import DataError, MachineError
 from ascendtune.data.conversation import RawRow, Source
-from ascendtune.data.opened import opened, read_lines
+from ascendtune.data.files import opened, read_lines
 
 _LONGEST_FIELD = 2**31 - 1
 

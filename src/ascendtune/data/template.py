@@ -16,7 +16,7 @@ from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
 from ascendtune.data.limits import LimitExceeded, require_short
 from ascendtune.data.spans import Needed, Refused, Rendered, find_spans
-from ascendtune.data.template_names import LAST_THOUGHT, NAMED, unknown
+from ascendtune.data.spec import LAST_THOUGHT, NAMED, unknown
 from ascendtune.data.tokenizer import Tokenizer
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")

@@ -7,21 +7,117 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Encoding
 
+from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation
-from ascendtune.data.groups import Groups
-from ascendtune.data.labels import learnt_tokens
 from ascendtune.data.long_text import characters_for, first_characters, first_tokens
-from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
-from ascendtune.data.shards import MOST_SHARDS, Progress, processes_for, write_shards
+from ascendtune.data.shards import (
+    MOST_SHARDS,
+    NO_ANSWER_LEFT,
+    NOTHING_TO_LEARN,
+    REFUSED,
+    TOO_LONG,
+    Outcome,
+    Progress,
+    processes_for,
+    write_shards,
+)
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
 from ascendtune.data.spans import Needed, Refused, Rendered
-from ascendtune.data.store import IGNORED, ShardWriter, count_labels
+from ascendtune.data.spec import ROWS_OF_A_GROUP, Task
+from ascendtune.data.store import IGNORED, Float32, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Conversations, `size` of them for every row."""
+
+    conversations: Sequence[Conversation]
+    size: int = 1
+    values: Float32 | None = None
+    """(groups,) as `TokenDataset.values`; None where groups are one row."""
+    borrows: bool = False
+    """The second conversation of every group has another row's answer, so its length is no reason to drop the row."""
+
+
+def groups_of(rows: Sequence[Any], task: Task) -> Groups:
+    """The conversations of rows that are all of the kind that `task` asks for.
+
+    A pair is its chosen, then its rejected answer. A single answer is followed by a mismatched one, the same prompt
+    with the answer of the next row (after the last the first): KTO estimates the divergence from the reference by it.
+
+    Raises:
+        DataError: a single answer has no other row to take a mismatched answer from.
+    """
+    size = ROWS_OF_A_GROUP[task]
+    if task == "pairs":
+        flat = [each for pair in rows for each in (pair.chosen, pair.rejected)]
+        return Groups(flat, size, np.array([pair.margin for pair in rows], np.float32))
+    if task == "singles":
+        if len(rows) < 2:
+            raise DataError(
+                "loss kto compares every answer with that of another row, and there is only one row",
+                remedy="give more rows, also for the evaluation data",
+            )
+        others = [*rows[1:], rows[0]]
+        flat = [
+            each
+            for row, other in zip(rows, others, strict=True)
+            for each in (row.conversation, _mismatched(row.conversation, other.conversation))
+        ]
+        return Groups(flat, size, np.array([row.desirable for row in rows], np.float32), borrows=True)
+    return Groups(rows, size)
+
+
+def _mismatched(conversation: Conversation, other: Conversation) -> Conversation:
+    return Conversation([*conversation.messages[:-1], other.messages[-1]], conversation.tools)
+
+
+def learnt_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], characters: int) -> list[tuple[int, int]]:
+    """(begin, end) token ranges of character spans; a span that no token covers gives none.
+
+    Only the tokens at the borders are looked at: asking for all offsets costs a fifth of tokenising. Several tokens
+    may share a character (bytes of one letter), and characters may belong to no token (white space that is dropped).
+
+    Args:
+        spans: ascending and disjoint (begin, end) in characters of the text that was encoded.
+        characters: length of that text.
+    """
+    ranges = []
+    count = len(encoding)
+    for begin, end in spans:
+        first = _first_token(encoding, begin, end)
+        if first is None:
+            continue
+        after = _first_token(encoding, end, characters)
+        stop = count if after is None else after
+        # The first token of what follows may reach back over the border, and then it is learnt; one of no width is not.
+        while stop < count and _begins_before(encoding, stop, end):
+            stop += 1
+        while stop > first + 1 and not _begins_before(encoding, stop - 1, end):
+            stop -= 1
+        ranges.append((first, stop))
+    return ranges
+
+
+def _first_token(encoding: Encoding, begin: int, end: int) -> int | None:
+    """The first token that overlaps the characters from `begin` to `end`."""
+    for character in range(begin, end):
+        token: int | None = encoding.char_to_token(character)
+        if token is not None:
+            return token
+    return None
+
+
+def _begins_before(encoding: Encoding, token: int, character: int) -> bool:
+    place: tuple[int, int] | None = encoding.token_to_chars(token)
+    return place is not None and place[0] < character
+
 
 _ROWS_PER_BATCH = 512
 _CHARACTERS_PER_BATCH = 4_000_000

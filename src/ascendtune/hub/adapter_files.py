@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import bad_field, read_json_object, shown_names
+from ascendtune.core.foreign_json import bad_field, is_number, is_text_list, read_json_object, shown_names
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 _LARGEST_RANK = 65_536
 _LARGEST_NUMBER = 1e30
 _TEXTS = ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version")
@@ -111,15 +111,15 @@ def _check_fields(path: Path, config: Mapping[str, Any]) -> None:
             continue
         if key == "r" and not (type(value) is int and 1 <= value <= _LARGEST_RANK):
             raise bad_field(path, key, value, f"a whole number from 1 to {_LARGEST_RANK:,}")
-        if key in ("lora_alpha", "lora_dropout") and not _is_number(value):
+        if key in ("lora_alpha", "lora_dropout") and not is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER):
             raise bad_field(path, key, value, "a number")
         if key in ("rank_pattern", "alpha_pattern") and not (
-            isinstance(value, dict) and all(_is_number(each) and each > 0 for each in value.values())
+            isinstance(value, dict) and all(is_number(each, 0, _LARGEST_NUMBER) and each for each in value.values())
         ):
             raise bad_field(path, key, value, "an object of names and numbers above 0")
-        if key in ("target_modules", "exclude_modules") and not (isinstance(value, str) or _is_texts(value)):
+        if key in ("target_modules", "exclude_modules") and not (isinstance(value, str) or is_text_list(value)):
             raise bad_field(path, key, value, "a text or a list of texts")
-        if key in ("modules_to_save", "target_parameters") and not _is_texts(value):
+        if key in ("modules_to_save", "target_parameters") and not is_text_list(value):
             raise bad_field(path, key, value, "a list of texts")
         if key in _TEXTS and not isinstance(value, str):
             raise bad_field(path, key, value, "a text")
@@ -147,7 +147,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
     pairs: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         if (found := _MATRIX.fullmatch(name)) and len(shape) == 2:
-            pairs.setdefault(found["module"].removeprefix(_PREFIX), {})[found["part"]] = shape
+            pairs.setdefault(found["module"].removeprefix(PREFIX), {})[found["part"]] = shape
     places = {module: weight_in_files(f"{module}.weight", held) for module in pairs}
     # transformers may call a part of the weights by another name than the files; loading compares every one.
     if must_meet and pairs and not any(places.values()):
@@ -168,11 +168,3 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
                 remedy="give the base model that the adapter was trained on",
                 where=path,
             )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -16,9 +16,9 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault
 from ascendtune.core.files import expanded
 from ascendtune.core.log import say
-from ascendtune.core.nearest import nearest_path
+from ascendtune.core.suggest import closest_path, path_suggestion
 from ascendtune.hub import modelscope
-from ascendtune.hub.kind import Kind, input_error, noun
+from ascendtune.hub.modelscope import Kind, input_error, noun
 from ascendtune.hub.verify import check_model_directory
 
 _HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
@@ -98,8 +98,7 @@ def find_local(text: str, kind: Kind) -> Path | None:
     if path.exists():
         return path
     if _reads_like_a_path(text):
-        nearest = nearest_path(path)
-        remedy = f"did you mean '{nearest}'?" if nearest else "check the path; it starts at the working directory"
+        remedy = path_suggestion(path, "check the path; it starts at the working directory")
         raise input_error(kind)(f"no such {noun(kind)} path", remedy=remedy, where=text)
     return None
 
@@ -147,7 +146,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
 
     refused, what = input_error(kind), noun(kind)
     url = f"{_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
-    nearest = nearest_path(Path(name))
+    nearest = closest_path(Path(name))
     or_path = f"; for a local path: did you mean '{nearest}'?" if nearest else ""
     if isinstance(error, errors.GatedRepoError):
         return refused(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, read_adapter_config
-from ascendtune.hub.safetensors_header import SafetensorsHeader, read_safetensors_header
+from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapter_config
+from ascendtune.hub.safetensors_header import FLOAT_DTYPES, SafetensorsHeader, read_safetensors_header
 
-_PREFIX = "base_model.model."
 _WRAPPED = ".base_layer"
 _PARTS = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
@@ -32,7 +31,6 @@ _OTHER_FORMS = (
 )
 # Starts that take their part out of the base: as long as the adapter says so, it belongs to a base changed in memory.
 _STARTS_THAT_CHANGE_THE_BASE = ("pissa", "olora", "corda", "lora_ga", "mica")
-_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -159,13 +157,13 @@ def _sorted_names(
     whole_base = set()
     saved = tuple(config.get("modules_to_save") or ())
     for name, tensor in file.tensors.items():
-        if tensor.dtype not in _FLOATS:
+        if tensor.dtype not in FLOAT_DTYPES:
             raise InputError(
                 f"{name} is {tensor.dtype}, no floating-point type that can be added",
                 remedy="save the adapter in fp32 or bf16",
                 where=file.path,
             )
-        plain = name.removeprefix(_PREFIX)
+        plain = name.removeprefix(PREFIX)
         if match := _PARTS.fullmatch(plain):
             part = match["part"].removesuffix(".weight").replace("embedding_", "")
             modules.setdefault(match["module"], {})[part] = name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import bad_field, read_json_object, shown_value
+from ascendtune.core.foreign_json import bad_field, is_number, is_text_list, read_json_object, shown_value
 
 _COUNTS = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000),
@@ -159,7 +159,7 @@ def _check_fields(path: Path, section: Mapping[str, Any], prefix: str) -> None:
             raise bad_field(path, name, value, f"a whole number from 1 to {_COUNTS[key]:,}")
         if key in _SIZES and not _is_count(value, 0, _SIZES[key]):
             raise bad_field(path, name, value, f"a whole number from 0 to {_SIZES[key]:,}")
-        if key in _NUMBERS and not _is_number(value, *_NUMBERS[key]):
+        if key in _NUMBERS and not is_number(value, *_NUMBERS[key]):
             raise bad_field(path, name, value, f"a number from {_NUMBERS[key][0]:g} to {_NUMBERS[key][1]:g}")
         if key in _FLAGS and not isinstance(value, bool):
             raise bad_field(path, name, value, "true or false")
@@ -171,7 +171,7 @@ def _check_fields(path: Path, section: Mapping[str, Any], prefix: str) -> None:
             raise bad_field(path, name, value, "a token id, or a list of them")
         if key in ("torch_dtype", "dtype") and value not in _DTYPES and not isinstance(value, dict):
             raise bad_field(path, name, value, f"one of {', '.join(_DTYPES)}")
-        if key in ("architectures", "layer_types") and not _is_texts(value):
+        if key in ("architectures", "layer_types") and not is_text_list(value):
             raise bad_field(path, name, value, "a list of texts")
     _check_layer_types(path, section, prefix)
 
@@ -247,15 +247,6 @@ def _is_count(value: Any, least: int, most: int) -> bool:
     return all(type(each) is int and least <= each <= most for each in values)
 
 
-def _is_number(value: Any, least: float, most: float) -> bool:
-    # False for what is not a number, as every comparison is.
-    return type(value) in (int, float) and least <= value <= most
-
-
 def _is_ids(value: Any) -> bool:
     values = value if isinstance(value, list) else [value]
     return all(type(each) is int and -1 <= each < 1 << 31 for each in values)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)

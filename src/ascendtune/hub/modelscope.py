@@ -1,4 +1,4 @@
-"""Downloads from ModelScope, for whoever sets USE_MODELSCOPE_HUB, as LLaMA-Factory's users do.
+"""Downloads from ModelScope, used when USE_MODELSCOPE_HUB is set, as in LLaMA-Factory.
 
 They go through modelscope_hub, so its variables work: MODELSCOPE_ENDPOINT, MODELSCOPE_CACHE, MODELSCOPE_API_TOKEN,
 proxies.
@@ -11,10 +11,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
-from ascendtune.core.errors import AscendtuneError, MachineError, disk_fault
+from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError, disk_fault
 from ascendtune.core.log import say
-from ascendtune.hub.kind import Kind, input_error, noun
+
+Kind = Literal["model", "dataset"]
+
+
+def input_error(kind: Kind) -> type[RecipeError] | type[DataError]:
+    return RecipeError if kind == "model" else DataError
+
+
+def noun(kind: Kind) -> str:
+    return "model" if kind == "model" else "data set"
+
 
 VARIABLE = "USE_MODELSCOPE_HUB"
 

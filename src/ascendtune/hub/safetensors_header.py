@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import RecipeError, read_fault
-from ascendtune.core.foreign_json import parsed_json, shown_value
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import open_foreign, parsed_json, shown_value
 
 _LONGEST_HEADER = 100_000_000
 """The format's own limit, in bytes."""
@@ -43,6 +42,8 @@ _BITS = {
     "F6_E2M3": 6,
     "F6_E3M2": 6,
 }
+FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")
+"""Types of weights that an adapter can be added to."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +74,13 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
         RecipeError: not a regular file, not safetensors, cut off, or a header that contradicts itself or the file.
         MachineError: permission is denied, or the disk fails.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
-                raise RecipeError(f"{path.name} is not a regular file", remedy="copy or download it again", where=path)
-            begin = file.read(20)
-            length = int.from_bytes(begin[:8], "little")
-            fits = 2 <= length <= min(facts.st_size - 8, _LONGEST_HEADER)
-            file.seek(8)
-            text = file.read(length) if fits else b""
-    except OSError as error:
-        fault = RecipeError(f"{path.name} cannot be read: {error.strerror}", remedy="check the file", where=path)
-        raise read_fault(error, path) or fault from error
+    with open_foreign(path) as file:
+        file_bytes = os.fstat(file.fileno()).st_size
+        begin = file.read(20)
+        length = int.from_bytes(begin[:8], "little")
+        fits = 2 <= length <= min(file_bytes - 8, _LONGEST_HEADER)
+        file.seek(8)
+        text = file.read(length) if fits else b""
     if begin.startswith(b"version https://git-"):
         raise RecipeError(
             "this is a Git LFS pointer, not the weights",
@@ -99,7 +93,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
     metadata = _metadata(header.pop("__metadata__", None), path)
     tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
     ordered = dict(sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].size)))
-    _require_without_gaps(path, ordered, 8 + length, facts.st_size)
+    _require_without_gaps(path, ordered, 8 + length, file_bytes)
     return SafetensorsHeader(path, ordered, metadata)
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ascendtune.core.errors import InputError
 from ascendtune.data.conversation import Message
 from ascendtune.data.spans import Refused
+from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.template_names import NAMED
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.infer.weights import Weights, find_weights

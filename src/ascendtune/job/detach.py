@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ascendtune.core.background import Other, divide
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.process import BackgroundProcess, fork_to_background
 from ascendtune.job import registry
 from ascendtune.job.follow import JOB_LOG
 from ascendtune.job.record import Job
@@ -30,7 +30,7 @@ def detach(spec: JobSpec) -> Job | None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         before = log.stat().st_size
-    other = divide(log)
+    other = fork_to_background(log)
     if other is None:
         return None
     try:
@@ -47,7 +47,7 @@ def detach(spec: JobSpec) -> Job | None:
     raise kind(f"the job did not start:\n{said}", remedy="do what it says, or try without --detach", where=log)
 
 
-def _wait(other: Other, job_id: str) -> int | None:
+def _wait(other: BackgroundProcess, job_id: str) -> int | None:
     """Until the job is registered, or its process has ended: then its exit code."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:

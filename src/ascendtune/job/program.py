@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
-from ascendtune.core.nearest import nearest_path
+from ascendtune.core.suggest import path_suggestion
 
 
 def program(word: str) -> str:
@@ -20,8 +20,8 @@ def program(word: str) -> str:
     if path.is_dir():
         raise InputError("this is a directory, not a program", remedy="name a program, then its arguments", where=path)
     if not path.is_file():
-        near = nearest_path(path) if "/" in word or path.suffix else None
-        remedy = f"did you mean '{near}'?" if near else "check its name and PATH"
+        otherwise = "check its name and PATH"
+        remedy = path_suggestion(path, otherwise) if "/" in word or path.suffix else otherwise
         raise InputError(f"there is no program '{word}'", remedy=remedy)
     if not os.access(path, os.X_OK):
         remedy = f"start it as `python {word}`" if path.suffix == ".py" else f"chmod +x {word}, or name its interpreter"

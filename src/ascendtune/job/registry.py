@@ -16,12 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ascendtune.core import procfs
+from ascendtune.core.directories import require_writable_place, state_directory
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import ask_disk, parsed_record, write_json
+from ascendtune.core.files import ask_disk, parsed_record, read_record, write_json
 from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
-from ascendtune.core.places import require_writable_place, state_directory
-from ascendtune.core.regular_file import read_record
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.spec import JobSpec
 

@@ -10,7 +10,7 @@ import torch
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.output import Output, StackChange
+from ascendtune.merge.plan import Output, StackChange
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout

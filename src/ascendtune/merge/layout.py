@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ascendtune.core.errors import InputError
-from ascendtune.merge.base import Base
+from ascendtune.merge.source import Base
 
 
 @dataclass(frozen=True)

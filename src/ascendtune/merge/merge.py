@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import CheckFailed
-from ascendtune.merge.base import read_base
-from ascendtune.merge.plan import Plan, plan_merge
-from ascendtune.merge.source import find_sources
+from ascendtune.merge.plan import Plan, Progress, plan_merge
+from ascendtune.merge.source import find_sources, read_base
 
 if TYPE_CHECKING:
     from ascendtune.merge.verify import Verification
-    from ascendtune.merge.write import Progress
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ def merge(
 
 
 def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
-    from ascendtune.merge.unround import rounded_types
-    from ascendtune.merge.verify import CannotVerify, verify
+    from ascendtune.merge.verify import CannotVerify, rounded_types, verify
 
     try:
         result = verify(plan, directory, progress)

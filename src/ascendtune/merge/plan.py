@@ -1,18 +1,318 @@
-"""What becomes of every tensor: all that can be wrong is found here, before anything is written. Headers only."""
+"""The plan of a merge: what becomes of every tensor. Reads headers only; every fault is found before writing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.lora_adapter import Adapter
-from ascendtune.merge.base import Base
-from ascendtune.merge.draft import Draft
-from ascendtune.merge.output import Output
+from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack, rank_and_alpha, scaling_of
+from ascendtune.hub.safetensors_header import FLOAT_DTYPES, SafetensorsHeader, bytes_of
+from ascendtune.merge.source import Base, is_head
 
 if TYPE_CHECKING:
-    from ascendtune.merge.layout import Layout
+    from ascendtune.merge.layout import Layout, Piece
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, units done, units in all)."""
+
+
+@dataclass(frozen=True)
+class StackChange:
+    """What an adapter of stacked experts adds to one tensor of the files."""
+
+    adapter: Adapter
+    stack: Stack
+    piece: Piece
+    rank: int
+    scaling: float
+    swapped: bool
+    """Whether the parameter is (experts, out, in); else (experts, in, out)."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor of the merged model."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: tuple[SafetensorsHeader, str]
+    """The file and the name that it starts from: the base's, or the adapter's for a whole weight."""
+    additions: tuple[tuple[Adapter, LowRank], ...] = ()
+    biases: tuple[tuple[Adapter, LowRank], ...] = ()
+    """LoRA's own biases, for the bias of a module."""
+
+    experts: tuple[StackChange, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return bytes_of(self.dtype, self.shape) if self.is_changed else self.source[0].tensors[self.source[1]].size
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has to be computed; otherwise bytes are copied."""
+        source = self.source[0].tensors[self.source[1]]
+        return bool(self.additions or self.biases or self.experts) or source.dtype != self.dtype
+
+
+@dataclass
+class Draft:
+    """Outputs as they come about; `config` becomes a copy when it changes."""
+
+    base: Base
+    is_classifier: bool
+    config: dict[str, Any] = field(init=False)
+    notes: list[str] = field(default_factory=list)
+    outputs: dict[str, Output] = field(default_factory=dict)
+    file_of: dict[str, str] = field(default_factory=dict)
+    tied_head: Output | None = None
+    """What an adapter makes of a head that the base does not have in its files."""
+    layout: Layout | None = None
+    """Made when a name is not one of the files'."""
+
+    def __post_init__(self) -> None:
+        self.config = self.base.config
+        for name, file in self.base.where.items():
+            tensor = self.base.tensor(name)
+            self.outputs[name] = Output(name, tensor.dtype, tensor.shape, (self.base.files[file], name))
+            self.file_of[name] = file
+
+    def put(self, adapter: Adapter, name: str, key: str) -> None:
+        """A weight of the adapter takes the place of the base's."""
+        tensor = adapter.file.tensors[key]
+        found = self._find(name)
+        if found is None and self.is_classifier:
+            self._become_classifier(name, adapter, key)
+            return
+        if found is None:
+            raise _unknown(adapter, name, self.base)
+        old = self._get(found)
+        grows = found in (self.base.table, self.base.head) or is_head(found)
+        if old.shape != tensor.shape and not (grows and old.shape[1:] == tensor.shape[1:]):
+            raise InputError(
+                f"{name} is {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
+                remedy="give the base that the adapter was trained on with --onto",
+                where=adapter.directory,
+            )
+        self._set(found, replace(old, shape=tensor.shape, source=(adapter.file, key)))
+
+    def add(self, adapter: Adapter, low_rank: LowRank) -> None:
+        """The adapter's B @ A comes on top."""
+        found = self._find(f"{low_rank.module}.weight") or self.require_layout().name_of(f"{low_rank.module}.weight")
+        if found is None:
+            raise _unknown(adapter, f"{low_rank.module}.weight", self.base)
+        old = self._get(found)
+        across = (low_rank.shape[1], low_rank.shape[0])
+        fits = (across,) if low_rank.is_embedding else (low_rank.shape, across)
+        if old.shape not in fits:
+            raise InputError(
+                f"{low_rank.module} is {list(old.shape)} in the base, the adapter was made for {list(low_rank.shape)}",
+                remedy="give the base that the adapter was trained on with --onto",
+                where=adapter.directory,
+            )
+        self._require_addable(old)
+        self._set(found, replace(old, additions=(*old.additions, (adapter, low_rank))))
+        if low_rank.bias is not None:
+            bias = self.base.find(f"{low_rank.module}.bias")
+            if bias is None:
+                raise InputError(
+                    f"the adapter adds to the bias of {low_rank.module}, which has none in the base",
+                    remedy="give the base that the adapter was trained on with --onto",
+                    where=adapter.directory,
+                )
+            self._require_addable(self._get(bias))
+            self._set(bias, replace(self._get(bias), biases=(*self._get(bias).biases, (adapter, low_rank))))
+
+    def add_stack(self, adapter: Adapter, stack: Stack) -> None:
+        """The change of all experts of a module, in as many tensors as they have in the files."""
+        layout = self.require_layout()
+        parameters = layout.parameters_of(stack.module, adapter.config["target_parameters"])
+        if len(parameters) <= stack.depth:
+            raise _unknown(adapter, f"a parameter of {stack.module}", self.base)
+        parameter = parameters[-1 - stack.depth]
+        rank, alpha = rank_and_alpha(adapter.config, parameter, adapter.file)
+        shape = layout.shape(parameter)
+        a, b = (adapter.file.tensors[name].shape for name in (stack.a, stack.b))
+        swapped = not layout.is_transposed(parameter)
+        if len(shape) != 3 or (b[0], a[1]) != (shape[1:] if swapped else shape[:0:-1]) or a[0] != rank * shape[0]:
+            raise InputError(
+                f"{parameter} is {list(shape)} in the base; A is {list(a)} and B is {list(b)}, which are not matrices "
+                f"of rank {rank} for it",
+                remedy="give the base that the adapter was trained on with --onto",
+                where=adapter.directory,
+            )
+        for piece in layout.pieces(parameter):
+            old = self._get(piece.name)
+            self._require_addable(old)
+            scaling = scaling_of(adapter.config, rank, alpha, adapter.weight)
+            change = StackChange(adapter, stack, piece, rank, scaling, swapped)
+            self._set(piece.name, replace(old, experts=(*old.experts, change)))
+
+    def require_layout(self) -> Layout:
+        if self.layout is None:
+            # Imported here: most adapters need neither torch nor the model's class to be matched.
+            from ascendtune.merge.layout import Layout
+
+            self.layout = Layout(self.base, is_classifier=self.is_classifier)
+        return self.layout
+
+    def settle_embeddings(self, adapter: Adapter) -> None:
+        """Input and output embeddings that are one weight stay one as long as the adapter treats them alike."""
+        table = self.base.table
+        if table is None:
+            return
+        below, above = self.outputs[table], self._head()
+        if below.shape[0] != self.base.tensor(table).shape[0]:
+            self._grow_vocabulary(below.shape[0])
+        if self.is_classifier:
+            return
+        if self.base.head is None and not self._is_untied(adapter, below, table):
+            return
+        if above is not None and above.shape[0] != below.shape[0]:
+            raise InputError(
+                f"the adapter makes {below.shape[0]:,} input and {above.shape[0]:,} output embeddings",
+                remedy="export the adapter again with both (save_embedding_layers=True)",
+                where=adapter.directory,
+            )
+        self._untie(table)
+
+    def shards(self) -> dict[str, list[Output]]:
+        """Wider types first, as the format's own writer does: every tensor stays aligned."""
+        files: dict[str, list[Output]] = {name: [] for name in self.base.files}
+        for name, output in self.outputs.items():
+            files[self.file_of[name]].append(output)
+        return {
+            file: sorted(outputs, key=lambda each: -bytes_of(each.dtype, ()))
+            for file, outputs in files.items()
+            if outputs
+        }
+
+    def _find(self, name: str) -> str | None:
+        found = self.base.find(name)
+        if found is None and self.base.head is None and is_head(name) and not self.is_classifier:
+            return name
+        return found
+
+    def _get(self, name: str) -> Output:
+        if name in self.outputs:
+            return self.outputs[name]
+        assert self.base.table is not None
+        # A head that is tied begins as the base's table, whatever becomes of that one.
+        return self.tied_head or replace(self._base_table(), name=name)
+
+    def _set(self, name: str, output: Output) -> None:
+        if name in self.outputs:
+            self.outputs[name] = output
+        else:
+            self.tied_head = output
+
+    def _head(self) -> Output | None:
+        return self.outputs.get(self.base.head) if self.base.head else self.tied_head
+
+    def _base_table(self) -> Output:
+        table = self.base.table
+        assert table is not None
+        tensor = self.base.tensor(table)
+        return Output(table, tensor.dtype, tensor.shape, (self.base.files[self.base.where[table]], table))
+
+    def _is_untied(self, adapter: Adapter, below: Output, table: str) -> bool:
+        """Whether tied embeddings have become two; the head is set when they have."""
+        above = self.tied_head
+        if adapter.config.get("ensure_weight_tying") and (above is None or self._is_touched(table)):
+            return False
+        if above is not None:
+            return bool(above.additions or below.additions) or not _same_bytes(above, below)
+        is_base = self._is_base_level(adapter, table)
+        if not self._is_touched(table) or (is_base and not below.additions):
+            return False
+        start = replace(below, additions=()) if is_base else self._base_table()
+        self.tied_head = replace(start, name="lm_head.weight")
+        return True
+
+    def _is_base_level(self, adapter: Adapter, table: str) -> bool:
+        return any(self.base.find(name) == table for name in adapter.whole_base)
+
+    def _untie(self, table: str) -> None:
+        if self.base.head is None:
+            assert self.tied_head is not None
+            head = self.tied_head
+            self.outputs[head.name] = head
+            self.file_of[head.name] = self.file_of[table]
+            self.notes.append(
+                f"the adapter parts input and output embeddings, which the base ties: {head.name} is added"
+            )
+        elif not (
+            self.config.get("tie_word_embeddings") and (self._is_touched(table) or self._is_touched(self.base.head))
+        ):
+            return
+        self.config = {**self.config, "tie_word_embeddings": False}
+
+    def _is_touched(self, name: str) -> bool:
+        output = self.outputs[name]
+        return output.is_changed or output.source[0] is not self.base.files[self.base.where[name]]
+
+    def _grow_vocabulary(self, rows: int) -> None:
+        self.config = dict(self.config)
+        if "vocab_size" in self.config or "text_config" not in self.config:
+            self.config["vocab_size"] = rows
+        else:
+            self.config["text_config"] = {**self.config["text_config"], "vocab_size": rows}
+        self.notes.append(f"the adapter brings embeddings for new tokens: the vocabulary has {rows:,} rows")
+
+    def _become_classifier(self, name: str, adapter: Adapter, key: str) -> None:
+        """A reward model: the head that makes logits goes, one that makes scores comes."""
+        tensor = adapter.file.tensors[key]
+        table = self._base_table()
+        if (head := self.base.head) is not None:
+            self.outputs.pop(head, None)
+        self.outputs[name] = Output(name, table.dtype, tensor.shape, (adapter.file, key))
+        self.file_of[name] = self.base.where[table.name]
+        architectures = [
+            each.replace("ForCausalLM", "ForSequenceClassification") for each in self.config.get("architectures") or []
+        ]
+        labels = {str(number): f"LABEL_{number}" for number in range(tensor.shape[0])}
+        self.config = {
+            **self.config,
+            "architectures": architectures,
+            "id2label": labels,
+            "label2id": {label: int(number) for number, label in labels.items()},
+        }
+        self.notes.append(f"the adapter brings {name}: the result is a model for AutoModelForSequenceClassification")
+
+    def _require_addable(self, output: Output) -> None:
+        if output.dtype not in FLOAT_DTYPES:
+            raise InputError(
+                f"{output.name} is {output.dtype} in the base, which cannot be added to",
+                remedy="merge onto the original in bf16 or fp16 with --onto",
+                where=output.source[0].path,
+            )
+
+
+def _unknown(adapter: Adapter, name: str, base: Base) -> InputError:
+    return InputError(
+        f"the adapter changes {name}, which the base has not",
+        remedy=f"{base.directory} is another model than the adapter was trained on: give that one with --onto",
+        where=adapter.directory,
+    )
+
+
+def _same_bytes(one: Output, other: Output) -> bool:
+    if one.shape != other.shape or one.source[0] is not other.source[0]:
+        return False
+    path = one.source[0].path
+    first, second = (each.source[0].tensors[each.source[1]] for each in (one, other))
+    if first.size != second.size:
+        return False
+    with path.open("rb") as a, path.open("rb") as b:
+        a.seek(first.begin)
+        b.seek(second.begin)
+        for begin in range(0, first.size, 1 << 20):
+            size = min(1 << 20, first.size - begin)
+            if a.read(size) != b.read(size):
+                return False
+    return True
 
 
 @dataclass(frozen=True)

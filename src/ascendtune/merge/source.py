@@ -1,4 +1,4 @@
-"""What a user names: runs, adapter directories, weights, and the base they belong to."""
+"""The inputs of a merge: runs or adapter directories with their weights, and the files of the base model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,80 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.files import expanded
-from ascendtune.core.nearest import nearest_path
+from ascendtune.core.foreign_json import bad_field, read_json_object
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.suggest import path_suggestion
+from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.hub.download import fetch_model
 from ascendtune.hub.lora_adapter import Adapter, read_adapter
 from ascendtune.hub.model_config import read_model_config
+from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
 from ascendtune.hub.trained import base_of_adapter, weights_of_run
+from ascendtune.hub.verify import require_unquantised
+from ascendtune.hub.weight_files import INDEX, MOST_INDEX_BYTES, read_weight_headers
+
+_HEADS = ("lm_head", "embed_out", "output")
+_TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings")
+
+
+@dataclass(frozen=True)
+class Base:
+    directory: Path
+    config: dict[str, Any]
+    index: dict[str, Any] | None
+    files: dict[str, SafetensorsHeader]
+    where: dict[str, str]
+    """Tensor -> file."""
+
+    def tensor(self, name: str) -> StoredTensor:
+        return self.files[self.where[name]].tensors[name]
+
+    def find(self, name: str) -> str | None:
+        """The name in the files of what PEFT calls `name`."""
+        return weight_in_files(name, self.where)
+
+    @property
+    def table(self) -> str | None:
+        """The weight of the input embeddings."""
+        return next((name for name in self.where if _is(name, _TABLES)), None)
+
+    @property
+    def head(self) -> str | None:
+        """The weight of the output embeddings; None where they are the input embeddings."""
+        return next((name for name in self.where if is_head(name)), None)
+
+
+def is_head(name: str) -> bool:
+    """Whether `name` is the weight that turns hidden states into logits."""
+    return _is(name, _HEADS) and ".layers." not in name
+
+
+def read_base(directory: Path) -> Base:
+    """Headers and config of a model in Hugging Face format.
+
+    Raises:
+        RecipeError: quantised, or its files contradict each other.
+        MachineError: permission is denied, or the disk fails.
+    """
+    require_unquantised(directory, "merging onto")
+    config = read_model_config(directory / "config.json")
+    files = read_weight_headers(directory)
+    path = directory / INDEX
+    index = read_json_object(path, MOST_INDEX_BYTES) if path.exists() else None
+    if index is not None and not isinstance(index.get("metadata", {}), dict):
+        raise bad_field(path, "metadata", index["metadata"], "an object")
+    where = {tensor: name for name, file in files.items() for tensor in file.tensors}
+    return Base(directory, config, index, files, where)
+
+
+def _is(name: str, modules: tuple[str, ...]) -> bool:
+    module, _, kind = name.rpartition(".")
+    return kind == "weight" and module.rpartition(".")[2] in modules
+
 
 _SHAPES = (
     *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"),
@@ -78,10 +143,10 @@ def _place(text: str) -> tuple[Path, float]:
             remedy="give an adapter, or a run of method.tuner: lora; the model can be used as it is",
             where=path,
         )
-    near = None if path.exists() else nearest_path(path)
+    usual = "give a run, or a directory with adapter_config.json"
     raise InputError(
         "no run and no adapter is here" if path.exists() else "there is no such run or adapter",
-        remedy=f"did you mean '{near}'?" if near else "give a run, or a directory with adapter_config.json",
+        remedy=usual if path.exists() else path_suggestion(path, usual),
         where=path,
     )
 

@@ -3,22 +3,65 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree
+from ascendtune.core.directories import require_free_space
+from ascendtune.core.errors import InputError, translated_disk_errors
+from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree, write_json
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.weight_files import INDEX
 from ascendtune.merge.arithmetic import Merger, as_bytes
-from ascendtune.merge.output import Output
-from ascendtune.merge.plan import Plan
-from ascendtune.merge.tensor_file import copy_bytes, write_header
+from ascendtune.merge.plan import Output, Plan, Progress
 
-Progress = Callable[[str, int, int], None]
+_CHUNK = 16 << 20
+
+
+def write_header(
+    file: IO[bytes], tensors: Iterable[tuple[str, str, tuple[int, ...], int]], metadata: dict[str, str] | None
+) -> None:
+    """Begin a file whose data will follow in this order.
+
+    Args:
+        tensors: name, type, shape, bytes.
+    """
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": metadata}
+    offset = 0
+    for name, dtype, shape, size in tensors:
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # The data begins at a multiple of eight bytes, so that it can be mapped.
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+
+
+def copy_bytes(source: IO[bytes], begin: int, size: int, target: IO[bytes]) -> None:
+    """Append `size` bytes of `source` from `begin` on; inside the kernel where the file system can."""
+    target.flush()
+    done = 0
+    try:
+        while done < size:
+            copied = os.copy_file_range(source.fileno(), target.fileno(), size - done, begin + done)
+            if copied == 0:
+                raise EOFError(f"{size - done} bytes are missing")
+            done += copied
+    except OSError:
+        # Other file systems, old kernels. A full disk is told by the write below.
+        source.seek(begin + done)
+        target.seek(0, os.SEEK_END)
+        while done < size:
+            chunk = source.read(min(_CHUNK, size - done))
+            if not chunk:
+                raise EOFError(f"{size - done} bytes are missing") from None
+            target.write(chunk)
+            done += len(chunk)
+    target.seek(0, os.SEEK_END)
+
 
 _SPEECH = ("tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab.", "merges.txt", "chat_template")
 _SPEECH_SUFFIXES = (".model", ".tiktoken")
@@ -37,13 +80,8 @@ def require_place(target: Path, size: int) -> None:
     _require_absent(target)
     require_writable(target)
     there = next(parent for parent in target.absolute().parents if parent.exists())
-    free = shutil.disk_usage(there).free
-    if free < size:
-        raise MachineError(
-            f"the merged model needs {format_bytes(size)}, the disk has {format_bytes(free)} left",
-            remedy="free space, or put --to on another disk",
-            where=there,
-        )
+    what, remedy = f"the merged model needs {format_bytes(size)}", "free space, or put --to on another disk"
+    require_free_space(there, size, what, remedy=remedy)
 
 
 def _require_absent(target: Path) -> None:
@@ -90,7 +128,7 @@ def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
     if plan.config is plan.base.config:
         shutil.copyfile(plan.base.directory / "config.json", directory / "config.json")
     else:
-        _write_json(directory / "config.json", plan.config)
+        write_json(directory / "config.json", plan.config)
     done, total, merger = 0, plan.size, Merger(plan.layout)
     for name, outputs in plan.shards.items():
         with (directory / name).open("wb") as file:
@@ -103,7 +141,7 @@ def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
     if plan.base.index is not None:
         metadata = {**plan.base.index.get("metadata", {}), "total_size": total}
         where = {each.name: name for name, outputs in plan.shards.items() for each in outputs}
-        _write_json(directory / INDEX, {"metadata": metadata, "weight_map": dict(sorted(where.items()))})
+        write_json(directory / INDEX, {"metadata": metadata, "weight_map": dict(sorted(where.items()))})
 
 
 def _write(outputs: list[Output], file: IO[bytes], merger: Merger) -> None:
@@ -156,7 +194,3 @@ def _is_speech(name: str) -> bool:
 
 def _belongs(name: str) -> bool:
     return not (name.startswith(".") or name.endswith(_WEIGHTS) or name in _NOT_OURS)
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

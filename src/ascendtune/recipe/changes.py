@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.recipe import Recipe
 
 # Keys that decide which weights and which optimiser state exist: a checkpoint cannot be loaded under others.
@@ -52,10 +52,9 @@ def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
     known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
     for key in allow_change:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
             raise RecipeError(
                 f"--allow-change {key}: no such recipe key",
-                remedy=f"did you mean '{close[0]}'?" if close else "`ascendtune recipe schema` lists the keys",
+                remedy=did_you_mean(key, known, "`ascendtune recipe schema` lists the keys"),
             )
 
 

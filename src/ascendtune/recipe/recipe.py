@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, apply_overrides, read_document, require_no_secrets
 from ascendtune.data.spec import DataSection
-from ascendtune.recipe.combination import first_refusal
 from ascendtune.recipe.ignored_keys import inert_keys
 from ascendtune.recipe.llamafactory.detect import is_theirs, require_ours
 from ascendtune.recipe.llamafactory.translate import translate
@@ -30,7 +29,7 @@ from ascendtune.recipe.sections import (
     OptimSection,
     TrackSection,
 )
-from ascendtune.recipe.unsupported import NOT_HERE
+from ascendtune.recipe.unsupported import NOT_HERE, first_refusal
 
 _LONGEST_NAME = 200
 

@@ -1,8 +1,14 @@
-"""Keys that people look for and that name something not in this version: what to do instead."""
+"""What a recipe may not ask for: keys that name features not in this version, and combinations that are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ascendtune.core.document import Path_
+from ascendtune.recipe.method import ALL_EXPERTS
+from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 
 
 def _table() -> Iterator[tuple[str, str]]:
@@ -32,3 +38,97 @@ _MULTIMODAL = ("images", "videos", "audios", "media_dir", "image_folder", "freez
 
 NOT_HERE: dict[str, str] = dict(_table())
 """By the key's own name, wherever in the recipe it stands."""
+
+
+if TYPE_CHECKING:
+    from ascendtune.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What cannot be trained together, why, and what to do instead."""
+
+    applies: Callable[[Recipe], bool]
+    what: str
+    remedy: str
+    path: Path_
+    """The key that a message points at."""
+
+
+def _adapts_experts(recipe: Recipe) -> bool:
+    lora = recipe.method.lora
+    # With start_from the target is that of the files.
+    return recipe.method.tuner == "lora" and ALL_EXPERTS in lora.target and not lora.start_from
+
+
+REFUSALS = (
+    Refusal(
+        lambda recipe: recipe.method.tuner == "lora" and recipe.model.init == "random",
+        "method.tuner: lora with model.init: random leaves an adapter whose base is nowhere on disk",
+        "use method.tuner: full, or save the random model first and give its path",
+        ("model", "init"),
+    ),
+    Refusal(
+        lambda recipe: recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and recipe.method.lora.dora,
+        "method.lora.init: pissa with dora: DoRA scales the sum of the base and one adapter, PiSSA starts as two",
+        "keep one of them",
+        ("method", "lora", "dora"),
+    ),
+    Refusal(
+        lambda recipe: _adapts_experts(recipe) and recipe.method.lora.dropout > 0,
+        "method.lora.dropout with all-experts: PEFT adds the adapters of experts to their weights, where no input "
+        "could be dropped",
+        "set method.lora.dropout: 0, or leave all-experts out of method.lora.target",
+        ("method", "lora", "dropout"),
+    ),
+    Refusal(
+        lambda recipe: _adapts_experts(recipe) and recipe.method.lora.dora,
+        "method.lora.dora with all-experts: PEFT has DoRA for modules alone, and experts are parameters",
+        "leave out method.lora.dora, or all-experts in method.lora.target",
+        ("method", "lora", "dora"),
+    ),
+    Refusal(
+        lambda recipe: _adapts_experts(recipe) and recipe.method.lora.init == "pissa",
+        "method.lora.init: pissa with all-experts: PiSSA is for linear modules, and experts are parameters",
+        "use init: zero, or leave all-experts out of method.lora.target",
+        ("method", "lora", "init"),
+    ),
+    Refusal(
+        lambda recipe: (
+            recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and bool(recipe.method.lora.start_from)
+        ),
+        "method.lora.init: pissa with start_from: an adapter that goes on has its beginning already",
+        "keep one of them",
+        ("method", "lora", "init"),
+    ),
+    Refusal(
+        lambda recipe: recipe.parallel.strategy in ("fsdp", "deepspeed") and recipe.optim.optimizer == "adafactor",
+        "Adafactor keeps means over rows and columns of each matrix, and a rank that holds a piece of it has neither",
+        "use optim.optimizer: adamw, or parallel.strategy: ddp",
+        ("optim", "optimizer"),
+    ),
+    Refusal(
+        # What `precision: auto` comes to is known on the device, and what a DeepSpeed JSON says when it is read.
+        lambda recipe: (
+            recipe.parallel.strategy == "deepspeed"
+            and recipe.parallel.deepspeed.config is None
+            and recipe.parallel.deepspeed.stage == 0
+            and recipe.precision in ("bf16", "fp16")
+        ),
+        STAGE_0_ROUNDS,
+        STAGE_0_REMEDY,
+        ("parallel", "deepspeed", "stage"),
+    ),
+)
+
+NO_SUMMANDS = {
+    "use_dora": "DoRA scales the sum of the base and its own matrices",
+    "lora_bias": "its matrices have biases",
+    "trainable_token_indices": "it replaces rows of the embeddings",
+}
+"""Several adapters leave as one, their sum: keys of an adapter's own config that make it more than a term of it."""
+
+
+def first_refusal(recipe: Recipe) -> Refusal | None:
+    """The first entry of the table that applies to `recipe`."""
+    return next((each for each in REFUSALS if each.applies(recipe)), None)

@@ -13,8 +13,8 @@ from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, check_adapter, read_ad
 from ascendtune.hub.download import fetch_adapter
 from ascendtune.hub.lora_adapter import read_adapter
 from ascendtune.hub.trained import weights_of_run
-from ascendtune.recipe.combination import NO_SUMMANDS
 from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.unsupported import NO_SUMMANDS
 
 _KEY = "method.lora.start_from"
 

@@ -19,9 +19,9 @@ import torch
 
 from ascendtune import __version__
 from ascendtune.core import log
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import AscendtuneError, CheckFailed, MachineError, Stopped, disk_fault
 from ascendtune.core.files import file_lock
-from ascendtune.core.places import cache_directory
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, open_prepared
 from ascendtune.machine.torch_backend.device import Device

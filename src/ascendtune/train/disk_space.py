@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.directories import require_free_space
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
@@ -32,16 +31,14 @@ def require_room(run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: to
     final = sum(each.numel() for each in exported) * export_dtype.itemsize
     at_once = _at_once(recipe.checkpoint, checkpoints)
     needed = at_once * checkpoint + final - _size(run.checkpoints)
-    free = shutil.disk_usage(run.path).free
-    if free < needed:
-        written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
-        can_keep_fewer = _at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
-        raise MachineError(
-            f"this run will write {format_bytes(at_once * checkpoint + final)}: {written}a model of "
-            f"{format_bytes(final)}; the disk has {format_bytes(free)} left",
-            remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
-            where=run.path,
-        )
+    written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
+    can_keep_fewer = _at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
+    require_free_space(
+        run.path,
+        needed,
+        f"this run will write {format_bytes(at_once * checkpoint + final)} ({written}a model of {format_bytes(final)})",
+        remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
+    )
 
 
 def _at_once(section: CheckpointSection, planned: int, keep: int | None = None) -> int:

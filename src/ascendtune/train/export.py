@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.directories import require_free_space
+from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
@@ -84,10 +85,5 @@ def _write_tables_once(directory: Path) -> None:
 
 def _require_space(parameters: list[Any], place: Path) -> None:
     needed = sum(each.numel() * each.element_size() for each in parameters)
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise MachineError(
-            f"the model needs {format_bytes(needed)}, the disk has {format_bytes(free)} left",
-            remedy="free space and give the same command again: it goes on from the last checkpoint",
-            where=place,
-        )
+    remedy = "free space and give the same command again: it goes on from the last checkpoint"
+    require_free_space(place, needed, f"the model needs {format_bytes(needed)}", remedy=remedy)

@@ -12,9 +12,9 @@ from typing import Any
 
 from ascendtune.core import process
 from ascendtune.core.claim import Claim
+from ascendtune.core.directories import cache_directory, require_writable_place
 from ascendtune.core.files import write_json
 from ascendtune.core.mask import command_without_secrets
-from ascendtune.core.places import cache_directory, require_writable_place
 from ascendtune.core.rundir import RunDir, hash_of_recipe
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec

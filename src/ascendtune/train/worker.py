@@ -16,13 +16,13 @@ from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
-from ascendtune.core.streams import make_safe
+from ascendtune.core.terminal_text import make_streams_safe
 
 
 def main(arguments: list[str]) -> int:
     """Train, and report how it ended; returns the exit code."""
     debug = "ASCENDTUNE_DEBUG" in os.environ
-    make_safe()
+    make_streams_safe()
     log.set_up()
     restrict_umask()
     if len(arguments) not in (1, 2):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from ascendtune.core.places import cache_directory
+from ascendtune.core.directories import cache_directory
 from ascendtune.data.prepare import open_prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.train import FitResult, Recipe, attempt, fit

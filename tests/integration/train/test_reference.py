@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, SequentialSampler
 
-from ascendtune.core.places import cache_directory
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import open_prepared

@@ -15,7 +15,7 @@ from tests.integration.train.pairs import write_pairs, write_singles
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from ascendtune.core.places import cache_directory
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import open_prepared

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.skeleton import SkeletonRenderer
+from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.template_names import NAMED
 from ascendtune.data.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -10,12 +10,11 @@ import pytest
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Pair, Single
-from ascendtune.data.groups import groups_of
-from ascendtune.data.outcome import NO_ANSWER_LEFT, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.shards import NO_ANSWER_LEFT, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.spec import Task
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import tokenize
+from ascendtune.data.tokenize import groups_of, tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
 

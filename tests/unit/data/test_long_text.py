@@ -12,12 +12,12 @@ import pytest
 
 from ascendtune.data import long_text, tokenize
 from ascendtune.data.conversation import Conversation, Message, Text
-from ascendtune.data.groups import Groups
 from ascendtune.data.long_text import IndivisibleText, PartByPart, characters_for, first_tokens
-from ascendtune.data.outcome import TOO_LONG, Outcome
+from ascendtune.data.shards import TOO_LONG, Outcome
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenize import Groups
 from ascendtune.data.tokenizer import Tokenizer
 
 _DRAWN = random.Random(7)

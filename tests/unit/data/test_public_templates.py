@@ -21,10 +21,10 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.labels import learnt_tokens
 from ascendtune.data.skeleton import SkeletonRenderer
 from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenize import learnt_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _TRL = find_spec("trl")

@@ -330,7 +330,7 @@ def test_parquet_text_that_is_not_utf8_is_named_by_row_and_column(tmp_path: Path
 
 
 def test_a_line_of_endless_length_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ascendtune.data.opened._LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("ascendtune.data.files._LONGEST_LINE", 1 << 20)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n{"text": "' + "a" * (2 << 20) + '"}\n')
     with pytest.raises(DataError, match="longer than 1 MiB") as caught:

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.labels import learnt_tokens
 from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenize import learnt_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"

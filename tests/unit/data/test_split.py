@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from ascendtune.data.conversation import Text
-from ascendtune.data.outcome import NOTHING_TO_LEARN, TOO_LONG, Outcome
+from ascendtune.data.shards import NOTHING_TO_LEARN, TOO_LONG, Outcome
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer

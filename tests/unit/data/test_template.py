@@ -10,8 +10,8 @@ import pytest
 from ascendtune.core.errors import RecipeError
 from ascendtune.data.conversation import Message
 from ascendtune.data.spans import Refused
+from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.template_names import NAMED
 from ascendtune.data.tokenizer import Tokenizer
 
 TEMPLATES = sorted((Path(__file__).parent / "templates").glob("*.jinja"))

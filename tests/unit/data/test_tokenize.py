@@ -13,12 +13,11 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.data import skeleton
 from ascendtune.data.conversation import Conversation
-from ascendtune.data.groups import Groups
-from ascendtune.data.outcome import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.shards import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.spans import Rendered
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import tokenize
+from ascendtune.data.tokenize import Groups, tokenize
 from ascendtune.data.tokenizer import Tokenizer
 
 

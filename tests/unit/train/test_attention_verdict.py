@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.places import cache_directory
+from ascendtune.core.directories import cache_directory
 from ascendtune.train.attention.verdict import Verdict, remembered
 
 FOUND = Verdict("sdpa", packed=True, without_gradient=["model.gate"])

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.check.comm.sweep import GIGA, Link, Row
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_atomically
-from ascendtune.core.places import cache_directory
 from ascendtune.core.units import format_bytes
 
 _BUS, _ALGORITHM, _QUIET = "#1f4e8c", "#a9c1de", "#667085"

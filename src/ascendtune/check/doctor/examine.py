@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.answer import SECONDS
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, unknown
-from ascendtune.core.table import load
 from ascendtune.core.units import count_of
 
 LIMIT_SECONDS = 20.0
@@ -60,7 +60,7 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
 
 def get_check(code: str) -> Check:
     """The check of the table; KeyError for a code that is none."""
-    check: Check = load(CHECKS | DEEP_CHECKS | NODE_CHECKS, code)
+    check: Check = resolve_name((CHECKS | DEEP_CHECKS | NODE_CHECKS)[code])
     return check
 
 

@@ -20,7 +20,7 @@ import psutil
 from ascendtune.check.doctor.examine import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
-from ascendtune.core.building import abandoned, remove_abandoned
+from ascendtune.core.directories import abandoned, remove_abandoned
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import unfinished_files
 from ascendtune.core.units import format_bytes

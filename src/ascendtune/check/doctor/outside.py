@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ascendtune.check.nodes.answer import Nodes
-from ascendtune.core.places import cache_directory, state_directory
+from ascendtune.core.directories import cache_directory, state_directory
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.cuda import gpus
 from ascendtune.machine.inventory import Accelerator, Trouble

@@ -14,7 +14,7 @@ from ascendtune.check.migrate.hit import Hit
 from ascendtune.check.migrate.python_code import find_in_python
 from ascendtune.check.migrate.text import find_in_text, kind_of
 from ascendtune.core.errors import InputError, NoVerdict
-from ascendtune.core.nearest import nearest_path
+from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of
 
 _NOT_CODE = {"node_modules", "__pycache__", "site-packages", "dist-packages"}
@@ -50,10 +50,9 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
         NoVerdict: nothing there could be read as code.
     """
     if not path.exists():
-        near = nearest_path(path)
         raise InputError(
             "there is no such file or directory",
-            remedy=f"did you mean '{near}'?" if near else "give a file or a directory",
+            remedy=path_suggestion(path, "give a file or a directory"),
             where=path,
         )
     found: dict[str, list[tuple[Path, Hit]]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ascendtune.core.errors import DataError
+from ascendtune.core.suggest import did_you_mean
 from ascendtune.data.conversation import RawRow
 from ascendtune.data.format import text, unpaired
 from ascendtune.data.format.mapping import available, translated
@@ -142,9 +142,7 @@ def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tup
 
 
 def _nearest(word: str, valid: Sequence[str], kind: str) -> str:
-    close = difflib.get_close_matches(word, valid, n=1)
-    suggestion = f"did you mean '{close[0]}'? " if close else ""
-    return f"{suggestion}the {kind} are: {', '.join(valid)}"
+    return f"{did_you_mean(word, valid)} the {kind} are: {', '.join(valid)}".lstrip()
 
 
 def _mapping_remedy(name: str, words: Sequence[str], columns: Sequence[str]) -> str:

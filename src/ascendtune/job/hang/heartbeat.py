@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError
+from ascendtune.core.files import read_record
 from ascendtune.core.procfs import Stat, stat_of
-from ascendtune.core.regular_file import read_record
 from ascendtune.core.rundir import RunDir
 
 STARTUP = "startup"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
-from ascendtune.core.safe_text import SafeStream, plain
+from ascendtune.core.terminal_text import SafeStream, plain
 from ascendtune.core.units import count_of
 from ascendtune.job.nodes.log_queue import Backlog
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import write_json
+from ascendtune.core.files import read_record, write_json
 from ascendtune.core.log import say
-from ascendtune.core.regular_file import read_record
 from ascendtune.job.spec import Place
 
 _PATIENCE_SECONDS = 3600.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 import torch
 
-from ascendtune.core.table import load
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.npu import npu_is_usable
 from ascendtune.machine.visible import Kind
@@ -22,7 +23,7 @@ def open_device(kind: Kind, index: int = 0) -> Device:
     Raises:
         MachineError: torch has no such device.
     """
-    backend: type[Device] = load(_BACKENDS, kind)
+    backend: type[Device] = resolve_name(_BACKENDS[kind])
     return backend(index)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.data.template_names import LAST_THOUGHT
-from ascendtune.recipe.llamafactory.datasets import DataSets, data_sets
-from ascendtune.recipe.llamafactory.llamafactory_recipe import Theirs
-from ascendtune.recipe.llamafactory.native_recipe import Native
+from ascendtune.data.spec import LAST_THOUGHT
+from ascendtune.recipe.llamafactory.dataset_info import DataSets, data_sets
+from ascendtune.recipe.llamafactory.llamafactory_recipe import Native, Theirs
 from ascendtune.recipe.llamafactory.templates import WITHOUT_THOUGHT, template_of
 
 

@@ -1,16 +1,46 @@
-"""Their document, key by key: unknown keys, wrong types and what is refused are found before anything else."""
+"""A LLaMA-Factory recipe, checked key by key, and the native document that a translation builds."""
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from ascendtune.core.config import line_of
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError, together
+from ascendtune.core.files import expanded
+from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import INERT
 from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Kind
 from ascendtune.recipe.llamafactory.unsupported import REFUSED
+
+
+class Native:
+    """Values are put in by dotted key, each with the place in their files that it came from."""
+
+    def __init__(self, source: str) -> None:
+        self.document = Document({}, source)
+
+    def put(self, key: str, value: Any, place: str) -> None:
+        *parents, last = key.split(".")
+        target = self.document.values
+        for part in parents:
+            target = target.setdefault(part, {})
+        target[last] = value
+        path = (*parents, last)
+        self.document.places[path] = place
+        for length in range(1, len(path)):
+            self.document.places.setdefault(path[:length], place)
+
+    def note(self, sentence: str) -> None:
+        """Something that a user of theirs wants to know: what has no effect, and what is done otherwise."""
+        self.document.notes.append(sentence)
+
+
+def final_weights(path: str) -> str:
+    """`path`, or the directory `model` in it where `path` is one of our run directories."""
+    run = expanded(path)
+    return str(run / "model") if (run / "run.json").is_file() and (run / "model").is_dir() else path
+
 
 KEYS = (*TRANSLATED, *INERT, *REFUSED, *ALIASES)
 """Every key of theirs that is known here."""
@@ -49,8 +79,7 @@ class Theirs:
             elif key in REFUSED:
                 self._refuse_unless_default(key, value)
             elif key not in INERT:
-                close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.75)
-                remedy = f"did you mean '{close[0]}'?" if close else "docs/compat.md lists the keys that are known"
+                remedy = did_you_mean(key, KEYS, "docs/compat.md lists the keys that are known", cutoff=0.75)
                 self.complain(key, f"LLaMA-Factory has no key '{key}'", remedy)
 
     def __getitem__(self, key: str) -> Any:
@@ -94,9 +123,7 @@ class Theirs:
             return
         if isinstance(kind, tuple):
             offered = [name for name in kind if name not in NOT_OFFERED]
-            close = difflib.get_close_matches(str(value), offered, n=1, cutoff=0.6)
-            suggestion = f"did you mean '{close[0]}'? " if close else ""
-            remedy = f"{suggestion}choose one of: {', '.join(offered)}"
+            remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
         self.complain(key, f"'{written}: {value}' is not possible", remedy)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ascendtune.recipe.llamafactory.final_weights import final_weights
-from ascendtune.recipe.llamafactory.llamafactory_recipe import Theirs
-from ascendtune.recipe.llamafactory.native_recipe import Native
+from ascendtune.recipe.llamafactory.llamafactory_recipe import Native, Theirs, final_weights
 
 _STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", "dpo": "preference", "kto": "preference"}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.recipe.llamafactory.llamafactory_recipe import Theirs
-from ascendtune.recipe.llamafactory.native_recipe import Native
+from ascendtune.recipe.llamafactory.llamafactory_recipe import Native, Theirs
 
 # What torch's first FSDP and accelerate need to be told, and we find out or do in any case.
 _FOUND_HERE = {

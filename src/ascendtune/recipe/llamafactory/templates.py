@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import difflib
+from ascendtune.core.suggest import did_you_mean
 
 SAME = {
     "alpaca": "alpaca",
@@ -81,6 +81,4 @@ def template_of(name: str) -> str | tuple[str, str]:
         )
     if name in _OTHERS:
         return f"template: {name} is not written here", _INSTEAD
-    close = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.6)
-    suggestion = f"did you mean '{close[0]}'? " if close else ""
-    return f"LLaMA-Factory has no template '{name}'", f"{suggestion}Or {_INSTEAD}"
+    return f"LLaMA-Factory has no template '{name}'", f"{did_you_mean(name, NAMES)} Or {_INSTEAD}".lstrip()

@@ -10,12 +10,10 @@ from ascendtune.core.document import Document
 from ascendtune.hub import modelscope
 from ascendtune.recipe.llamafactory.data import put_data
 from ascendtune.recipe.llamafactory.detect import require_training
-from ascendtune.recipe.llamafactory.final_weights import final_weights
 from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
 from ascendtune.recipe.llamafactory.keys import TRANSLATED
-from ascendtune.recipe.llamafactory.llamafactory_recipe import Theirs
+from ascendtune.recipe.llamafactory.llamafactory_recipe import Native, Theirs, final_weights
 from ascendtune.recipe.llamafactory.method import put_method
-from ascendtune.recipe.llamafactory.native_recipe import Native
 from ascendtune.recipe.llamafactory.parallel import put_parallel
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto"}

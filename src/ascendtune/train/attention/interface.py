@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pkgutil import resolve_name
 
 import torch
 from torch import nn
 
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.core.table import load
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
 
@@ -43,7 +43,7 @@ def register(name: str) -> str:
     from transformers import AttentionInterface
 
     try:
-        function = load(TABLE, name)
+        function = resolve_name(TABLE[name])
     except ImportError as error:
         raise MachineError(
             f"model.attention: {name} needs {error.name}, which is not installed", remedy="set model.attention: auto"

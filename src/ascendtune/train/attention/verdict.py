@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.files import write_atomically
-from ascendtune.core.places import cache_directory
 from ascendtune.train.attention.interface import register
 from ascendtune.train.attention.proof import Make, NoProof, Trial
 from ascendtune.train.attention.small_copy import picks_keys

@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
 from ascendtune.core.files import digest_of_file, removed_on_failure, sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
@@ -171,13 +172,8 @@ class Checkpointer:
 
     def _require_space(self) -> None:
         needed = self._content.size_bytes() + _SLACK_BYTES
-        free = shutil.disk_usage(self._run.checkpoints).free
-        if free < needed:
-            raise MachineError(
-                f"a checkpoint needs {format_bytes(needed)}, the disk has {format_bytes(free)} left",
-                remedy="free space, set checkpoint.keep lower, or put run_dir on another disk",
-                where=self._run.checkpoints,
-            )
+        remedy = "free space, set checkpoint.keep lower, or put run_dir on another disk"
+        require_free_space(self._run.checkpoints, needed, f"a checkpoint needs {format_bytes(needed)}", remedy=remedy)
 
     def _finish(self, step: int, directory: Path, protected: int | None) -> None:
         # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).

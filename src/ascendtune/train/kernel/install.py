@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import torch
 
 from ascendtune.core.log import warn
-from ascendtune.core.table import load
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel.experts import find_experts
@@ -79,7 +79,7 @@ def _install(part: str, places: list[Place], operators: dict[str, str], device: 
     if not places:
         return "the model's own: nothing of this form in it"
     try:
-        kernel: Kernel = load(operators, part)
+        kernel: Kernel = resolve_name(operators[part])
     except ImportError as error:
         warn(f"kernel.{part} stays the model's own: {error.name} is not installed")
         return f"the model's own: {error.name} is not installed"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from ascendtune.core.table import load
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.head import HeadForm
@@ -69,5 +69,5 @@ def make_objective(model: Any, recipe: Recipe, *, head_form: HeadForm | None, me
         head_form: how logits follow from `head(decoder(x))`; see `head_probe.head_form`.
         mean_over_ranks: from this rank's (sum, count) to the mean over all ranks.
     """
-    make: Callable[..., Objective] = load(TABLE, recipe.method.stage)
+    make: Callable[..., Objective] = resolve_name(TABLE[recipe.method.stage])
     return make(model, recipe.method, head_form=head_form, mean_over_ranks=mean_over_ranks)

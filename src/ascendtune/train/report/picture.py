@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.files import write_atomically
 from ascendtune.core.log import warn
-from ascendtune.core.places import cache_directory
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.safe_text import SafeStream, control, safe
+from ascendtune.core.terminal_text import SafeStream, control, safe
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.summary import SHOWN_EXTRAS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import nn
 
-from ascendtune.core.table import load
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
@@ -32,7 +32,7 @@ def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
         section, reason = resolve_auto(recipe, device, model_directory, ranks=world_size())
     if section.strategy == "ddp" and not started_by_torchrun():
         return Strategy(device)
-    kind: type[GroupStrategy] = load(TABLE, section.strategy)
+    kind: type[GroupStrategy] = resolve_name(TABLE[section.strategy])
     strategy = kind(device, recipe.model_copy(update={"parallel": section}))
     strategy.reason = reason
     return strategy

@@ -21,10 +21,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import ask_disk
 from ascendtune.core.ownership import require_own
-from ascendtune.core.places import cache_directory
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.deepspeed_config import parts_on_disk, require_deepspeed, stage_of, zero_config
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from ascendtune.core.table import load
 from ascendtune.recipe.method import MethodSection
 
 TABLE = {
@@ -22,7 +22,7 @@ def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     Args:
         adapters: what `method.lora.start_from` came to.
     """
-    tune: Callable[..., Any] = load(TABLE, section.tuner)
+    tune: Callable[..., Any] = resolve_name(TABLE[section.tuner])
     return tune(model, section, adapters) if adapters else tune(model, section)
 
 

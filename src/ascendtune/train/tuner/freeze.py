@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.core.suggest import did_you_mean
 from ascendtune.core.units import count_of
 from ascendtune.recipe.method import FreezeSection, MethodSection
 
@@ -80,10 +80,9 @@ def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> 
         matching = [module for path, module in modules.items() if f".{path}".endswith(f".{name}")]
         if not matching:
             present = sorted({path.rpartition(".")[2] for path in modules})
-            close = difflib.get_close_matches(name, present, n=1)
             raise RecipeError(
                 f"{key}: no module '{name}' there",
-                remedy=f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(present)}",
+                remedy=did_you_mean(name, present, f"choose from: {', '.join(present)}"),
             )
         found += matching
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.core.suggest import did_you_mean
 from ascendtune.core.units import count_of
 from ascendtune.recipe.method import ALL_EXPERTS, ALL_LINEAR, LoraSection
 from ascendtune.train.tuner.mixture import Mixture, find_mixtures, holds_stacks
@@ -228,10 +228,9 @@ def _unknown(model: Any, key: str, name: str) -> RecipeError:
         for path, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding | Conv1D)
     } | {path.rpartition(".")[2] for path, each in model.named_parameters() if each.ndim == 3}
-    close = difflib.get_close_matches(name, present, n=1)
     return RecipeError(
         f"{key}: the model has no module '{name}'",
-        remedy=f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(sorted(present))}",
+        remedy=did_you_mean(name, present, f"choose from: {', '.join(sorted(present))}"),
     )
 
 

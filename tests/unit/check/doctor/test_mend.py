@@ -17,7 +17,7 @@ from ascend_node.scenarios import SCENARIOS
 from ascendtune.check.doctor.examine import examine
 from ascendtune.check.doctor.mend import Plan, plan
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.core.building import building_of, lock_of
+from ascendtune.core.directories import building_of, lock_of
 from ascendtune.core.files import file_lock
 
 Lay = Callable[..., Outside]

@@ -6,17 +6,17 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascendtune.core.table import load
 from ascendtune.data.conversation import BadRow
 from ascendtune.data.format.choose import FORMATS
-from ascendtune.data.groups import groups_of
 from ascendtune.data.spec import Task
+from ascendtune.data.tokenize import groups_of
 
 _CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1]}}}
 _TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -67,7 +67,7 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_good_row_with_anything_in_any_place(name: str) -> None:
-    convert = load({name: f"{FORMATS[name]}:convert"}, name)
+    convert = resolve_name(f"{FORMATS[name]}:convert")
     outcomes: Counter[type] = Counter()
 
     @settings(max_examples=150, deadline=None, derandomize=True)

@@ -98,7 +98,7 @@ def test_names_of_the_hub_need_no_list(read: Read) -> None:
 @pytest.mark.parametrize(
     ("stage", "entry", "said", "remedy", "on_line"),
     [
-        ("sft", {"promt": "q"}, "unknown key 'it.promt'", "there are: file_name", "promt"),
+        ("sft", {"promt": "q"}, "unknown key 'it.promt'", "the valid names are: file_name", "promt"),
         ("sft", {"columns": {"promt": "q"}}, "unknown key 'it.columns.promt'", "did you mean 'prompt'?", "promt"),
         ("sft", {"formatting": "sharegtp"}, "it.formatting: sharegtp", "did you mean 'sharegpt'?", "formatting"),
         ("sft", {"columns": ["prompt"]}, "it.columns", "a mapping", "columns"),

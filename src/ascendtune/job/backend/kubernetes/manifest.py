@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ascendtune.core.table import load
+from pkgutil import resolve_name
+
 from ascendtune.job.backend.kubernetes.pod import config_map
 from ascendtune.job.backend.submission import HEADER, Submission
 from ascendtune.job.backend.yaml_text import to_yaml
@@ -25,7 +26,7 @@ def write(submission: Submission, kind: str, recipe_text: str) -> str:
         kind: a key of `KINDS`.
         recipe_text: content of `submission.recipe`.
     """
-    objects = [config_map(submission, recipe_text), *load(KINDS, kind)(submission)]
+    objects = [config_map(submission, recipe_text), *resolve_name(KINDS[kind])(submission)]
     where = f" -n {submission.namespace}" if submission.namespace else ""
     comments = [
         f"# {HEADER}: {submission.places}.",

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError
 from ascendtune.hub.safetensors_header import read_safetensors_header
-from ascendtune.merge import tensor_file
-from ascendtune.merge.tensor_file import copy_bytes, write_header
+from ascendtune.merge import write
+from ascendtune.merge.write import copy_bytes, write_header
 
 
 def _source(directory: Path) -> Path:
@@ -30,8 +30,8 @@ def test_a_copy_is_the_same_file(kernel_copies: bool, tmp_path: Path, monkeypatc
         def refuse(*arguments: object) -> int:
             raise OSError(18, os.strerror(18))
 
-        monkeypatch.setattr(tensor_file.os, "copy_file_range", refuse)
-        monkeypatch.setattr(tensor_file, "_CHUNK", 7)
+        monkeypatch.setattr(write.os, "copy_file_range", refuse)
+        monkeypatch.setattr(write, "_CHUNK", 7)
     header = read_safetensors_header(_source(tmp_path))
     assert list(header.tensors) == ["b", "a"]
     with (tmp_path / "copy").open("wb") as target, header.path.open("rb") as source:

@@ -1,17 +1,20 @@
-"""Nothing that came from outside controls the terminal."""
+"""Text of others does not control the terminal; streams that are closed or not UTF-8; long lines."""
 
 from __future__ import annotations
 
 import ast
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascendtune.core.safe_text import SafeStream, control, plain, safe
+from ascendtune.core.terminal_text import SafeStream, control, plain, safe, wrapped
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 HOSTILE = {
@@ -127,6 +130,75 @@ def test_nothing_writes_to_the_terminal_around_the_safe_stream() -> None:
             is_around = used in ("sys.__stdout__", "sys.__stderr__", "escape", "tty", "sys.stderr.buffer", "Console")
             is_around |= used == "os.write" and "core/" not in name and "hang/" not in name
             is_around |= used in ("sys.stderr.stream", "sys.stdout.stream")
-            if is_around and not (name in _WRITERS or name == "core/safe_text.py"):
+            if is_around and not (name in _WRITERS or name == "core/terminal_text.py"):
                 found.append(f"{name}:{node.lineno}: {used}")
     assert not found, found
+
+
+_LOOK = """
+import json, os, sys
+from ascendtune.core.terminal_text import make_streams_safe
+make_streams_safe()
+found = [os.stat(number).st_rdev == os.stat(os.devnull).st_rdev for number in (0, 1, 2)]
+words = [sys.executable, "-c", "import sys; sys.stdin.read(); print('', file=sys.stderr)"]
+child = os.spawnv(os.P_WAIT, words[0], words)
+with open(sys.argv[1], "w") as file:
+    json.dump([sys.stdin.isatty(), found, child], file)
+print("nowhere", "×"); print("nowhere", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("closing", "closed"), [("<&-", [0]), (">&-", [1]), ("2>&-", [2]), ("<&- >&- 2>&-", [0, 1, 2])]
+)
+def test_a_closed_stream_is_dev_null_for_us_and_for_what_we_start(
+    tmp_path: Path, closing: str, closed: list[int]
+) -> None:
+    answer = tmp_path / "answer.json"
+    shell = ["bash", "-c", f'"$@" {closing}', "bash", sys.executable, "-c", _LOOK, str(answer)]
+    result = subprocess.run(shell, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    is_terminal, found, child = json.loads(answer.read_text())
+    assert [number for number in (0, 1, 2) if found[number]] == closed
+    assert not is_terminal and child == 0
+
+
+def _printed(literal: str, **env: str) -> bytes:
+    look = f"from ascendtune.core.terminal_text import make_streams_safe; make_streams_safe(); print({literal})"
+    result = subprocess.run([sys.executable, "-c", look], env={**os.environ, **env}, capture_output=True, check=True)
+    return result.stdout.removesuffix(b"\n")
+
+
+def test_what_ascii_cannot_show_has_a_stand_in_or_is_escaped_as_json_does() -> None:
+    assert _printed(ascii("2 × 3 …"), PYTHONIOENCODING="ascii") == b"2 x 3 ..."
+    assert _printed(ascii("▁▂█"), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") == b"_.#"
+    answer = "你好 \U0001f600"
+    quoted = json.dumps(answer, ensure_ascii=False)
+    assert json.loads(_printed(ascii(quoted), PYTHONIOENCODING="ascii")) == answer
+    assert _printed(ascii(quoted), PYTHONIOENCODING="utf-8") == quoted.encode()
+
+
+def test_a_file_name_that_is_no_text_is_printed_as_it_is() -> None:
+    assert _printed(ascii(os.fsdecode(b"a\xff.log")), PYTHONIOENCODING="utf-8") == b"a\xff.log"
+
+
+def test_a_line_goes_on_behind_its_label_and_words_stay_whole() -> None:
+    said = "error: one two three four five six\n   do: /a/path/that/is/longer/than/the/line --option\n"
+    said += "where: a place of some length"
+    assert wrapped(said, 28).split("\n") == [
+        *("error: one two three four", "       five six"),
+        *("   do: /a/path/that/is/longer/than/the/line", "       --option"),
+        "where: a place of some length",
+    ]
+
+
+def test_columns_and_lines_without_a_label() -> None:
+    assert wrapped("  data    aa bb cc dd ee ff gg hh ii", 30, indent=10) == (
+        "  data    aa bb cc dd ee ff gg\n          hh ii"
+    )
+    assert wrapped("aa bb cc dd ee ff gg hh ii", 20) == "aa bb cc dd ee ff gg\n  hh ii"
+
+
+def test_what_is_piped_and_what_fits_stays_as_it_is() -> None:
+    assert wrapped("a  b " * 50, None) == "a  b " * 50
+    assert wrapped("a  b", 4) == "a  b"

@@ -1,0 +1,95 @@
+"""The directories beside run directories that are written: where they are, and how entries are built in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.files import file_lock, require_writable
+from ascendtune.core.units import format_bytes
+
+
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/ascendtune`: prepared tokens and downloads; safe to delete."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def state_directory() -> Path:
+    """`$XDG_STATE_HOME/ascendtune`: the job registry."""
+    return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def require_writable_place(directory: Path, variable: str) -> None:
+    """Raise unless `directory` is there, or can be made, and can be written.
+
+    Raises:
+        MachineError: the remedy names the variable that puts it elsewhere.
+    """
+    try:
+        require_writable(directory)
+        with translated_disk_errors(directory, "making a directory"):
+            directory.mkdir(parents=True, exist_ok=True)
+    except MachineError as error:
+        remedy = f"export {variable}=<a directory that can be written>"
+        raise MachineError(error.what, remedy=remedy, where=error.where or directory) from error
+
+
+def require_free_space(directory: Path, needed: int, what: str, *, remedy: str) -> None:
+    """Raise unless the disk of `directory`, which exists, has room for `needed` bytes.
+
+    Args:
+        what: the beginning of the message, such as "the merged model needs 14.9 GiB".
+
+    Raises:
+        MachineError: there is less.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        what = f"{what}, the disk has {format_bytes(free)} left"
+        raise MachineError(what, code="disk-space-missing", remedy=remedy, where=directory)
+
+
+def _xdg(variable: str, default: str) -> Path:
+    # The XDG specification says that relative paths are invalid and must be ignored.
+    given = Path(os.environ.get(variable, ""))
+    return (given if given.is_absolute() else Path.home() / default) / "ascendtune"
+
+
+_PREFIX = ".building-"
+
+
+def building_of(directory: Path, name: str) -> Path:
+    """Where the entry `name` of `directory` is built."""
+    return directory / f"{_PREFIX}{name}"
+
+
+def lock_of(directory: Path, name: str) -> Path:
+    """The file whose lock is held by whoever builds `name`."""
+    return directory / f".{name}.lock"
+
+
+def abandoned(directory: Path) -> Iterator[Path]:
+    """What is half built in `directory` by nobody.
+
+    Raises:
+        MachineError: a lock cannot be tried.
+    """
+    for building in sorted(directory.glob(f"{_PREFIX}*")):
+        with file_lock(_lock_for(building), wait=False) as is_free:
+            if is_free:
+                yield building
+
+
+def remove_abandoned(building: Path) -> bool:
+    """Remove what `abandoned` found; False when somebody has begun to build it meanwhile."""
+    with file_lock(_lock_for(building), wait=False) as is_free:
+        if is_free:
+            shutil.rmtree(building, ignore_errors=True)
+        return is_free
+
+
+def _lock_for(building: Path) -> Path:
+    return lock_of(building.parent, building.name.removeprefix(_PREFIX))

@@ -1,0 +1,47 @@
+"""Suggestions for a word or path that does not exist: the one function that asks "did you mean"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def closest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The choice most similar to `word`, or None.
+
+    Args:
+        cutoff: similarity from 0 to 1 below which nothing is suggested, as in `difflib.get_close_matches`.
+    """
+    # Imported here: only errors need it.
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, choices, n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
+    """`did you mean 'lora'?`, or `otherwise` where no choice is similar to `word`."""
+    found = closest(word, choices, cutoff)
+    return f"did you mean '{found}'?" if found else otherwise
+
+
+def closest_path(missing: Path) -> Path | None:
+    """The existing entry most similar to the first part of `missing` that does not exist, or None."""
+    part = missing
+    while not part.parent.is_dir():
+        if part.parent == part:
+            return None
+        part = part.parent
+    try:
+        names = [entry.name for entry in part.parent.iterdir()]
+    except OSError:
+        return None
+    # A forgotten suffix is the most common mistake, and a short name with a suffix is not similar by its letters.
+    same_stem = sorted(name for name in names if name.split(".")[0] == part.name.split(".")[0])
+    found = same_stem[0] if same_stem else closest(part.name, names)
+    return part.parent / found if found else None
+
+
+def path_suggestion(missing: Path, otherwise: str) -> str:
+    """`did_you_mean` for a path."""
+    found = closest_path(missing)
+    return f"did you mean '{found}'?" if found else otherwise

@@ -1,0 +1,194 @@
+"""Text for a terminal: control characters of others are escaped, long lines are wrapped.
+
+Logs, rows, recipes, names, messages of templates and libraries, other hosts and models contain arbitrary text. An
+escape sequence in it may write to the clipboard, rename the window or hide a line; a direction override changes what
+people read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import os
+import re
+import secrets
+import sys
+import textwrap
+from contextlib import suppress
+from typing import Any, TextIO
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, overrides and isolates of direction
+    "\u200b\u2028\u2029\u2060\ufeff"  # invisible, or a line break to some
+    "\ud800-\udc7f\udd00-\udfff"  # halves of surrogate pairs; the rest of them are bytes of file names
+    "]"
+)
+_BYTES = re.compile("[\udc80-\udcff]+")
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"
+)
+# Nobody else knows it, so nobody else can write a sequence that passes.
+_OURS = f"\x1b{secrets.token_hex(16)}"
+_PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
+
+
+def safe(text: str) -> str:
+    """`text` with every control character as JSON writes it, so that printed JSON stays JSON."""
+    if text.isascii() and text.isprintable():
+        return text
+    if _BYTES.search(text):
+        # Bytes of a file name may together be a character that is not safe.
+        text = _BYTES.sub(_joined, text)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def plain(text: str) -> str:
+    """`safe` for what programs have written to a terminal of theirs: colours and cursor movements are left out."""
+    if "\x1b" in text or not text.isascii():
+        text = _SEQUENCE.sub("", text)
+    return safe(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def control(sequence: str, stream: TextIO) -> str:
+    """An escape sequence of our own, as `stream` lets it pass.
+
+    Args:
+        sequence: what stands behind the escape character, as in "[1m".
+    """
+    return (_OURS if isinstance(stream, SafeStream) else "\x1b") + sequence
+
+
+class SafeStream:
+    """A text stream to which nothing is written but what `safe` leaves, and sequences made by `control`."""
+
+    def __init__(self, stream: TextIO, *, has_progress_bars: bool = False) -> None:
+        self.stream = stream
+        self._has_progress_bars = has_progress_bars
+
+    def write(self, text: str) -> int:
+        begin = ""
+        # What libraries draw their bars with, in calls of its own.
+        if (
+            self._has_progress_bars
+            and (bar := _PROGRESS_BAR.match(text))
+            and (bar[0] == "\r" or bar.end() == len(text))
+        ):
+            begin, text = bar[0], text[bar.end() :]
+        pieces = [safe(piece) for piece in text.split(_OURS)]
+        self.stream.write(begin + "\x1b".join(pieces))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _joined(found: re.Match[str]) -> str:
+    return found[0].encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
+_STAND_INS = {
+    **dict(zip("▁▂▃▄▅▆▇█░▒▓▏▎▍▌▋▊▉", "_.:-=+*#.:=|||||||", strict=True)),
+    **dict(zip("─│└├×·−–—≈µ", "-|`|x.---~u", strict=True)),
+    **dict(zip("…→≤≥", ("...", "->", "<=", ">="), strict=True)),
+}
+"""What we print that ASCII has not."""
+
+_ESCAPED_BYTES = range(0xDC80, 0xDD00)
+"""Characters in which Python hides the bytes of names that are not in the system's encoding."""
+
+_HANDLER = "ascendtune.stand_in"
+
+
+def make_streams_safe() -> None:
+    """Let a closed stream be /dev/null, show control characters, and let ASCII stand for what cannot be encoded.
+
+    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. To be called first of all: a
+    file that is opened before might get the descriptor of a closed stream, and be written into.
+    """
+    codecs.register_error(_HANDLER, _stand_in)
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            _connect_to_nothing(descriptor)
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, SafeStream):
+            continue
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+        setattr(sys, name, SafeStream(stream, has_progress_bars=name == "stderr"))
+
+
+def _connect_to_nothing(descriptor: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    if nothing == descriptor:
+        # Programs that we start find it open, too.
+        os.set_inheritable(descriptor, True)
+        return
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character, end = error.object[error.start], error.start + 1
+    if ord(character) in _ESCAPED_BYTES:
+        # Of a file name that is no text: as the disk has it.
+        return bytes([ord(character) - _ESCAPED_BYTES.start + 0x80]), end
+    return _STAND_INS.get(character) or json.dumps(character)[1:-1], end
+
+
+_LABEL = re.compile(r" *(?:\[rank \d+\] )?[a-z]+: ")
+_USUAL_COLUMNS = 80
+_NARROWEST = 20
+_HANGING = 2
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """The width of the terminal that `stream` is, or None when it is none."""
+    if not stream.isatty():
+        return None
+    if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
+        return int(given)
+    with suppress(OSError):
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+    return _USUAL_COLUMNS
+
+
+def wrapped(text: str, columns: int | None, indent: int | None = None) -> str:
+    """`text`, its long lines broken between words; a path or an option stays whole, to be copied.
+
+    Args:
+        columns: as `terminal_width` says; None breaks nothing.
+        indent: of what goes on (default: behind a label as in `warning: …`).
+
+    A line `where: …` is one place, and never broken.
+    """
+    if columns is None:
+        return text
+    return "\n".join(_broken(line, columns, indent) for line in text.split("\n"))
+
+
+def _broken(line: str, columns: int, indent: int | None) -> str:
+    if len(line) <= columns or line.startswith("where: "):
+        return line
+    label = _LABEL.match(line)
+    begin = indent if indent is not None else label.end() if label else 0
+    return textwrap.fill(
+        line[begin:],
+        max(columns, begin + _NARROWEST),
+        initial_indent=line[:begin],
+        subsequent_indent=" " * (begin or _HANGING),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
