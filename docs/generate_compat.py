@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import ALIASES, TRANSLATED
 from ascendtune.recipe.llamafactory.templates import NAMES, SAME
 from ascendtune.recipe.llamafactory.unsupported import REFUSED
@@ -138,7 +138,7 @@ def keys_section() -> str:
     """Every key, and what becomes of it."""
     rows = [(key, str(found.default), f"→ {found.becomes}") for key, found in TRANSLATED.items()]
     rows += [(old, "", f"→ as `{new}`") for old, new in ALIASES.items()]
-    rows += [(key, str(default), f"no effect: {why}") for key, (default, why) in INERT.items()]
+    rows += [(key, str(default), f"no effect: {why}") for key, (default, why) in IGNORED_KEYS.items()]
     rows += [(key, str(found.default), f"refused: {found.what}; {found.remedy}") for key, found in REFUSED.items()]
     shown = [
         f"| `{key}` | {f'`{default}`' if default else ''} | {_cell(what)} |" for key, default, what in sorted(rows)

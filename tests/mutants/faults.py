@@ -208,7 +208,7 @@ FAULTS = [
         "data/collate.py",
         "targets = np.full((len(rows), longest), IGNORED, dtype=np.int64)",
         "targets = np.full((len(rows), longest), pad_id, dtype=np.int64)",
-        "padding is learnt",
+        "padding is trained on",
         _COLLATE,
     ),
     Fault(
@@ -292,7 +292,7 @@ FAULTS = [
     ),
     Fault(
         "data/store.py",
-        "learnt[starts] = False",
+        "trained[starts] = False",
         "pass",
         "labels that nothing predicts count in the divisor",
         "tests/unit/data/test_store.py",
@@ -301,7 +301,7 @@ FAULTS = [
         "data/tokenize.py",
         "ranges.append((first, stop))",
         "ranges.append((first + 1, stop))",
-        "an answer's first token is not learnt",
+        "an answer's first token is not trained on",
         _SPANS,
         quick=True,
     ),
@@ -309,7 +309,7 @@ FAULTS = [
         "data/tokenize.py",
         "ranges.append((first, stop))",
         "ranges.append((first - 1, stop))",
-        "the prompt's last token is learnt",
+        "the prompt's last token is trained on",
         _SPANS,
     ),
     Fault(
@@ -317,13 +317,13 @@ FAULTS = [
         "if template.turn_end is None:",
         "if False:",
         "GLM-4 learns the token that opens the next turn",
-        f"{_SPANS}::test_a_token_that_opens_the_next_turn_is_not_learnt",
+        f"{_SPANS}::test_a_token_that_opens_the_next_turn_is_not_trained_on",
     ),
     Fault(
         "data/spans.py",
         "return (span[0], found.end()) if found else span",
         "return span",
-        "the end of the answer is not learnt: the model never stops",
+        "the end of the answer is not trained on: the model never stops",
         _SPANS,
     ),
     Fault(
@@ -747,8 +747,8 @@ FAULTS = [
     ),
     Fault(
         "recipe/llamafactory/dataset_info.py",
-        "(rivals | found).items() if column != ours}",
-        "found.items() if column and column != ours}",
+        "(rivals | found).items() if column != native}",
+        "found.items() if column and column != native}",
         "columns that a dataset_info.json does not name are read all the same",
         "tests/integration/train/test_llamafactory.py",
     ),
@@ -756,7 +756,7 @@ FAULTS = [
         "data/format/mapping.py",
         'ours.get(said, f"{said} (no tag names it)")',
         "ours.get(said, said)",
-        "what a speaker says whom no tag names is learnt",
+        "what a speaker says whom no tag names is trained on",
         "tests/unit/data/format/test_mapping.py",
     ),
     # Merge

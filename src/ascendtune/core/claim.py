@@ -89,6 +89,7 @@ class Claim:
             if record.get("start") != start:
                 raise MachineError(
                     "this process was started for a run directory that another start has claimed since",
+                    code="run-claimed-meanwhile",
                     remedy="let the other one train, or give the command again with another name: name=OTHER",
                     where=directory,
                 )
@@ -237,6 +238,7 @@ def _taken(directory: Path, record: dict[str, Any]) -> MachineError:
     is_elsewhere = record.get("boot_id", procfs.boot_id()) != procfs.boot_id()
     return MachineError(
         f"this run is being trained by another process{holder}",
+        code="run-in-use",
         remedy="wait for it, or give this one another name: name=OTHER"
         + (f"; when that host is gone for good, remove {directory / CLAIM_FILE}" if is_elsewhere else ""),
         where=directory,

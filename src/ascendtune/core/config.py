@@ -20,7 +20,8 @@ Model = TypeVar("Model", bound=BaseModel)
 MOST = 1_000_000_000
 """The upper bound of a count that has no other: more is a slip of the keyboard, and overflows somewhere below."""
 
-_UNKNOWN, _VALID = "unknown key ", "valid here: "
+_UNKNOWN, _VALID = "unknown key ", "valid keys: "
+_UNKNOWN_KEY = "unknown-recipe-key"
 
 
 class Section(BaseModel):
@@ -28,7 +29,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
-    asked_in_vain: ClassVar[Mapping[str, str]] = {}
+    unsupported_keys: ClassVar[Mapping[str, str]] = {}
     """Of the outermost section: keys that people look for at any level, and what to do instead."""
 
     @field_validator("*", mode="before")
@@ -53,7 +54,9 @@ def validate(model: type[Model], document: Document) -> Model:
         items = _without_other_kinds(error.errors(include_url=False))
         complaints = [_complaint(model, document, item) for item in items]
     complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
-    raise together([RecipeError(item.what, remedy=item.remedy, where=item.where) for item in complaints]) from None
+    raise together(
+        [RecipeError(item.what, code=item.code, remedy=item.remedy, where=item.where) for item in complaints]
+    ) from None
 
 
 def line_of(where: str) -> float:
@@ -67,6 +70,7 @@ class _Complaint:
     where: str
     what: str
     remedy: str
+    code: str
 
 
 def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -83,10 +87,10 @@ def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
     """A value that may be of several kinds is refused once by each: one complaint, with all that it could be."""
-    remedies: dict[tuple[str, str], list[str]] = {}
+    remedies: dict[tuple[str, str, str], list[str]] = {}
     for item in dict.fromkeys(complaints):
-        remedies.setdefault((item.where, item.what), []).append(item.remedy)
-    return [_Complaint(where, what, "; or ".join(each)) for (where, what), each in remedies.items()]
+        remedies.setdefault((item.where, item.what, item.code), []).append(item.remedy)
+    return [_Complaint(where, what, "; or ".join(each), code) for (where, what, code), each in remedies.items()]
 
 
 def _one_for_each_list(complaints: Iterable[_Complaint]) -> list[_Complaint]:
@@ -100,7 +104,7 @@ def _one_for_each_list(complaints: Iterable[_Complaint]) -> list[_Complaint]:
 
 def _with_all_keys(complaints: Sequence[_Complaint]) -> _Complaint:
     keys = ", ".join(item.what.removeprefix(_UNKNOWN) for item in complaints)
-    return _Complaint(complaints[0].where, f"unknown keys {keys}", complaints[0].remedy)
+    return _Complaint(complaints[0].where, f"unknown keys {keys}", complaints[0].remedy, _UNKNOWN_KEY)
 
 
 def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, Any]) -> _Complaint:
@@ -109,25 +113,28 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
     where, dotted = document.place(path), ".".join(map(str, path))
     kind = item["type"]
     if kind == "extra_forbidden":
-        if issubclass(model, Section) and (remedy := model.asked_in_vain.get(str(path[-1]).lower())):
-            return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy)
-        valid = keys_of(model, path[:-1])
-        return _Complaint(where, f"{_UNKNOWN}'{dotted}'", _nearest(str(path[-1]), valid, path[:-1], model))
+        if issubclass(model, Section) and (remedy := model.unsupported_keys.get(str(path[-1]).lower())):
+            return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy, _UNKNOWN_KEY)
+        remedy = _nearest(str(path[-1]), keys_of(model, path[:-1]), path[:-1], model)
+        return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy, _UNKNOWN_KEY)
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
-        return _Complaint(where, f"the key '{missing}' is missing", f"add it under '{dotted}'" if dotted else "add it")
+        remedy = f"add it under '{dotted}'" if dotted else "add it"
+        return _Complaint(where, f"the key '{missing}' is missing", remedy, "missing-recipe-key")
     if kind == "value_error" and isinstance(error := item.get("ctx", {}).get("error"), Contradiction):
         at = document.place(error.path) if error.path else where
-        return _Complaint(at, error.what, error.remedy)
+        return _Complaint(at, error.what, error.remedy, error.code)
     value = item.get("input")
-    return _Complaint(where, f"'{dotted}: {_short(value)}' is not possible", _expectation(item))
+    what = f"'{dotted}: {_short(value)}' is not possible"
+    return _Complaint(where, what, _expectation(item), "impossible-value")
 
 
 class Contradiction(ValueError):
     """Raised in a model's validator: values that are possible alone but not together, or in this version."""
 
-    def __init__(self, what: str, *, remedy: str, path: Path_ = ()) -> None:
+    def __init__(self, what: str, *, code: str, remedy: str, path: Path_ = ()) -> None:
         super().__init__(what)
+        self.code = code
         self.what = what
         self.remedy = remedy
         self.path = path
@@ -142,7 +149,7 @@ def other_names(remedies: Mapping[str, str]) -> BeforeValidator:
 
     def point_to_ours(value: Any) -> Any:
         if isinstance(value, str) and (remedy := remedies.get(value.lower())):
-            raise Contradiction(f"'{value}' is not a value of this key", remedy=remedy)
+            raise Contradiction(f"'{value}' is not a value of this key", code="impossible-value", remedy=remedy)
         return value
 
     return BeforeValidator(point_to_ours)

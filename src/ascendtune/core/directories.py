@@ -34,7 +34,7 @@ def require_writable_place(directory: Path, variable: str) -> None:
             directory.mkdir(parents=True, exist_ok=True)
     except MachineError as error:
         remedy = f"export {variable}=<a directory that can be written>"
-        raise MachineError(error.what, remedy=remedy, where=error.where or directory) from error
+        raise MachineError(error.what, code=error.code, remedy=remedy, where=error.where or directory) from error
 
 
 def require_free_space(directory: Path, needed: int, what: str, *, remedy: str) -> None:

@@ -83,6 +83,7 @@ class _Loader(yaml.SafeLoader):
         if (tag := getattr(event, "tag", None)) not in (None, "!"):
             raise RecipeError(
                 f"the tag '{_short(tag)}' is not read",
+                code="yaml-tag",
                 remedy="remove it: quotes make a value text, without them a number is one",
                 where=where,
             )
@@ -95,6 +96,7 @@ class _Loader(yaml.SafeLoader):
 def _too_much(where: str) -> RecipeError:
     return RecipeError(
         f"more than {_MOST_VALUES:,} values or {_DEEPEST} levels",
+        code="document-too-large",
         remedy="check what stands here and what aliases (*name) repeat; no recipe is that large",
         where=where,
     )
@@ -126,30 +128,43 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
     """
     try:
         if is_endless(path):
-            raise RecipeError("a pipe or a device, not a file", remedy=f"write the {what} into a file", where=path)
+            raise RecipeError(
+                "a pipe or a device, not a file",
+                code="not-a-regular-file",
+                remedy=f"write the {what} into a file",
+                where=path,
+            )
         # A pipe of the shell has no size, and a file may grow.
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise RecipeError(
                 f"larger than {_MOST_BYTES // 1024} KiB",
+                code="document-too-large",
                 remedy=f"give a {what}; a file of this size is something else",
                 where=path,
             )
         text = content.decode("utf-8")
     except FileNotFoundError:
-        raise RecipeError(f"no such {what}", remedy=_missing_file_remedy(path, what), where=path) from None
+        raise RecipeError(
+            f"no such {what}", code="file-missing", remedy=_missing_file_remedy(path, what), where=path
+        ) from None
     except IsADirectoryError:
         resumed = "; a run is resumed with its recipe.yaml" if what == _RECIPE else ""
         raise RecipeError(
-            f"this is a directory, not a {what}", remedy=f"give the file in it{resumed}", where=path
+            f"this is a directory, not a {what}",
+            code="path-is-a-directory",
+            remedy=f"give the file in it{resumed}",
+            where=path,
         ) from None
     except UnicodeDecodeError as error:
         raise RecipeError(
-            f"not UTF-8 text (byte {error.start})", remedy=f"save the {what} as UTF-8", where=path
+            f"not UTF-8 text (byte {error.start})", code="not-utf8", remedy=f"save the {what} as UTF-8", where=path
         ) from error
     except OSError as error:
-        fault = RecipeError(f"cannot be read: {error.strerror}", remedy="check the path", where=path)
+        fault = RecipeError(
+            f"cannot be read: {error.strerror}", code="file-unreadable", remedy="check the path", where=path
+        )
         raise read_fault(error, path) or fault from error
     # JSON may be indented with tabs, which YAML refuses; in a JSON string a tab is always escaped.
     return parse_document(text.replace("\t", " ") if path.suffix.lower() == ".json" else text, str(path), what)
@@ -165,13 +180,17 @@ def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
         where = f"{source}:{mark.line + 1}" if mark else source
         raise RecipeError(
             f"not valid {language}: {error.problem or error.context}",
+            code="invalid-yaml",
             remedy="check indentation, colons and quotes at this line",
             where=where,
         ) from error
     except yaml.YAMLError as error:
         said = " ".join(str(error).split())
         raise RecipeError(
-            f"not valid {language}: {said}", remedy="check the file for stray characters", where=source
+            f"not valid {language}: {said}",
+            code="invalid-yaml",
+            remedy="check the file for stray characters",
+            where=source,
         ) from error
     return values
 
@@ -182,10 +201,13 @@ def _values_of(text: str, source: str, what: str) -> Document:
         node = loader.get_single_node()
         if node is None:
             start = "`ascendtune init` writes one to start from" if what == _RECIPE else "write its keys into it"
-            raise RecipeError(f"the {what} is empty", remedy=start, where=source)
+            raise RecipeError(f"the {what} is empty", code="document-empty", remedy=start, where=source)
         if not isinstance(node, yaml.MappingNode):
             raise RecipeError(
-                f"the {what} is not a mapping of keys to values", remedy="write it as `key: value` lines", where=source
+                f"the {what} is not a mapping of keys to values",
+                code="not-a-mapping",
+                remedy="write it as `key: value` lines",
+                where=source,
             )
         document = Document({}, source)
         document.values = _PlainValues(loader, document).of(node, ())
@@ -214,7 +236,12 @@ class _PlainValues:
         if self._count > _MOST_VALUES or len(self._around) > _DEEPEST:
             raise _too_much(where)
         if any(node is each for each in self._around):
-            raise RecipeError("an alias stands for what it is a part of", remedy="remove this alias", where=where)
+            raise RecipeError(
+                "an alias stands for what it is a part of",
+                code="yaml-alias-recursive",
+                remedy="remove this alias",
+                where=where,
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         self._around.append(node)
@@ -237,10 +264,19 @@ class _PlainValues:
             where = self._where(key_node)
             key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                shown = f"'{key_node.value}'" if isinstance(key_node, yaml.ScalarNode) else "a list or a mapping"
-                raise RecipeError(f"the key {_short(shown)} is not text", remedy="put the key in quotes", where=where)
+                is_scalar = isinstance(key_node, yaml.ScalarNode)
+                found = (
+                    f"the key '{_short(key_node.value)}' is not text" if is_scalar else "a key is a list or a mapping"
+                )
+                remedy = "put the key in quotes" if is_scalar else "write the name of one key"
+                raise RecipeError(found, code="key-not-text", remedy=remedy, where=where)
             if key in seen:
-                raise RecipeError(f"the key '{_short(key)}' stands twice", remedy="remove one of them", where=where)
+                raise RecipeError(
+                    f"the key '{_short(key)}' stands twice",
+                    code="duplicate-key",
+                    remedy="remove one of them",
+                    where=where,
+                )
             seen.add(key)
             self._document.places[(*path, key)] = where
             result[key] = self.of(value_node, (*path, key))
@@ -250,7 +286,12 @@ class _PlainValues:
         """What `<<: *name` puts beside a mapping's own keys."""
         values = self.of(node, path)
         if not isinstance(values, dict):
-            raise RecipeError("what << merges is not a mapping", remedy="name a mapping", where=self._where(node))
+            raise RecipeError(
+                "what << merges is not a mapping",
+                code="yaml-merge-not-a-mapping",
+                remedy="name a mapping",
+                where=self._where(node),
+            )
         return values
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
@@ -259,11 +300,14 @@ class _PlainValues:
         except (ValueError, OverflowError) as error:
             raise RecipeError(
                 f"'{_short(node.value)}' looks like a number and cannot be read as one",
+                code="number-unreadable",
                 remedy="write a smaller number, or put it in quotes if it is text",
                 where=self._where(node),
             ) from error
         if isinstance(value, str) and (fault := _fault_of_text(value)):
-            raise RecipeError(f"the text holds {fault}", remedy="remove it", where=self._where(node))
+            raise RecipeError(
+                f"the text holds {fault}", code="unsafe-text", remedy="remove it", where=self._where(node)
+            )
         return value
 
     def _where(self, node: yaml.Node) -> str:
@@ -307,7 +351,12 @@ def require_no_secrets(document: Document, remedy: str) -> None:
         named = bool(path) and isinstance(path[-1], str) and is_name_of_secret(path[-1])
         if (named and value is not None) or (isinstance(value, str) and holds_secret(value)):
             dotted = ".".join(map(str, path))
-            raise RecipeError(f"'{dotted}' holds a password or a token", remedy=remedy, where=document.place(path))
+            raise RecipeError(
+                f"'{dotted}' holds a password or a token",
+                code="secret-in-recipe",
+                remedy=remedy,
+                where=document.place(path),
+            )
         # An alias may lead back to what it is in.
         if id(value) not in seen and isinstance(value, dict | list):
             seen.add(id(value))
@@ -326,7 +375,10 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         where = f"command line '{without_secrets(word)}'"
         if not equals or not all(dotted.split(".")):
             raise RecipeError(
-                "not an override", remedy="write it as key=value, e.g. optim.learning_rate=1e-4", where=where
+                "not an override",
+                code="invalid-override",
+                remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
+                where=where,
             )
         value = _value_of_word(text, where)
         *parents, last = (int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
@@ -345,7 +397,10 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         )
         if not fits:
             raise RecipeError(
-                f"'{dotted}' does not lead to a key", remedy="`ascendtune recipe schema` lists the keys", where=where
+                f"'{dotted}' does not lead to a key",
+                code="override-path-missing",
+                remedy="`ascendtune recipe schema` lists the keys",
+                where=where,
             )
         target[last] = value
         path = (*parents, last)
@@ -365,6 +420,8 @@ def _value_of_word(text: str, where: str) -> Any:
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise RecipeError("the value is not valid YAML", remedy="put the value in quotes", where=where) from error
+        raise RecipeError(
+            "the value is not valid YAML", code="invalid-yaml", remedy="put the value in quotes", where=where
+        ) from error
     except RecipeError as error:
-        raise RecipeError(error.what, remedy=error.remedy, where=where) from error
+        raise RecipeError(error.what, code=error.code, remedy=error.remedy, where=where) from error

@@ -105,32 +105,40 @@ def together(errors: Sequence[Error]) -> Error:
 _FULL = "free space there, or put the directory on another disk"
 _NOT_OURS = "choose a directory that you may write, or change its owner"
 _WRITE_FAULTS = {
-    errno.ENOSPC: ("the disk is full", _FULL),
-    errno.EDQUOT: ("the disk quota is used up", _FULL),
-    errno.EROFS: ("the file system is read-only", "choose a directory that can be written"),
-    errno.EACCES: ("permission is denied", _NOT_OURS),
-    errno.EPERM: ("the operation is not permitted", _NOT_OURS),
-    errno.ENOENT: ("nothing can be made in this place", "choose a directory that can be written"),
-    errno.EEXIST: ("a file of that name is in the way", "choose another path, or remove it"),
-    errno.EISDIR: ("a directory of that name is in the way", "choose another path"),
-    errno.ENOTDIR: ("a part of the path is a file, not a directory", "choose another path"),
-    errno.EIO: ("the disk reports an input/output error", "look at `dmesg`; choose another disk"),
-    errno.EFBIG: ("the file reached the largest size that is allowed", "raise the limit: ulimit -f unlimited"),
-    errno.ENAMETOOLONG: ("the name of a file is too long", "choose a shorter name or path"),
-    errno.EMFILE: ("too many files are open", "raise the limit: ulimit -n 65536"),
+    errno.ENOSPC: ("disk-full", "the disk is full", _FULL),
+    errno.EDQUOT: ("disk-quota-exceeded", "the disk quota is used up", _FULL),
+    errno.EROFS: ("read-only-file-system", "the file system is read-only", "choose a directory that can be written"),
+    errno.EACCES: ("permission-denied", "permission is denied", _NOT_OURS),
+    errno.EPERM: ("operation-not-permitted", "the operation is not permitted", _NOT_OURS),
+    errno.ENOENT: ("path-missing", "nothing can be created there", "choose a directory that can be written"),
+    errno.EEXIST: ("path-exists", "a file of that name exists", "choose another path, or remove it"),
+    errno.EISDIR: ("path-is-a-directory", "a directory of that name exists", "choose another path"),
+    errno.ENOTDIR: ("path-not-a-directory", "a part of the path is a file, not a directory", "choose another path"),
+    errno.EIO: ("input-output-error", "the disk reports an input/output error", "look at `dmesg`; choose another disk"),
+    errno.EFBIG: (
+        "file-too-large",
+        "the file reached the largest size that is allowed",
+        "raise the limit: ulimit -f unlimited",
+    ),
+    errno.ENAMETOOLONG: ("name-too-long", "the name of a file is too long", "choose a shorter name or path"),
+    errno.EMFILE: ("too-many-open-files", "too many files are open", "raise the limit: ulimit -n 65536"),
 }
 _READ_FAULTS = {
-    errno.EACCES: ("permission is denied", "check its permissions, and those of the directories above it"),
-    errno.EPERM: ("the operation is not permitted", "check its permissions and attributes"),
-    errno.EIO: ("the disk reports an input/output error", "look at `dmesg`"),
-    errno.ESTALE: ("the file server does not know it any more", "mount the file system again"),
+    errno.EACCES: (
+        "permission-denied",
+        "permission is denied",
+        "check its permissions, and those of the directories above it",
+    ),
+    errno.EPERM: ("operation-not-permitted", "the operation is not permitted", "check its permissions and attributes"),
+    errno.EIO: ("input-output-error", "the disk reports an input/output error", "look at `dmesg`"),
+    errno.ESTALE: ("file-handle-stale", "the file server has forgotten the file", "mount the file system again"),
 }
 _WRONG_PATHS = {
-    errno.ENOENT: ("it does not exist", "check the path"),
-    errno.EISDIR: ("it is a directory", "give a file"),
-    errno.ENOTDIR: ("a part of the path is a file, not a directory", "check the path"),
-    errno.ENAMETOOLONG: ("its name is too long", "check the path"),
-    errno.ELOOP: ("a symbolic link leads to itself", "check the path"),
+    errno.ENOENT: ("path-missing", "it does not exist", "check the path"),
+    errno.EISDIR: ("path-is-a-directory", "it is a directory", "give a file"),
+    errno.ENOTDIR: ("path-not-a-directory", "a part of the path is a file, not a directory", "check the path"),
+    errno.ENAMETOOLONG: ("name-too-long", "its name is too long", "check the path"),
+    errno.ELOOP: ("symbolic-link-loop", "a symbolic link leads to itself", "check the path"),
 }
 
 
@@ -162,12 +170,12 @@ def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineErr
     if named is not None and error.errno == errno.EACCES and _is_unreadable(named):
         return read_fault(error, named)
     if named is not None and error.errno == errno.ENOENT and not named.parent.exists():
-        remedy = f"make it: mkdir -p {shlex.quote(str(named.parent))}"
-        return MachineError("there is no such directory", remedy=remedy, where=named.parent)
+        remedy = f"create it: mkdir -p {shlex.quote(str(named.parent))}"
+        return MachineError("the directory does not exist", code="path-missing", remedy=remedy, where=named.parent)
     if error.errno not in _WRITE_FAULTS:
         return None
-    what, remedy = _WRITE_FAULTS[error.errno]
-    return MachineError(f"{what} while {doing}", remedy=remedy, where=path)
+    code, what, remedy = _WRITE_FAULTS[error.errno]
+    return MachineError(f"{what} while {doing}", code=code, remedy=remedy, where=path)
 
 
 def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
@@ -175,19 +183,20 @@ def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
     number = getattr(error, "errno", None)
     if number not in _READ_FAULTS:
         return None
-    what, remedy = _READ_FAULTS[number]
-    return MachineError(f"cannot be read: {what}", remedy=remedy, where=path)
+    code, what, remedy = _READ_FAULTS[number]
+    return MachineError(f"cannot be read: {what}", code=code, remedy=remedy, where=path)
 
 
 def uncaught_os_error(error: OSError) -> AscendtuneError | None:
-    """For what was caught last of all. Whatever writes a file has said so itself: this was read, or printed."""
+    """Our error for an OSError that no caller translated: the code that writes files translates its own, so a file was
+    being read, or standard output written."""
     if error.filename is None:
         return disk_fault(error, "standard output", "writing")
     path = os.fsdecode(error.filename)
     if error.errno in _WRONG_PATHS:
-        what, remedy = _WRONG_PATHS[error.errno]
-        return InputError(f"cannot be read: {what}", remedy=remedy, where=path)
-    # It looks whether something is there to be read.
+        code, what, remedy = _WRONG_PATHS[error.errno]
+        return InputError(f"cannot be read: {what}", code=code, remedy=remedy, where=path)
+    # `disk_fault` checks whether the file exists and cannot be read.
     return disk_fault(error, path, "writing")
 
 

@@ -69,7 +69,12 @@ def read_record(path: Path, *, own: bool = False) -> bytes:
 
 
 def _not_a_file(path: Path, reason: str) -> NotRegular:
-    return NotRegular(f"{path.name} is not read: {reason}", remedy="bring it back, or remove it", where=path)
+    return NotRegular(
+        f"{path.name} is not read: {reason}",
+        code="not-a-regular-file",
+        remedy="bring it back, or remove it",
+        where=path,
+    )
 
 
 # A writer that gave up in the middle of a block has left less than this.
@@ -133,6 +138,7 @@ def expanded(path: str | Path) -> Path:
         user = str(path).partition("/")[0]
         raise InputError(
             f"'{user}' stands for the home directory of a user, and there is no such user",
+            code="unknown-user",
             remedy=f"write the directory out, or ./{path} for a file of that name",
             where=str(path),
         ) from error
@@ -265,7 +271,7 @@ def parsed_record(
 
 def _damaged(where: str | Path, reason: str, remedy: str) -> MachineError:
     name = Path(where).name.partition(":")[0]
-    return MachineError(f"{name} is damaged: {reason}", remedy=remedy, where=where)
+    return MachineError(f"{name} is damaged: {reason}", code="record-damaged", remedy=remedy, where=where)
 
 
 class LineWriter:
@@ -284,6 +290,7 @@ class LineWriter:
             if before.st_nlink == 0:
                 raise MachineError(
                     f"{self.path.name} was removed while it was written",
+                    code="file-removed",
                     remedy="give the command again, and leave the directory alone while it runs",
                     where=self.path,
                 )
@@ -355,6 +362,7 @@ def try_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
             raise
         raise MachineError(
             f"the file system has no locks: {error.strerror}",
+            code="file-locks-unsupported",
             remedy="mount it with locks (NFS 4; Lustre with -o flock), or use a directory on another file system",
             where=path,
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +58,10 @@ def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise RecipeError(
-            f"{path.name} is larger than {most_bytes >> 20} MiB, which no such file is", remedy=_AGAIN, where=path
+            f"{path.name} is larger than {most_bytes >> 20} MiB, which no such file is",
+            code="file-too-large",
+            remedy=_AGAIN,
+            where=path,
         )
     return content
 
@@ -82,7 +86,9 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict[str, Any
     """
     content = read_json_file(path, most_bytes)
     if not isinstance(content, dict):
-        raise RecipeError(f"{path.name} holds {kind_of(content)}, not an object", remedy=_AGAIN, where=path)
+        raise RecipeError(
+            f"{path.name} holds {kind_of(content)}, not an object", code="not-an-object", remedy=_AGAIN, where=path
+        )
     return content
 
 
@@ -99,11 +105,15 @@ def parsed_json(content: bytes, path: Path) -> Any:
         parsed = json.loads(content.decode(), object_pairs_hook=_without_contradictions)
         _require_shallow_unicode(parsed)
     except _Unfit as error:
-        raise RecipeError(f"{path.name}: {error}", remedy=_AGAIN, where=path) from error
+        raise RecipeError(f"{path.name}: {error}", code="json-contradiction", remedy=_AGAIN, where=path) from error
     except RecursionError as error:
-        raise RecipeError(f"{path.name} is nested too deeply", remedy=_AGAIN, where=path) from error
+        raise RecipeError(
+            f"{path.name} is nested too deeply", code="json-too-deep", remedy=_AGAIN, where=path
+        ) from error
     except ValueError as error:
-        raise RecipeError(f"{path.name} is not readable as JSON: {error}", remedy=_AGAIN, where=path) from error
+        raise RecipeError(
+            f"{path.name} is not readable as JSON: {error}", code="invalid-json", remedy=_AGAIN, where=path
+        ) from error
     return parsed
 
 
@@ -115,6 +125,7 @@ def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = 
     """
     return RecipeError(
         f"{path.name}: {key} is {shown_value(value)}, and must be {expected}",
+        code="impossible-field",
         remedy=remedy or f"correct {key}, or copy {path.name} again from where the model came from",
         where=path,
     )
@@ -164,10 +175,13 @@ def is_text_list(value: object) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error of a library says; its type where it says nothing."""
+    """The first sentence of a library's error message; the error's type where the message is empty."""
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
+    if lines[0].endswith(":") and len(lines) > 1:
+        # A heading, as huggingface_hub writes it above the error of a field's validator.
+        return re.sub(r"^\w+Error: ", "", lines[1].strip())
     # A KeyError says the key alone.
     return f"{type(error).__name__}: {lines[0]}" if isinstance(error, LookupError) else lines[0]
 

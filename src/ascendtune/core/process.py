@@ -106,7 +106,9 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     try:
         os.execve(argv[0], list(argv), dict(env))
     except OSError as error:
-        raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy="check that the file exists") from error
+        raise MachineError(
+            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
+        ) from error
 
 
 def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -276,7 +278,9 @@ def _in_a_session(argv: Sequence[str], *, remedy: str = "check that it exists", 
     try:
         return subprocess.Popen(list(argv), start_new_session=True, **how)
     except OSError as error:
-        raise MachineError(f"cannot start {argv[0]}: {error.strerror}", remedy=remedy) from error
+        raise MachineError(
+            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy=remedy
+        ) from error
 
 
 def _terminate_with_parent() -> None:

@@ -115,6 +115,7 @@ class RunDir:
         if not run.run_json.is_file():
             raise InputError(
                 "not a run directory: run.json is missing",
+                code="not-a-run-directory",
                 remedy="give the directory that `ascendtune train` printed; `ascendtune runs list` shows them",
                 where=run.path,
             )
@@ -151,10 +152,17 @@ class RunDir:
         remedy = "start a new run with another name"
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
         if "state" not in record:
-            raise MachineError("run.json is damaged: it says no state", remedy=remedy, where=self.run_json)
+            raise MachineError(
+                "run.json is damaged: it says no state", code="record-damaged", remedy=remedy, where=self.run_json
+            )
         attempts = record.get("attempts") or []
         if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
-            raise MachineError("run.json is damaged: its attempts are of no form", remedy=remedy, where=self.run_json)
+            raise MachineError(
+                "run.json is damaged: its attempts are of no form",
+                code="record-damaged",
+                remedy=remedy,
+                where=self.run_json,
+            )
         return record
 
     def read_data_report(self) -> dict[str, Any] | None:
@@ -174,6 +182,7 @@ class RunDir:
         if not self.run_json.is_file():
             raise MachineError(
                 "the run directory was removed while the run trained",
+                code="run-directory-removed",
                 remedy="give the command again: it starts anew; or first bring the directory back from a copy: then it "
                 "goes on from the checkpoints in it",
                 where=self.path,
@@ -189,6 +198,7 @@ class RunDir:
         if record.get("start") != start or record.get("recipe_hash") != hash_of_recipe(self.recipe.read_text("utf-8")):
             raise MachineError(
                 "recipe.yaml is not the recipe that this process was started for",
+                code="recipe-replaced",
                 remedy="give the command again: it writes the recipe anew",
                 where=self.recipe,
             )

@@ -17,7 +17,15 @@ from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
 from ascendtune.data.load import Loaded, Places, load_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
-from ascendtune.data.shards import INDIVISIBLE, NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.shards import (
+    INDIVISIBLE,
+    NO_ANSWER_LEFT,
+    NO_ANSWER_SPAN,
+    NOTHING_TO_LEARN,
+    REFUSED,
+    TOO_LONG,
+    Outcome,
+)
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
@@ -46,11 +54,11 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
     """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
     section, task, seed = source.section, source.task, source.seed
     tokenizer = Tokenizer.load(source.model_directory, source.new_tokens)
-    # Where answers are compared, only answers count.
+    # For preference data only answers are trained on.
     loss_on = section.loss_on if task == "conversations" else "assistant"
     template = None if task == "text" else ChatTemplate.load(section.template, tokenizer, loss_on=loss_on)
     load = partial(load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=source.resolve)
-    with _rows_out_of_the_garbage_collectors_sight() as rows_are_loaded:
+    with _rows_hidden_from_garbage_collection() as rows_are_loaded:
         loaded = load(section.train)
         report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
         if section.eval:
@@ -60,7 +68,7 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
             distinct = len(loaded.rows) - report.rows_by_weight
             loaded, held_out = _hold_out(loaded, section, seed)
             report.rows_held_out = len(held_out.rows)
-            # Copies of a row that is held out leave with it.
+            # Copies of a held-out row are held out with it.
             report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
         rows_are_loaded()
@@ -83,7 +91,7 @@ def _facts_of(template: ChatTemplate) -> dict[str, Any]:
 
 
 def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
-    warning = "the tokenizer names no EOS: texts go on into nothing, and the model cannot learn to end one"
+    warning = "the tokenizer has no EOS token: texts have no end, and the model cannot learn to end one"
     return {
         "stop_ids": tokenizer.eos_ids,
         "chat_template": tokenizer.chat_templates.get("default", ""),
@@ -92,11 +100,11 @@ def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 @contextmanager
-def _rows_out_of_the_garbage_collectors_sight() -> Iterator[Callable[[], None]]:
-    """No collections until the function that is yielded is called; after that, none that looks at what was loaded.
+def _rows_hidden_from_garbage_collection() -> Iterator[Callable[[], None]]:
+    """No garbage collection until the yielded function is called; after that, none that visits the loaded rows.
 
-    Rows hold no cycles: looking for some among millions, again and again, would cost a quarter of the time, and in
-    forked processes it would copy the memory. Rendering does make cycles (Jinja macros), which have to be collected.
+    Rows have no reference cycles: searching millions of them repeatedly would take a quarter of the time, and copy the
+    memory in forked processes. Rendering creates cycles (Jinja macros), which have to be collected.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -113,19 +121,21 @@ def _rows_out_of_the_garbage_collectors_sight() -> Iterator[Callable[[], None]]:
 
 
 def _hold_out(loaded: Loaded, section: DataSection, seed: int) -> tuple[Loaded, Loaded]:
-    """(training, evaluation). A row that its weight repeats goes to one side with all its copies."""
+    """(training, evaluation). A row that is repeated by its weight goes to one side with all its copies."""
     first_of: dict[int, int] = {}
     for index, row in enumerate(loaded.rows):
         first_of.setdefault(id(row), index)
     if len(first_of) < 2:
         raise DataError(
             "a single row cannot be divided into training and evaluation",
+            code="too-few-rows",
             remedy="give more rows, or remove data.eval_fraction and data.eval_rows",
         )
     count = section.eval_rows or min(max(round(section.eval_fraction * len(first_of)), 1), len(first_of) - 1)
     if count >= len(first_of):
         raise DataError(
-            f"data.eval_rows ({count:,}) leaves nothing of {count_of(len(first_of), 'row')} to train on",
+            f"data.eval_rows ({count:,}) leaves no row to train on out of {len(first_of):,}",
+            code="too-few-rows",
             remedy="hold out fewer rows",
         )
     held = sorted(random.Random(f"{seed}/eval").sample(sorted(first_of.values()), count))
@@ -179,7 +189,9 @@ def _write(
     report.uncounted_characters = outcome.uncounted_characters
     report.split_rows = outcome.split_rows
     report.pieces = outcome.pieces
-    report.unlabelled_rows = sum(reason in (NO_ANSWER_LEFT, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped)
+    report.unlabelled_rows = sum(
+        reason in (NO_ANSWER_LEFT, NO_ANSWER_SPAN, NOTHING_TO_LEARN) for _, reason, _ in outcome.dropped
+    )
     report.tokens = outcome.tokens
     report.labelled_tokens = outcome.labelled_tokens
     report.longest = outcome.longest
@@ -187,14 +199,20 @@ def _write(
 
 
 def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
-    for bad, what, remedy in (
-        (REFUSED, "the chat template refuses", "mend these rows, choose another data.template,"),
-        (INDIVISIBLE, "one word of millions of characters fills", "divide these texts,"),
+    for bad, code, what, remedy in (
+        (
+            REFUSED,
+            "template-refuses-row",
+            "the chat template refuses",
+            "correct these rows, choose another data.template,",
+        ),
+        (INDIVISIBLE, "text-indivisible", "one word of millions of characters fills", "divide these texts,"),
     ):
         refused = [(number, detail) for number, reason, detail in outcome.dropped if reason == bad]
         if refused and (section.on_bad_row == "fail" or not outcome.rows):
             raise DataError(
                 _listed(f"{what} {count_of(len(refused), 'row')}", refused, places),
+                code=code,
                 remedy=f"{remedy} or leave them out with data.on_bad_row: skip",
             )
     too_long = [(number, detail) for number, reason, detail in outcome.dropped if reason == TOO_LONG]
@@ -205,6 +223,7 @@ def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
                 too_long,
                 places,
             ),
+            code="row-too-long",
             remedy="set data.on_long_row to truncate or drop"
             if outcome.uncounted_rows
             else f"set data.max_length: {outcome.longest}, or data.on_long_row to truncate or drop",
@@ -215,11 +234,22 @@ def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
     least = "more than " if outcome.uncounted_rows else ""
     if reasons & {NO_ANSWER_LEFT, TOO_LONG}:
         raise DataError(
-            f"data.max_length ({section.max_length:,}) leaves no row an answer: "
+            f"data.max_length ({section.max_length:,}) leaves no row with an answer: "
             f"the shortest row has {outcome.shortest:,} tokens, the longest {least}{outcome.longest:,}",
+            code="no-answer-left",
             remedy=f"set data.max_length to {least}{outcome.longest} or to what memory allows",
         )
-    raise DataError("no row is left to train on", remedy="look at `train: false` and at the roles in the data")
+    if NO_ANSWER_SPAN in reasons:
+        raise DataError(
+            "the chat template writes no answer span: no row has a token to train on",
+            code="template-without-answer",
+            remedy="choose another data.template, or correct it: it must write what assistant messages contain",
+        )
+    raise DataError(
+        "no row has a token to train on",
+        code="no-answer-left",
+        remedy="check `train: false` and the roles in the data",
+    )
 
 
 def _listed(what: str, rows: list[tuple[int, str]], places: Places) -> str:

@@ -1,4 +1,4 @@
-"""From group numbers to arrays: padding-free when packing, padded on the right otherwise."""
+"""Group numbers become arrays: without padding when packed, padded on the right otherwise."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ class Batch:
     """One micro-batch on the host.
 
     The target of a position is the label of the next one, so the last position of a document has none. Positions with a
-    target are listed by index: whoever computes the loss selects them without asking the device which they are.
+    target are listed by index: the loss selects them without a device synchronisation.
     """
 
     input_ids: NDArray[np.int64]
-    """(batch, tokens); batch is 1 when packed."""
+    """(batch, tokens) int64; batch is 1 when packed."""
     position_ids: NDArray[np.int64] | None
-    """(1, tokens), starting at 0 in every document; None when padded, where they are the same for all rows."""
+    """(1, tokens) int64, starting at 0 in every document; None when padded, where they are the same for all rows."""
     cu_seqlens: tuple[int, ...] | None
     """Where documents begin and the last one ends, when packed: (0, 3, 7) for documents of 3 and 4 tokens."""
     target_index: NDArray[np.int64]
-    """(labelled,) positions with a target, in the flattened (batch × tokens) order."""
+    """(labelled,) int64: positions with a target, in the flattened (batch × tokens) order."""
     targets: NDArray[np.int64]
-    """(labelled,) token ids to predict there."""
+    """(labelled,) int64: token ids to predict there."""
     tokens: int
     """Real tokens, padding not counted."""
     attention_mask: NDArray[np.int64] | None = None
-    """(batch, tokens) when padded: 1 for tokens, 0 for padding."""
-    # What follows is only filled where groups have several rows: elsewhere nobody asks, and every step would pay.
+    """(batch, tokens) int64 when padded: 1 for tokens, 0 for padding."""
+    # The fields below are filled only where groups have several rows; elsewhere they would cost time at every step.
     documents: int = 0
     """Rows in the batch, group by group."""
     target_document: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
-    """(labelled,) the document that each position with a target is in."""
+    """(labelled,) int64: the document of each position with a target."""
     last_index: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
-    """(documents,) flattened position of each document's last token."""
+    """(documents,) int64: flattened position of each document's last token."""
     values: NDArray[np.float32] = field(default_factory=lambda: _NO_VALUES)
-    """(groups,) as in the data set."""
+    """(groups,) float32: as `TokenDataset.values`."""
     rows: tuple[int, ...] = ()
-    """(documents,) numbers of the rows in the data set."""
+    """(documents,) row numbers in the data set."""
 
 
 def collate(
@@ -73,7 +73,7 @@ def _row_numbers(dataset: TokenDataset, sequences: list[PackedSequence], members
 
 
 def _in_groups(batch: Batch, dataset: TokenDataset, sequences: list[PackedSequence], numbers: list[int]) -> Batch:
-    """The batch, saying which document is where."""
+    """The batch, with the position of every document."""
     if batch.cu_seqlens is not None:
         ends = np.array(batch.cu_seqlens[1:])
         of_target = np.searchsorted(ends, batch.target_index, side="right")

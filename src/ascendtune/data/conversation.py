@@ -1,4 +1,4 @@
-"""Training rows in the forms that every format is turned into."""
+"""Training rows in the forms that every format is converted to."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text that is learnt whole, without roles."""
+    """Text that is trained on whole, without roles."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers to the same messages; only the last turn of each is learnt."""
+    """Two answers to the same messages; only the last turn of each is trained on."""
 
     chosen: Conversation
     rejected: Conversation
@@ -51,7 +51,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """One answer that is good or bad; only the last turn is learnt."""
+    """One answer that is good or bad; only the last turn is trained on."""
 
     conversation: Conversation
     desirable: bool
@@ -61,7 +61,7 @@ Row = Conversation | Text | Pair | Single
 
 
 def conversations_of(row: Row) -> tuple[Conversation, ...]:
-    """Those that a row is made of; none for a text."""
+    """The conversations of a row; an empty tuple for a text."""
     match row:
         case Pair():
             return row.chosen, row.rejected
@@ -83,7 +83,7 @@ class BadRow:
 
 
 class Source:
-    """A file that rows were read from. It can say where a row stands; only messages ask, so it may take its time."""
+    """A file that rows were read from. It finds the place of a row, slowly: only messages need it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +101,7 @@ class RawRow:
     source: Source
     number: int
     fault: BadRow | None = None
-    """What reading has found wrong already."""
+    """The fault that reading found, if any."""
 
     @property
     def place(self) -> str:

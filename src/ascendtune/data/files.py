@@ -30,23 +30,26 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of `path`, uncompressed.
 
     Raises:
-        DataError: it is none, or the gzip stream is damaged.
+        DataError: it cannot be read, or the gzip stream is damaged.
         MachineError: it may not be read, or the disk fails.
     """
     try:
         with path.open("rb") as file:
             compressed = path.suffix.lower() == ".gz" or file.read(2) == _GZIP
             file.seek(0)
-            # GzipFile reads as a binary file does; only its declared type is another.
+            # GzipFile is a binary file; its declared type differs.
             yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"the gzip file is damaged or cut off: {error}",
+            code="gzip-damaged",
             remedy="copy or download it again; `gzip -t` checks it",
             where=path,
         ) from error
     except OSError as error:
-        fault = DataError(f"cannot be read: {error.strerror or error}", remedy="check the file", where=path)
+        fault = DataError(
+            f"cannot be read: {error.strerror or error}", code="file-unreadable", remedy="check the file", where=path
+        )
         raise read_fault(error, path) or fault from error
 
 
@@ -84,7 +87,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             if len(line) > _LONGEST_LINE:
                 raise DataError(
                     f"this line is longer than {_LONGEST_LINE >> 20} MiB",
-                    remedy="write one row a line, and divide a text of this size",
+                    code="line-too-long",
+                    remedy="write one row per line, and divide texts of this size",
                     where=f"{path}:{number}",
                 )
             if number == 1:
@@ -100,6 +104,7 @@ def _refuse_utf16(content: bytes, path: Path) -> None:
     if content.startswith(_UTF16_MARKS):
         raise DataError(
             "the file is UTF-16, not UTF-8",
+            code="not-utf8",
             remedy=f"convert it: iconv -f UTF-16 -t UTF-8 '{path.name}' > converted{''.join(path.suffixes)}",
             where=path,
         )
@@ -108,6 +113,7 @@ def _refuse_utf16(content: bytes, path: Path) -> None:
 def _not_utf8(path: Path, line: int, column: int, byte: int) -> DataError:
     return DataError(
         f"not UTF-8: byte 0x{byte:02x} at byte {column} of line {line}",
+        code="not-utf8",
         remedy=f"convert it, e.g. iconv -f GB18030 -t UTF-8 '{path.name}'; `file -i` guesses its encoding",
         where=f"{path}:{line}",
     )
@@ -138,7 +144,7 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
     path = path or expanded(spec.path)
     if not path.exists():
         remedy = path_suggestion(path, "check the path; it starts at the working directory")
-        raise DataError("no such data file or directory", remedy=remedy, where=path)
+        raise DataError("no such data file or directory", code="path-missing", remedy=remedy, where=path)
     if path.is_dir():
         return _files_in(path, spec)
     _require_file(path)
@@ -148,14 +154,15 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
 def _require_file(path: Path) -> None:
     if not path.is_file() or is_endless(path):
         raise DataError(
-            "neither a file nor a directory: a data file is read several times, which a pipe or a device cannot be",
+            "neither a regular file nor a directory: a data file is read several times, and a pipe or device cannot be",
+            code="not-a-regular-file",
             remedy="write the rows into a file",
             where=path,
         )
 
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
-    # Asked first: a pattern finds nothing, and says nothing, where a directory may not be read.
+    # Raises where the directory cannot be read; a glob pattern would silently find nothing.
     next(folder.iterdir(), None)
     files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.exists()]
     files = [file for file in files if not file.is_dir()]
@@ -164,6 +171,7 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
     if not files:
         raise DataError(
             "no data file in this directory",
+            code="data-file-missing",
             remedy=f"put files there that end in {', '.join(SUFFIXES)} (or .gz)",
             where=folder,
         )
@@ -175,7 +183,7 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
-    """Nobody means to train on a file called test.jsonl because it lies beside train.jsonl."""
+    """The files of the split `train`, where file names tell splits apart: test.jsonl beside train.jsonl is not read."""
     of_train = [file for file in files if _mentions(file, folder, "train")]
     others = [file for file in files if any(_mentions(file, folder, split) for split in _SPLITS)]
     if of_train and len(others) == len(files) > len(of_train):
@@ -190,6 +198,7 @@ def _matching(files: list[Path], folder: Path, wanted: str, word: str) -> list[P
         names = ", ".join(str(file.relative_to(folder)) for file in files[:5])
         raise DataError(
             f"no file belongs to the {word} '{wanted}'",
+            code="data-file-missing",
             remedy=f"choose a {word} that a file or directory is named after; there are: {names}",
             where=folder,
         )

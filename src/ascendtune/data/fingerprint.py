@@ -1,4 +1,4 @@
-"""What prepared tokens depend on, as one hash: change any of it, and they are made anew. Imports nothing heavy."""
+"""The hash of everything that prepared tokens depend on: any change prepares them again. Imports no heavy library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascendtune.core.files import digest_of_file, expanded
 from ascendtune.data.files import data_files
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
-# Whatever `Tokenizer.load` reads.
+# The files that `Tokenizer.load` reads.
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -24,7 +24,7 @@ _TOKENIZER_FILES = (
     "generation_config.json",
 )
 
-# How prepared rows are put into batches is decided later; how many processes prepare them changes nothing.
+# Batches are made later, and the number of processes does not change the tokens.
 _KEYS_WITHOUT_EFFECT = {"packing", "processes"}
 _MODULES_WITHOUT_EFFECT = {"collate.py", "pack.py", "plan.py", "workers.py"}
 _LIBRARIES = ("tokenizers", "jinja2")
@@ -67,7 +67,7 @@ def fingerprint(
 
 
 def _contents(spec: DatasetSpec, path: Path) -> list[tuple[str, str]]:
-    # The name belongs to it: it may tell the format.
+    # The name is part of it: its suffix may decide the format.
     return [(file.name, digest_of_file(file)) for file in data_files(spec, path)]
 
 

@@ -57,7 +57,7 @@ def _lines_of_rows(text: str) -> array[int]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Notes a key that stands twice in one object: which of its values counts is not defined."""
+    """Detects a key that occurs twice in one object: which value counts is not defined."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=self._object_of)
@@ -73,7 +73,7 @@ class _Decoder(json.JSONDecoder):
     def fault(self) -> BadRow | None:
         """What was found since this was asked last."""
         twice, self._twice = self._twice, None
-        return None if twice is None else BadRow("a key that stands twice", f"'{twice[:60]}'")
+        return None if twice is None else BadRow("duplicate key", f"'{twice[:60]}'")
 
 
 def _rows_of_array(path: Path) -> Iterator[RawRow]:
@@ -123,11 +123,11 @@ def _rows_of_lines(path: Path) -> Iterator[RawRow]:
 def _not_json(path: Path, error: Exception) -> DataError:
     """An array that does not parse as a whole."""
     line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-    return DataError(_fault(error), remedy="mend or remove this row", where=f"{path}{line}")
+    return DataError(_fault(error), code="invalid-json", remedy="correct or remove this row", where=f"{path}{line}")
 
 
 def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
-    """All lines that do not parse, of those that are left, so that they are mended in one go."""
+    """The error for all remaining lines that do not parse, so that they can be corrected at once."""
     faults = []
     for number, line in lines:
         try:
@@ -142,7 +142,8 @@ def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
         what = "\n".join([f"{len(faults):,} lines are not JSON", *shown, *more])
     return DataError(
         what,
-        remedy=f"mend or remove {'these rows' if others else 'this row'}; "
+        code="invalid-json",
+        remedy=f"correct or remove {'these rows' if others else 'this row'}; "
         "data.on_bad_row: skip is for rows that can be read",
         where=f"{path}:{first}",
     )
@@ -154,13 +155,13 @@ def _fault(error: Exception, number: int | None = None, line: str = "") -> str:
     """
     if not isinstance(error, json.JSONDecodeError):
         return "not readable JSON: " + ("nested too deeply" if isinstance(error, RecursionError) else str(error))
-    # The line's end is no place to look at: what is missing is missing behind the last character.
+    # An error at the line's end is reported behind the last character.
     column = error.colno if number is None else min(error.pos, len(line.rstrip())) + 1
     return f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} (line {number or error.lineno}, column {column})"
 
 
 def _one_object(path: Path, failed_line: int) -> DataError | None:
-    """An object that spreads over the whole file is a wrapper around the rows, not a malformed line."""
+    """The error for a file that is one object around the rows; None for a malformed line."""
     if failed_line != 1:
         return None
     try:
@@ -173,12 +174,15 @@ def _one_object(path: Path, failed_line: int) -> DataError | None:
         if lists
         else "write a list of objects, [{…}, {…}]"
     )
-    return DataError("the file holds one JSON object, not a list of rows", remedy=remedy, where=path)
+    return DataError(
+        "the file holds one JSON object, not a list of rows", code="not-a-list-of-rows", remedy=remedy, where=path
+    )
 
 
 def _not_an_object(values: Any, place: str) -> DataError:
     return DataError(
         f"a row must be an object of column names and values; this one is {kind_of(values)}",
+        code="row-not-an-object",
         remedy='write each row as {"column": "text", …}',
         where=place,
     )

@@ -1,4 +1,4 @@
-"""All data sets of a recipe as rows in our forms, with an account of every row."""
+"""All data sets of a recipe as rows in our forms, and a count of every row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Resolve = Callable[[DatasetSpec], Path]
 
 @dataclass
 class Places:
-    """Where rows stand, twelve bytes each: looked up only for messages."""
+    """The place of every row, 12 bytes each; looked up only for messages."""
 
     _sources: list[Source] = field(default_factory=list)
     _source_of: array[int] = field(default_factory=lambda: array("I"))
@@ -53,7 +53,7 @@ class Places:
 
 @dataclass
 class Loaded:
-    """The rows of one epoch. A row that its weight repeats is the same object each time."""
+    """The rows of one epoch. A row that is repeated by its weight is the same object each time."""
 
     rows: list[Any]
     """All of one kind: conversations, texts, pairs or singles (`Row`)."""
@@ -69,7 +69,7 @@ def load_rows(
 
     Args:
         seed: chooses the rows where a weight takes only a part of them.
-        on_bad_row: stop after all rows were looked at, or leave bad rows out and count them.
+        on_bad_row: stop after all rows were checked, or skip bad rows and count them.
         resolve: where a data set lies on this machine.
 
     Raises:
@@ -125,7 +125,7 @@ def _add_system_message(row: Row, text: str) -> None:
 
 
 def _count(row: RawRow, bad: BadRow, report: DatasetReport, first_bad: list[str]) -> None:
-    # Finding the place is costly, so only those rows have one that will be shown.
+    # Finding a place is expensive: only for rows that will be shown.
     dropped = report.dropped.get(bad.reason)
     is_example = dropped is None or len(dropped.examples) < EXAMPLES_KEPT
     place = row.place if is_example or len(first_bad) < EXAMPLES_KEPT else ""
@@ -146,7 +146,7 @@ def _weighted(reports: Sequence[DatasetReport], seed: int) -> Sequence[int]:
         rows = range(start, start + report.rows_kept)
         start += report.rows_kept
         whole = int(report.weight)
-        # A data set that was asked for is never weighed down to nothing.
+        # A data set keeps at least one row, however small its weight.
         part = max(round((report.weight - whole) * len(rows)), 0 if whole or not rows else 1)
         taken = [*rows] * whole + sorted(random.Random(f"{seed}/{number}").sample(rows, part))
         report.rows_used = len(taken)
@@ -163,9 +163,9 @@ def _refuse_bad_rows(
         return
     if kept:
         what = f"{bad:,} of {count_of(read, 'row')} cannot be trained on"
-        remedy = "mend these rows, or leave them out with data.on_bad_row: skip"
+        remedy = "correct these rows, or leave them out with data.on_bad_row: skip"
     else:
         what = f"none of the {read:,} rows can be trained on" if read > 1 else "the only row cannot be trained on"
-        remedy = "check the format and columns of the data set against the file"
+        remedy = "check `format` and `columns` of the data set"
     more = [f"  and {bad - len(first_bad):,} more"] if bad > len(first_bad) else []
-    raise DataError("\n".join([what, *(f"  {each}" for each in first_bad), *more]), remedy=remedy)
+    raise DataError("\n".join([what, *(f"  {each}" for each in first_bad), *more]), code="bad-rows", remedy=remedy)

@@ -1,9 +1,9 @@
-"""Tokens for a recipe: found in the cache, or made once and kept there.
+"""Tokens for a recipe: found in the cache, or prepared once and kept there.
 
 An entry is a directory named after the fingerprint: `prepared.json`, `train/`, and `eval/` where there is evaluation
-data. It is built beside its place and renamed, so it is there as a whole or not at all. Whoever builds holds a lock
-that the kernel drops when the process dies: others wait, then find the entry; what a killed process left is recognised
-by its lock being free, and removed.
+data. It is built beside its place and renamed: it is complete or absent. The process that builds holds
+a lock that the kernel releases when the process ends: others wait, then find the entry. A leftover of a killed process
+is one whose lock is free; it is removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokens on disk, and what training and generation need to know about them."""
+    """Tokens on disk, and the facts that training and generation need."""
 
     directory: Path
     fingerprint: str
@@ -50,7 +50,7 @@ class Prepared:
     """Jinja text of the template that was used; the model's own, or empty, where none is (task text)."""
     warnings: tuple[str, ...]
     cached: bool
-    """Whether it was found rather than made."""
+    """Whether it was found in the cache."""
 
 
 def prepare(
@@ -99,7 +99,7 @@ def prepare(
             building = building_of(cache, name)
             _remove_leftovers(cache, building)
             shutil.rmtree(entry, ignore_errors=True)
-            # It needs tokenizers, jinja2 and pyarrow; a cached run does without.
+            # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
             from ascendtune.data.build import Source, build
 
             building.mkdir()
@@ -116,7 +116,7 @@ def prepare(
 
 
 def open_prepared(directory: str | Path) -> Prepared:
-    """The tokens that `prepare` left in `directory`; what only describes them is checked, not every byte.
+    """The tokens that `prepare` wrote to `directory`; file sizes are checked, not contents.
 
     Raises:
         MachineError: missing or damaged.
@@ -135,13 +135,14 @@ def open_prepared(directory: str | Path) -> Prepared:
 def _damaged(directory: Path) -> MachineError:
     return MachineError(
         "the prepared data is missing or damaged",
+        code="prepared-data-damaged",
         remedy="prepare it again: `ascendtune train RECIPE --prepare` finds the damage and rebuilds it",
         where=directory,
     )
 
 
 def _intact(entry: Path) -> Prepared | None:
-    """The entry, when every byte of it is as it was written."""
+    """The entry, if the digest of every file matches."""
     try:
         prepared = open_prepared(entry)
         files = json.loads((entry / _RECORD).read_text(encoding="utf-8"))["files"]
@@ -172,7 +173,7 @@ def _read(directory: Path, *, cached: bool) -> Prepared:
 
 
 def _remove_leftovers(cache: Path, building: Path) -> None:
-    """What killed processes were building: everything whose lock nobody holds. The lock of `building` is ours."""
+    """Remove half-built entries of killed processes, whose locks are free; this process has the lock of `building`."""
     shutil.rmtree(building, ignore_errors=True)
     for leftover in abandoned(cache):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""From a data set's files to rows of values, each of which knows its place."""
+"""Rows of values from a data set's files; each row knows its place."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def _suffix_by_content(path: Path) -> str:
         raise _no_rows(path)
     raise DataError(
         "neither the name nor the content tells the format of this file",
+        code="data-format-unknown",
         remedy=f"name it after its format: {', '.join(SUFFIXES)} (or .gz)",
         where=path,
     )
@@ -64,4 +65,9 @@ def _suffix_by_content(path: Path) -> str:
 
 def _no_rows(path: Path) -> DataError:
     what = "the file has no rows" if head(path, 64).strip() else "the file is empty"
-    return DataError(what, remedy="give a file with at least one row, or remove it from the recipe", where=path)
+    return DataError(
+        what,
+        code="data-file-empty",
+        remedy="give a file with at least one row, or remove it from the recipe",
+        where=path,
+    )

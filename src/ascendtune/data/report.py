@@ -1,4 +1,4 @@
-"""What became of the data: every row that was read is accounted for. Written whole to data.json, printed short."""
+"""The data report: accounts for every row that was read. Written in full to data.json, printed in short."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DatasetReport:
 
 @dataclass
 class DataReport:
-    """All data sets together, and what tokenisation made of them. Token figures count the rows of one epoch; a pair of
+    """All data sets together, before and after tokenisation. Token figures count the rows of one epoch; a pair of
     answers is one row."""
 
     datasets: list[DatasetReport] = field(default_factory=list)
@@ -67,7 +67,7 @@ class DataReport:
     truncated_tokens: int = 0
     """Tokens cut off at the end of truncated rows; at least so many, where `uncounted_rows` is not 0."""
     uncounted_rows: int = 0
-    """Rows so long that only their beginning was tokenised."""
+    """Rows of which only the beginning was tokenised, for their length."""
     uncounted_characters: int = 0
     """Characters of such rows that were not tokenised."""
     split_rows: int = 0
@@ -75,7 +75,7 @@ class DataReport:
     pieces: int = 0
     """Rows of tokens that they became."""
     unlabelled_rows: int = 0
-    """Rows without a labelled token after truncation; they teach nothing."""
+    """Rows without a labelled token after truncation; they are dropped."""
     tokens: int = 0
     labelled_tokens: int = 0
     length_histogram: list[tuple[int, int]] = field(default_factory=list)
@@ -125,7 +125,7 @@ def _dropped_from_json(values: dict[str, Any]) -> dict[str, Dropped]:
 
 
 def lines(report: DataReport, width: int = 60) -> list[str]:
-    """At most 12 lines of at most `width` characters; the whole stands in data.json."""
+    """At most 12 lines of at most `width` characters; data.json has the full report."""
     printed = [_rows_line(report), *_dataset_lines(report), *_dropped_lines(report)]
     least = "over " if report.uncounted_rows else ""
     if report.tokens:

@@ -16,7 +16,8 @@ from ascendtune.data.store import ShardWriter
 from ascendtune.data.workers import run_in_workers
 
 NO_ANSWER_LEFT = "no answer left within max_length"
-NOTHING_TO_LEARN = "nothing to learn in it"
+NOTHING_TO_LEARN = "no token to train on"
+NO_ANSWER_SPAN = "the chat template writes no answer span"
 TOO_LONG = "longer than max_length"
 REFUSED = "the chat template refuses it"
 INDIVISIBLE = "one word of millions of characters"
@@ -24,7 +25,7 @@ INDIVISIBLE = "one word of millions of characters"
 
 @dataclass
 class Outcome:
-    """What became of rows; `add` joins the outcomes of shards. Rows are named by their number; a pair is one row."""
+    """The result of tokenising rows; `add` joins the outcomes of shards. Rows are numbered; a pair is one row."""
 
     rows: int = 0
     tokens: int = 0
@@ -46,7 +47,7 @@ class Outcome:
     dropped: list[tuple[int, str, str]] = field(default_factory=list)
     """(row, reason, detail): rows that were not written."""
     disagrees: bool = False
-    """The fast path of rendering went wrong: nothing of this can be used."""
+    """The fast path of rendering disagreed with Jinja: the outcome is invalid."""
 
     def add(self, other: Outcome) -> None:
         self.rows += other.rows
@@ -86,9 +87,9 @@ def write_shards(
     group_size: int = 1,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Call `write` for every shard's rows; the outcomes are added in the order of the shards.
+    """Call `write` for every shard's rows; outcomes are added in the order of the shards.
 
-    A shard that disagrees ends it all at once.
+    The first shard that disagrees ends the call.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -123,7 +124,7 @@ def processes_for(wanted: int | None, worth: int) -> int:
 
 @contextmanager
 def _one_thread_a_process() -> Iterator[None]:
-    """We share the work out ourselves; threads of the tokenizer on top would only wait for each other."""
+    """Turn off the tokenizer's own threads: the work is divided among processes."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:

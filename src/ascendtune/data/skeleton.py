@@ -46,7 +46,7 @@ _UNWATCHED_METHODS = {"join", "format", "format_map", "replace"}
 _KEYS = {"role", "content", "train"}
 
 Shape = tuple[tuple[str, bool], ...]
-"""(role, whether it is learnt) of every message."""
+"""(role, whether it is trained on) of every message."""
 
 
 class SkeletonRenderer:

@@ -1,11 +1,12 @@
-"""Which characters of a rendered conversation the model must learn: exactly those that it would have to generate.
+"""Which characters of a rendered conversation the model is trained on: exactly those that it would have to generate.
 
-A template may trim, rewrite or drop what a message says, so looking for the message's text in the rendered text is not
-enough. What turn i wrote is found by rendering once more with another text in its place: the two results agree before
-and after it, and only there. From there the beginning moves back to the end of the generation prompt (a template may
-put something in between, such as an empty thought, that the model has to write), and the end moves over the stop token.
+A template may trim, rewrite or drop the content of a message, so searching for the content in the rendered text is not
+enough. The text of turn i is found by rendering again with other content in its place: the results agree before and
+after it, and only there. From there the beginning moves back to the end of the generation prompt (a template may
+write something in between, such as an empty thought, that the model has to generate), and the end moves behind
+the stop token.
 
-A template with {% generation %} tags says itself what is learnt, as in transformers; a stop token that follows right
+A template with {% generation %} tags marks what is trained on, as in transformers; a stop token that follows right
 after the tags is added where the tags hold none.
 """
 
@@ -20,7 +21,7 @@ from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.tokenizer import Tokenizer
 
-# Unicode's noncharacters: no template has them, and data hardly ever.
+# Unicode's noncharacters: templates do not contain them, and data rarely does.
 _BORDERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 _AFTER: Mapping[str, tuple[str, ...]] = {
@@ -29,20 +30,21 @@ _AFTER: Mapping[str, tuple[str, ...]] = {
     "assistant": ("user", "tool"),
     "tool": ("assistant", "tool"),
 }
-# Below this a conversation is rendered whole, however little of it is needed.
+# Conversations up to this length are always rendered whole.
 _MANY_MESSAGES = 64
-# Turns, of all renderings of one conversation: some ten seconds.
+# Turns over all renderings of one conversation: about ten seconds.
 _MOST_RENDERED = 2_000_000
 
 Span = tuple[int, int]
 
 
 class Refused(DataError):
-    """The template does not take this conversation; `reason` is said in the template's own words."""
+    """The template refuses this conversation; `reason` is the template's own message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
             f"the chat template refuses this conversation: {reason}",
+            code="template-refuses-row",
             remedy="change the conversation, or choose another template",
         )
         self.reason = reason
@@ -50,23 +52,23 @@ class Refused(DataError):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """`text`, and the character ranges (begin, end) of it that are learnt, ascending and disjoint."""
+    """`text`, and the character ranges [begin, end) of it that are trained on, ascending and disjoint."""
 
     text: str
     spans: list[Span]
 
 
 class Needed(NamedTuple):
-    """Of which part of a text the spans are needed, in characters."""
+    """The part of a text whose spans are needed, in characters."""
 
     whole: int
-    """Of a text up to this length all of them."""
+    """For a text up to this length: all spans."""
     beginning: int
-    """Of a longer one those that begin before this; others may be missing."""
+    """For a longer text: the spans that begin before this; others may be missing."""
 
 
 class Template(Protocol):
-    """What has to be known of a `ChatTemplate` here."""
+    """The part of `ChatTemplate` that is used here."""
 
     tokenizer: Tokenizer
     loss_on: Literal["assistant", "all"]
@@ -87,13 +89,13 @@ class Template(Protocol):
 
 
 def find_spans(template: Template, conversation: Conversation, needed: Needed | None = None) -> Rendered:
-    """Render, and find what is learnt.
+    """Render a conversation, and find the spans that are trained on.
 
     Args:
         needed: of which part of the text; by default of all of it.
 
     Raises:
-        Refused: the template does not take the conversation, or it has too many turns for the time that they take.
+        Refused: the template refuses the conversation, or it has too many turns to find their spans in time.
     """
     text, marked = template.text_of(conversation.messages, conversation.tools)
     _require_tools_in(text, conversation)
@@ -106,7 +108,7 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
 
 
 def _beginning(template: Template, conversation: Conversation, text: str, enough: int) -> Conversation | None:
-    """The first turns of a long conversation, when a template writes them as it writes them in the whole one."""
+    """The first turns of a long conversation, if the template writes them as it does in the whole conversation."""
     messages = conversation.messages
     count = 4 + 2 * enough * len(messages) // len(text)
     while count < len(messages) // 2:
@@ -124,7 +126,7 @@ def _text_and_spans(
 ) -> tuple[str, list[Span]]:
     messages = conversation.messages
     turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    # Every turn is found by rendering all of them once more.
+    # Finding one turn renders all of them again.
     if len(marked) != len(turns) and len(turns) * len(messages) > _MOST_RENDERED:
         raise Refused(f"its {len(messages):,} turns take too long to tell apart; divide it")
     finder = _Finder(template, conversation, text)
@@ -132,34 +134,34 @@ def _text_and_spans(
         finder.require_turns(roles=["assistant"])
     if not _alternates(messages):
         finder.require_turns()
-    learnt = [turn for turn in turns if _is_learnt(messages[turn])]
+    trained = [turn for turn in turns if _is_trained_on(messages[turn])]
     if len(marked) == len(turns):
         of_turn = dict(zip(turns, marked, strict=True))
-        spans = [finder.with_stop_after_mark(of_turn[turn], marked, messages[turn]["content"]) for turn in learnt]
-    elif marked and learnt == turns:
-        # Several tags for a turn: whose each one is need not be known where all are learnt.
+        spans = [finder.with_stop_after_mark(of_turn[turn], marked, messages[turn]["content"]) for turn in trained]
+    elif marked and trained == turns:
+        # Several tags per turn: which turn a tag belongs to does not matter where all are trained on.
         spans = [finder.with_stop_after_mark(span, marked, "") for span in marked]
     else:
-        spans = [span for turn in learnt if (span := finder.span_of(turn))]
-    is_last_learnt = spans and learnt[-1:] == [len(messages) - 1]
-    if is_last_learnt and not text[: spans[-1][1]].rstrip().endswith(template.stop_tokens or ("\0",)):
-        # The template ends its answers with no token: the model has to write whatever follows, and then EOS.
+        spans = [span for turn in trained if (span := finder.span_of(turn))]
+    is_last_trained = spans and trained[-1:] == [len(messages) - 1]
+    if is_last_trained and not text[: spans[-1][1]].rstrip().endswith(template.stop_tokens or ("\0",)):
+        # The template writes no token at the end of an answer: the model has to write what follows, and then EOS.
         text += template.tokenizer.eos or ""
         spans[-1] = (spans[-1][0], len(text))
     return text, [(0, len(text))] if template.loss_on == "all" else spans
 
 
 def _require_tools_in(text: str, conversation: Conversation) -> None:
-    """Many templates write role and content and nothing else: a call would vanish, and an empty turn be learnt."""
+    """Many templates write role and content only: a tool call would vanish, an empty turn be trained on."""
     calls = [call["function"]["name"] for message in conversation.messages for call in message.get("tool_calls", ())]
     offered = [str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()]
     for what, names in (("tool calls", calls), ("tools", offered)):
         if any(name not in text for name in names):
-            raise Refused(f"it has no way to write {what}")
+            raise Refused(f"it does not write {what}")
 
 
 def _alternates(messages: Sequence[Message]) -> bool:
-    """Whether question and answer alternate, after a system message or none; the order that every template is for."""
+    """Whether questions and answers alternate, after an optional system message: every template supports that order."""
     allowed: tuple[str, ...] = ("system", "user")
     for message in messages:
         if message["role"] not in allowed:
@@ -168,12 +170,12 @@ def _alternates(messages: Sequence[Message]) -> bool:
     return True
 
 
-def _is_learnt(message: Message) -> bool:
+def _is_trained_on(message: Message) -> bool:
     return message.get("train", True)
 
 
 class _Finder:
-    """Looks at one rendered conversation."""
+    """Finds the spans of one rendered conversation."""
 
     def __init__(self, template: Template, conversation: Conversation, text: str) -> None:
         self._template = template
@@ -183,24 +185,24 @@ class _Finder:
         self._other_text = _text_unlike(text)
 
     def span_of(self, turn: int) -> Span | None:
-        """What has to be generated for the assistant's message number `turn`; None when the template leaves it out."""
+        """The span that has to be generated for assistant message `turn`; None when the template omits it."""
         written = self._written_by(turn)
         if written is None:
             return None
         return self.with_stop((self._generation_begins(turn, written), written[1]))
 
     def require_turns(self, roles: Collection[str] = ("system", "user", "assistant")) -> None:
-        """Refuse what the template leaves out.
+        """Refuse a conversation of which the template omits a turn.
 
         Raises:
-            Refused: the text would be the same without what a turn of `roles` says.
+            Refused: the text would be the same without the content of a turn of `roles`.
         """
         behind, rendered = 0, 0
         for turn, message in enumerate(self._messages):
             content = message["content"].strip()
             if message["role"] not in roles or message.get("tool_calls") or not content:
                 continue
-            # Turns are written in their order as a rule: looking on from the last one keeps long conversations linear.
+            # Templates usually write turns in order: searching from the last match keeps long conversations linear.
             found = self._text.find(content, behind)
             if found >= 0:
                 behind = found + 1
@@ -209,13 +211,13 @@ class _Finder:
             if rendered > _MOST_RENDERED:
                 raise Refused(f"its {len(self._messages):,} turns take too long to tell apart; divide it")
             if content not in self._text and self._written_by(turn) is None:
-                raise Refused(f"it leaves out turn {turn + 1} ({message['role']})")
+                raise Refused(f"it omits turn {turn + 1} ({message['role']})")
 
     def with_stop_after_mark(self, span: Span, marked: Sequence[Span], content: str) -> Span:
         """A tagged span, with the stop token that follows it where neither it nor another tag holds one.
 
         Args:
-            content: what the message says; a stop token in it is none of the template's.
+            content: of the message; a stop token in it is not the template's.
         """
         written = self._text[span[0] : span[1]]
         own = written.partition(content.strip())[2] if content.strip() else written
@@ -245,7 +247,7 @@ class _Finder:
         raise refusal or Refused("the assistant's turn cannot be found in what the template writes")
 
     def _end_of_calls(self, end: int) -> int:
-        """After the other text came the rest of the call's syntax, up to the first special token."""
+        """The end of a tool call's syntax behind the other text: the first special token."""
         specials = self._template.tokenizer.special_tokens
         after = [at for token in specials if (at := self._text.find(token, end)) >= 0]
         return min(after, default=end)
@@ -274,12 +276,12 @@ def _text_unlike(text: str) -> str:
     """Begins and ends with characters that are not in `text`, so that agreement with it stops exactly there."""
     unused = [border for border in _BORDERS if border not in text]
     if len(unused) < 2:
-        raise Refused("it holds nearly all of Unicode's noncharacters, which are no text")
+        raise Refused("it contains nearly all of Unicode's noncharacters, which are not text")
     return f"{unused[0]}other{unused[1]}"
 
 
 def _with_other_text(message: Message, other_text: str) -> Iterator[Message]:
-    """The message saying something else: first as a plain answer, then, where calls must stay, in the same calls."""
+    """The message with another content: first as a plain answer, then, for tool calls, within the same calls."""
     plain: Message = {"role": message["role"], "content": other_text}
     yield plain
     if calls := message.get("tool_calls"):
@@ -300,10 +302,10 @@ def _stops(template: Template) -> re.Pattern[str]:
 
 
 def _stop_texts(template: Template) -> tuple[str, ...]:
-    """What can end an answer, the longest first.
+    """Texts that can end an answer, the longest first.
 
-    Nothing where the template ends an answer with nothing: a token after it opens the next turn, even one at which
-    generation stops (GLM-4 lists `<|user|>`).
+    Empty where the template writes nothing at the end of an answer: a token after it opens the next turn, even one at
+    which generation stops (GLM-4 lists `<|user|>`).
     """
     if template.turn_end is None:
         return ()

@@ -16,30 +16,30 @@ _WITHOUT = (
     "deepseekcoder", "deepseek3", "baichuan2", "gemma", "phi", "alpaca", "human_assistant", "plain",
 )  # fmt: skip
 LAST_THOUGHT = "_last_thought"
-"""Ending of the templates that write a thought before the last answer only, and take it out of earlier ones."""
+"""Suffix of templates that write a thought before the last answer only, and remove earlier thoughts."""
 
 NAMED = (*_WITHOUT, *_WITH_THOUGHTS, *(name + LAST_THOUGHT for name in _WITH_THOUGHTS))
 """Names that `data.template` knows; each, without that ending, is a file in `templates/`."""
 
 
 def is_name(template: str) -> bool:
-    """Whether it can only be meant as a name: it looks like no path."""
+    """Whether it can only be a name, not a path."""
     return "/" not in template and "." not in template
 
 
 def unknown(template: str) -> tuple[str, str]:
-    """What to say of a template that does not exist, and what to do."""
+    """The error and remedy for a template that does not exist."""
     meant = did_you_mean(template, NAMED) if is_name(template) else ""
     what = f"the chat template '{template}' is neither a name nor a readable Jinja file"
     return what, f"{meant} use auto, one of {', '.join(NAMED)}, or a path".lstrip()
 
 
 Task = Literal["conversations", "text", "pairs", "singles"]
-"""What a row is: a conversation, text that is learnt whole, a pair of answers of which one is better, or a single
+"""What a row is: a conversation, text that is trained on whole, a pair of answers of which one is better, or a single
 answer that is marked good or bad."""
 
 ROWS_OF_A_GROUP: dict[Task, int] = {"conversations": 1, "text": 1, "pairs": 2, "singles": 2}
-"""Rows of tokens that belong together and are never parted."""
+"""Rows of tokens per group; a group is never split."""
 
 
 def _one_or_many(value: Any) -> Any:
@@ -57,7 +57,7 @@ class DatasetSpec(Section):
     format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text", "preference", "unpaired"] = (
         "auto"
     )
-    """How a row says what is learnt; `auto` looks at the columns of the first rows."""
+    """Format of the rows; `auto` detects it from the columns of the first rows."""
     split: str | None = None
     """For a hub data set: the split whose files are read (default `train`)."""
     subset: str | None = None
@@ -65,13 +65,13 @@ class DatasetSpec(Section):
     revision: str | None = None
     """For a hub data set: branch, tag or commit."""
     weight: float = Field(default=1.0, gt=0, le=1000)
-    """How often each row is seen per epoch: 0.5 takes every second row (seeded), 2 takes each twice."""
+    """How often each row is used per epoch: 0.5 takes half of the rows (seeded), 2 takes each row twice."""
     limit: int | None = Field(default=None, ge=1, le=MOST)
     """Read at most this many rows."""
     columns: dict[str, str | None] = {}
-    """Our word -> the file's column, e.g. `{prompt: question, completion: answer}`; null leaves a column unread."""
+    """Name in the format -> column in the file, e.g. `{prompt: question, completion: answer}`; null: do not read it."""
     tags: dict[Literal["from", "value", "human", "gpt", "observation", "function_call", "system"], str] = {}
-    """ShareGPT's word -> the file's, in turns: `{from: role, value: content, human: user, gpt: assistant}`."""
+    """ShareGPT's name -> name in the file's turns: `{from: role, value: content, human: user, gpt: assistant}`."""
     system: str | None = None
     """A system message for rows that have none."""
 
@@ -80,7 +80,7 @@ Datasets = Annotated[list[DatasetSpec], BeforeValidator(_one_or_many)]
 
 
 class DataSection(Section):
-    """What is trained on and how it becomes tokens."""
+    """The data sets, and how they become tokens."""
 
     train: Datasets = Field(min_length=1)
     """One or several data sets; they are mixed by their weights."""
@@ -93,17 +93,17 @@ class DataSection(Section):
     template: str = "auto"
     """`auto` (the model's own chat template), a name (chatml, llama3, qwen, …), or a path to a Jinja file."""
     max_length: int = Field(default=2048, ge=2, le=1_048_576)
-    """Tokens a row may have, and tokens a packed sequence holds."""
+    """Maximum tokens of a row, and of a packed sequence."""
     packing: Literal["auto"] | bool = "auto"
-    """Put several rows into one sequence, isolated from each other; `auto` is true wherever attention can isolate."""
+    """Pack several rows into one sequence without attention between them; `auto`: where the attention supports it."""
     on_bad_row: Literal["fail", "skip"] = "fail"
-    """A row that cannot be trained on: stop and show the first five, or skip and count. Invalid JSON always stops."""
+    """A row that cannot be trained on: stop and list the first five, or skip and count. Invalid JSON always stops."""
     on_long_row: Literal["truncate", "drop", "fail"] = "truncate"
     """A row longer than `max_length`: cut its end (no EOS), drop it, or stop. Stage pretrain splits and never cuts."""
     loss_on: Literal["assistant", "all"] = "assistant"
-    """Stage sft: which tokens are learnt: what the assistant says, in every turn, or everything."""
+    """Stage sft: which tokens are trained on: the assistant's turns, or everything."""
     processes: int | None = Field(default=None, ge=1, le=1024)
-    """Processes that tokenise (default: the CPU count, at most 16; few rows use one)."""
+    """Processes that tokenise (default: the CPU count, at most 16; one for few rows)."""
 
     @field_validator("template")
     @classmethod
@@ -111,7 +111,7 @@ class DataSection(Section):
         # A path is looked at when it is read: the run may be somewhere else by then.
         if is_name(template) and template not in ("auto", *NAMED) and not Path(template).exists():
             what, remedy = unknown(template)
-            raise Contradiction(what, remedy=remedy)
+            raise Contradiction(what, code="template-unknown", remedy=remedy)
         return template
 
     @model_validator(mode="after")
@@ -120,6 +120,7 @@ class DataSection(Section):
         if len(asked) > 1:
             raise Contradiction(
                 f"data.{asked[0]} and data.{asked[1]} contradict each other",
+                code="contradictory-keys",
                 remedy="keep one of them",
                 path=("data", asked[1]),
             )

@@ -1,4 +1,4 @@
-"""From texts to shards of tokens, all of them learnt; a long text becomes several rows, and nothing of it is lost."""
+"""From texts to shards of tokens, all of them trained on; a long text becomes several rows, and no token is lost."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def tokenize_texts(
 
     A text begins with what the tokenizer itself puts before a text (BOS, or nothing) and ends with EOS. One that is
     longer than `max_length` is split into rows of that length one after the other, of which the last one ends with EOS;
-    `drop` and `fail` leave it out and list it in the outcome. Rows of two cannot give a last single token any company:
-    it is cut off and counted.
+    `drop` and `fail` leave it out and list it in the outcome. With `max_length` 2 a last single token cannot join
+    another row: it is cut off and counted.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -89,7 +89,7 @@ class _Job:
         return total
 
     def _batches(self, rows: range) -> Iterator[range]:
-        """So many rows at once that their encodings, a hundred bytes a token, fit into memory."""
+        """Ranges of rows whose encodings, 100 bytes per token, fit into memory."""
         begin, characters = rows.start, 0
         for number in rows:
             length = len(self.texts[number].text)
@@ -109,7 +109,7 @@ class _Job:
             self._write_long(rows.start, writer, total)
             return
         texts = [self.texts[number].text for number in rows]
-        # Nobody asks where a token stands in the text, and not noting it saves a fifth of the time.
+        # Offsets are not needed, and leaving them out saves a fifth of the time.
         encodings = self.tokenizer.encode_batch(texts, offsets=False)
         tokens: list[int] = []
         offsets = [0]
@@ -122,7 +122,7 @@ class _Job:
         self._write(np.array(tokens, np.int32), np.array(offsets, np.int32), writer, total)
 
     def _write_long(self, number: int, writer: ShardWriter, total: Outcome) -> None:
-        """A text that is tokenised part by part, or only at its beginning where it is left out anyway."""
+        """Write a text that is tokenised part by part, or only at its beginning where it is dropped anyway."""
         text = self.texts[number].text
         if not self.split and len(text) > characters_for(self.max_length):
             encoding, seen = first_tokens(self.tokenizer.backend, text, self.max_length)
@@ -146,7 +146,7 @@ class _Job:
         total.labelled_tokens += int(count_labels(input_ids, where).sum())
 
     def _pieces(self, number: int, length: int, total: Outcome) -> list[int]:
-        """Where each row of tokens ends that a text of `length` tokens becomes; none for a text that is dropped."""
+        """The end of each row of tokens that a text of `length` tokens becomes; an empty list for a dropped text."""
         most = self.max_length
         total.saw(length)
         if length > most and not self.split:
@@ -157,7 +157,7 @@ class _Job:
             return []
         ends = [*range(most, length, most), length]
         if length % most == 1:
-            # A row of one token would teach nothing.
+            # A row of one token has no target.
             if most > 2:
                 ends[-2] -= 1
             else:

@@ -1,8 +1,8 @@
 """Tokens on disk: Arrow IPC files that are mapped into memory, so that N processes share one copy.
 
 A data set is a directory of shards `00000.arrow`, `00001.arrow`, …, in row order. Columns of every shard:
-`input_ids` and `labels` (list<int32>, equal lengths, -100 where nothing is learnt), `label_count` (int32) and `value`
-(float32). The metadata of the schema say how many rows, one after the other, make a group.
+`input_ids` and `labels` (list<int32>, equal lengths, -100 where not trained on), `label_count` (int32) and `value`
+(float32). The schema's metadata holds the group size: how many consecutive rows make a group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GROUP_SIZE = b"group_size"
 
 
 class TokenDataset:
-    """Rows of token ids and labels. Opening reads only what describes the rows; tokens are read when they are used.
+    """Rows of token ids and labels. Opening reads the metadata only; tokens are read when they are used.
 
     Rows come in groups: group i is the rows from i * `group_size` on. A pair is the chosen answer, then the rejected
     one; a single answer is followed by a mismatched one, the same prompt with another row's answer.
@@ -131,7 +131,7 @@ class ShardWriter:
 
         Args:
             input_ids: (tokens,) int32, the rows one after the other.
-            labels: (tokens,) int32, -100 where nothing is learnt.
+            labels: (tokens,) int32, -100 where not trained on.
             offsets: (rows + 1,) int32, where each row begins; the last is the number of tokens.
             values: (rows,) float32, alike within a group; default is 0.
         """
@@ -164,10 +164,10 @@ class ShardWriter:
 
 def count_labels(labels: Int32, offsets: Int32) -> Int32:
     """(rows,) int32: per row how many of labels[1:] are not -100. No position predicts the first token of a row."""
-    learnt = labels != IGNORED
+    trained = labels != IGNORED
     starts = offsets[:-1][np.diff(offsets) > 0]
-    learnt[starts] = False
-    before = np.concatenate(([0], np.cumsum(learnt, dtype=np.int64)))
+    trained[starts] = False
+    before = np.concatenate(([0], np.cumsum(trained, dtype=np.int64)))
     counts: Int32 = np.diff(before[offsets]).astype(np.int32)
     return counts
 
@@ -175,6 +175,7 @@ def count_labels(labels: Int32, offsets: Int32) -> Int32:
 def _damaged(path: str | Path, why: str) -> MachineError:
     return MachineError(
         f"prepared tokens cannot be read: {why}",
+        code="prepared-data-damaged",
         remedy="delete this directory and start again: it is a cache and will be rebuilt",
         where=path,
     )

@@ -34,6 +34,7 @@ def rows_of_csv(path: Path, delimiter: str = ",") -> Iterator[RawRow]:
             elif fields:
                 raise DataError(
                     f"this row has {len(fields)} fields, the header has {len(header)}",
+                    code="invalid-csv",
                     remedy="put fields that contain the delimiter, a quote or a line break in double quotes",
                     where=source.place(begin),
                 )
@@ -41,7 +42,8 @@ def rows_of_csv(path: Path, delimiter: str = ",") -> Iterator[RawRow]:
     except csv.Error as error:
         raise DataError(
             f"not valid CSV: {error}",
-            remedy='look for a quote that is never closed; a quote inside a field is written ""',
+            code="invalid-csv",
+            remedy='check for an unclosed quote; write a quote inside a field as ""',
             where=source.place(begin),
         ) from error
 
@@ -50,7 +52,8 @@ def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
     twice = [name for name in names if names.count(name) > 1 or not name.strip()]
     if twice:
         raise DataError(
-            f"the header has a name that is empty or stands twice: '{twice[0]}'",
+            f"the header has an empty or duplicate name: '{twice[0]}'",
+            code="invalid-csv",
             remedy="the first line must name every column, each differently",
             where=f"{path}:{line}",
         )
@@ -58,7 +61,7 @@ def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
 
 
 def rows_of_text(path: Path) -> Iterator[RawRow]:
-    """One row a line; empty lines separate and are no rows."""
+    """One row per line; empty lines are skipped."""
     source = Source(path)
     for number, line in read_lines(path):
         if text := line.rstrip("\r\n"):
@@ -84,7 +87,10 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
         import pyarrow.parquet
     except ImportError as error:
         raise MachineError(
-            "reading Parquet needs pyarrow", remedy="pip install 'ascendtune[train]'", where=path
+            "reading Parquet needs pyarrow",
+            code="package-missing",
+            remedy="pip install 'ascendtune[train]'",
+            where=path,
         ) from error
     source, number = _NumberedSource(path), 0
     with opened(path) as file:
@@ -93,10 +99,11 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
                 for values in _values_of(batch, source, number + 1):
                     number += 1
                     yield RawRow(values, source, number)
-        # pyarrow says "corrupt page" with OSError.
+        # pyarrow raises OSError for a corrupt page.
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
                 f"the Parquet file is damaged: {str(error).splitlines()[0]}",
+                code="parquet-damaged",
                 remedy="copy or download it again",
                 where=path,
             ) from error
@@ -118,10 +125,16 @@ def _values_of(batch: Any, source: Source, first: int) -> list[dict[str, Any]]:
                 if fault := _fault_of(column[index]):
                     raise DataError(
                         f"the column '{name}' cannot be read: {fault}",
-                        remedy="mend this value, or write the column anew; text must be UTF-8",
+                        code="parquet-damaged",
+                        remedy="correct this value or the column; text must be UTF-8",
                         where=source.place(first + index),
                     ) from error
-        raise DataError(f"the rows cannot be read: {error}", remedy="write the file anew", where=source.path) from error
+        raise DataError(
+            f"the rows cannot be read: {error}",
+            code="parquet-damaged",
+            remedy="write the file again",
+            where=source.path,
+        ) from error
 
 
 def _fault_of(value: Any) -> str | None:

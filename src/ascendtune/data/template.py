@@ -1,4 +1,4 @@
-"""Chat templates: from messages to the text that the model reads, and which part of it the model must learn."""
+"""Chat templates: from messages to the text that the model reads, and the part of it that is trained on."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from ascendtune.data.tokenizer import Tokenizer
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 
-# Whatever else a template of somebody else does wrong, it shows as one of these.
+# Every other fault of a template raises one of these.
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, NameError, RuntimeError
 )  # fmt: skip
 
 
 _LONGEST_REASON = 500
-# In bytes; what is cut off here is refused for its length.
+# Bytes; a longer file is refused for its length.
 _LONGEST_FILE = 4_000_000
 
 
 class TemplateTooCostly(DataError):
-    """A template that would hang or fill the memory. One conversation is enough to know it.
+    """A template that would not end or fill the memory; one conversation is enough to find out.
 
     Attributes:
-        row: the number of the conversation, where it is known.
+        row: number of the conversation, if known.
     """
 
     def __init__(self, what: str) -> None:
         super().__init__(
             what,
-            remedy=f"look at the template and at this row; or set data.template to one of {', '.join(NAMED)}",
+            code="template-too-costly",
+            remedy=f"check the template and this row; or set data.template to one of {', '.join(NAMED)}",
         )
         self.row: int | None = None
 
@@ -52,8 +53,8 @@ class ChatTemplate:
 
     Args:
         source: the Jinja text.
-        name: for messages.
-        loss_on: learn what the assistant says, or everything.
+        name: used in messages.
+        loss_on: train on the assistant's turns, or on everything.
         environment: compiles the template.
 
     Raises:
@@ -92,7 +93,9 @@ class ChatTemplate:
             what, cause = f"{what}: nested too deeply", error
         except (SyntaxError, *_TEMPLATE_FAULTS) as error:
             what, cause = f"{what}: {error}", error
-        raise RecipeError(what, remedy=f"mend it, or set data.template to one of {', '.join(NAMED)}") from cause
+        raise RecipeError(
+            what, code="invalid-template", remedy=f"correct it, or set data.template to one of {', '.join(NAMED)}"
+        ) from cause
 
     @classmethod
     def load(
@@ -112,7 +115,7 @@ class ChatTemplate:
             needed: of which part of the text the spans are needed; by default of all of it.
 
         Raises:
-            Refused: the template does not take it.
+            Refused: the template refuses it.
         """
         return find_spans(self, conversation, needed)
 
@@ -120,7 +123,7 @@ class ChatTemplate:
         """The text after which the model answers.
 
         Raises:
-            Refused: the template does not take it.
+            Refused: the template refuses it.
         """
         return self.text_of(messages, tools, add_generation_prompt=True)[0]
 
@@ -196,7 +199,7 @@ class ChatTemplate:
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences on what does not fit between template and tokenizer."""
+        """Warnings about mismatches between template and tokenizer."""
         found = []
         split = sorted({marker for marker in _MARKER.findall(self.source) if marker not in self.tokenizer.added_tokens})
         if split and self.name != "auto":
@@ -218,6 +221,7 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
             return source
         raise RecipeError(
             "the model has no chat template",
+            code="template-missing",
             remedy=f"set data.template to one of {', '.join(NAMED)}, or to a path of a Jinja file",
             where=tokenizer.directory,
         )
@@ -228,12 +232,19 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
     path = expanded(template)
     try:
         if is_endless(path):
-            raise RecipeError("a pipe or a device, not a file", remedy="write the template into a file", where=path)
+            raise RecipeError(
+                "a pipe or a device, not a file",
+                code="not-a-regular-file",
+                remedy="write the template into a file",
+                where=path,
+            )
         with path.open("rb") as opened:
             return opened.read(_LONGEST_FILE).decode()
     except (OSError, UnicodeDecodeError) as error:
         what, remedy = unknown(template)
-        raise read_fault(error, path) or RecipeError(what, remedy=remedy, where=path) from error
+        raise read_fault(error, path) or RecipeError(
+            what, code="template-unknown", remedy=remedy, where=path
+        ) from error
 
 
 def _as_templates_expect(message: Message) -> dict[str, Any]:

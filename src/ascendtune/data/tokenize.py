@@ -18,6 +18,7 @@ from ascendtune.data.long_text import characters_for, first_characters, first_to
 from ascendtune.data.shards import (
     MOST_SHARDS,
     NO_ANSWER_LEFT,
+    NO_ANSWER_SPAN,
     NOTHING_TO_LEARN,
     REFUSED,
     TOO_LONG,
@@ -35,21 +36,22 @@ from ascendtune.data.template import ChatTemplate, TemplateTooCostly
 
 @dataclass(frozen=True)
 class Groups:
-    """Conversations, `size` of them for every row."""
+    """Conversations to tokenise, `size` of them per row of the data set."""
 
     conversations: Sequence[Conversation]
     size: int = 1
     values: Float32 | None = None
-    """(groups,) as `TokenDataset.values`; None where groups are one row."""
+    """(groups,) float32, as `TokenDataset.values`; None where groups are one row."""
     borrows: bool = False
-    """The second conversation of every group has another row's answer, so its length is no reason to drop the row."""
+    """The second conversation of every group has another row's answer, so its length never drops the row."""
 
 
 def groups_of(rows: Sequence[Any], task: Task) -> Groups:
-    """The conversations of rows that are all of the kind that `task` asks for.
+    """The conversations of `rows`, all of the kind that `task` needs.
 
     A pair is its chosen, then its rejected answer. A single answer is followed by a mismatched one, the same prompt
-    with the answer of the next row (after the last the first): KTO estimates the divergence from the reference by it.
+    with the answer of the next row (after the last the first): KTO (arXiv 2402.01306) estimates
+    the KL divergence from the reference with it.
 
     Raises:
         DataError: a single answer has no other row to take a mismatched answer from.
@@ -61,7 +63,8 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
     if task == "singles":
         if len(rows) < 2:
             raise DataError(
-                "loss kto compares every answer with that of another row, and there is only one row",
+                "loss kto compares every answer with the answer of another row, and there is only one row",
+                code="too-few-rows",
                 remedy="give more rows, also for the evaluation data",
             )
         others = [*rows[1:], rows[0]]
@@ -78,15 +81,18 @@ def _mismatched(conversation: Conversation, other: Conversation) -> Conversation
     return Conversation([*conversation.messages[:-1], other.messages[-1]], conversation.tools)
 
 
-def learnt_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], characters: int) -> list[tuple[int, int]]:
-    """(begin, end) token ranges of character spans; a span that no token covers gives none.
+def trained_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], characters: int) -> list[tuple[int, int]]:
+    """Token ranges of character spans: a token is trained on if it overlaps a span. A span may have no token.
 
-    Only the tokens at the borders are looked at: asking for all offsets costs a fifth of tokenising. Several tokens
-    may share a character (bytes of one letter), and characters may belong to no token (white space that is dropped).
+    Only the tokens at the borders are inspected: reading all offsets costs a fifth of tokenisation. Several tokens may
+    share a character (bytes of one letter), and a character may belong to no token (dropped white space).
 
     Args:
-        spans: ascending and disjoint (begin, end) in characters of the text that was encoded.
+        spans: ascending and disjoint [begin, end) in characters of the encoded text.
         characters: length of that text.
+
+    Returns:
+        Ascending [begin, end) ranges of token positions.
     """
     ranges = []
     count = len(encoding)
@@ -96,7 +102,7 @@ def learnt_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], characte
             continue
         after = _first_token(encoding, end, characters)
         stop = count if after is None else after
-        # The first token of what follows may reach back over the border, and then it is learnt; one of no width is not.
+        # The first token after the span may overlap its end, and then it is trained on; a token of no width is not.
         while stop < count and _begins_before(encoding, stop, end):
             stop += 1
         while stop > first + 1 and not _begins_before(encoding, stop - 1, end):
@@ -122,7 +128,7 @@ def _begins_before(encoding: Encoding, token: int, character: int) -> bool:
 _ROWS_PER_BATCH = 512
 _CHARACTERS_PER_BATCH = 4_000_000
 _SMALLEST_SHARD = 4096
-# A fork is paid back only by thousands of rows.
+# A fork costs as much as thousands of rows.
 _ROWS_PER_EXTRA_PROCESS = 4000
 _CHECKED_OF_EACH_SHAPE = 64
 _CHECKED_AFTERWARDS = 1000
@@ -143,7 +149,7 @@ def tokenize(
     """Write `groups` as a `TokenDataset` into `directory`, an empty one.
 
     Truncation cuts the end of a conversation, and with it its EOS. A group is written whole or not at all. Groups that
-    are dropped are listed in the outcome; what `fail` means is left to the caller, who knows where rows stand.
+    are dropped are listed in the outcome; the caller, which knows the places of rows, applies `fail`.
 
     Raises:
         MachineError: the disk is full or read-only, or a process was killed.
@@ -151,7 +157,7 @@ def tokenize(
     job = _Job(groups, template, max_length, truncate=on_long_row == "truncate")
     job.take_fast_path()
     count = len(groups.conversations)
-    # Whole groups in every shard.
+    # A shard holds whole groups.
     size = max(_SMALLEST_SHARD, -(-count // MOST_SHARDS)) * groups.size
     shards = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
     run = partial(
@@ -172,7 +178,7 @@ class _Job:
     max_length: int
     truncate: bool
     shapes: list[Shape | None] | None = None
-    """Of every conversation, None for one that is rendered the slow way; None when all are."""
+    """Shape of every conversation, None for one that is rendered by Jinja; None when all are."""
 
     def __post_init__(self) -> None:
         self._renderer = SkeletonRenderer(self.template)
@@ -180,7 +186,7 @@ class _Job:
         self._needed = Needed(self._enough, first_characters(self.max_length))
 
     def take_fast_path(self) -> None:
-        """Look at the conversations' shapes; both ways of rendering must give the same for the first of each."""
+        """Compute the shapes; both ways of rendering must agree on the first conversations of each shape."""
         if not self._renderer.usable:
             return
         shapes: list[Shape | None] = []
@@ -217,7 +223,7 @@ class _Job:
         return total
 
     def _batches(self, conversations: range) -> Iterator[range]:
-        """So many whole groups at once that their encodings, a hundred bytes a token, fit into memory."""
+        """Ranges of whole groups whose encodings, 100 bytes per token, fit into memory."""
         begin, characters = conversations.start, 0
         for number in conversations[:: self.groups.size]:
             if number - begin >= _ROWS_PER_BATCH or characters >= _CHARACTERS_PER_BATCH:
@@ -232,25 +238,25 @@ class _Job:
         texts = [each.text for _, group in groups for each in group if len(each.text) <= self._enough]
         encodings = iter(self.template.tokenizer.encode_batch(texts))
         tokens: list[int] = []
-        learnt: Ranges = []
+        trained: Ranges = []
         offsets, written = [0], list[int]()
         for number, group in groups:
             encoded = [
                 _Encoded.whole(each, next(encodings)) if len(each.text) <= self._enough else self._beginning(number, at)
                 for at, each in enumerate(group)
             ]
-            ranges_of_all = self._learnt_parts(number, encoded, total)
+            ranges_of_all = self._trained_parts(number, encoded, total)
             if not ranges_of_all:
                 continue
             written.append(number)
             for each, ranges in zip(encoded, ranges_of_all, strict=True):
                 begin = len(tokens)
                 tokens += each.encoding.ids[: self.max_length]
-                learnt += [(begin + first, begin + last) for first, last in ranges]
+                trained += [(begin + first, begin + last) for first, last in ranges]
                 offsets.append(len(tokens))
         input_ids, where = np.array(tokens, np.int32), np.array(offsets, np.int32)
         labels = np.full(len(tokens), IGNORED, np.int32)
-        for first, last in learnt:
+        for first, last in trained:
             labels[first:last] = input_ids[first:last]
         values = None if self.groups.values is None else np.repeat(self.groups.values[written], self.groups.size)
         writer.write(input_ids, labels, where, values)
@@ -270,8 +276,8 @@ class _Job:
                 total.disagrees = True
                 return
 
-    def _learnt_parts(self, number: int, group: Sequence[_Encoded], total: Outcome) -> list[Ranges]:
-        """Token ranges that are learnt of each conversation after truncation; none for a group that is dropped."""
+    def _trained_parts(self, number: int, group: Sequence[_Encoded], total: Outcome) -> list[Ranges]:
+        """Token ranges that are trained on, per conversation, after truncation; an empty list for a dropped group."""
         most, excess, parts = self.max_length, list[int](), list[Ranges]()
         for at, each in enumerate(group):
             length, borrowed = len(each.encoding), at > 0 and self.groups.borrows
@@ -283,11 +289,11 @@ class _Job:
                 if length > most and not self.truncate:
                     total.dropped.append((number, TOO_LONG, each.length))
                     return []
-            whole = learnt_tokens(each.encoding, each.spans, each.characters)
+            whole = trained_tokens(each.encoding, each.spans, each.characters)
             ranges = [(first, min(last, most)) for first, last in whole if first < most]
-            # A label on the first token is predicted by nothing.
+            # No position predicts the first token.
             if not any(last > max(first, 1) for first, last in ranges):
-                reason = NO_ANSWER_LEFT if length > most else NOTHING_TO_LEARN
+                reason = NO_ANSWER_LEFT if length > most else NOTHING_TO_LEARN if each.spans else NO_ANSWER_SPAN
                 total.dropped.append((number, reason, each.length))
                 return []
             parts.append(ranges)
@@ -296,7 +302,7 @@ class _Job:
         return parts
 
     def _beginning(self, number: int, at: int) -> _Encoded:
-        """The conversation `at` of the group `number`, as far as its tokens can be kept."""
+        """The beginning of conversation `at` of group `number`: as much as its tokens can be kept."""
         number = number * self.groups.size + at
         rendered = self._render(number)
         encoding, seen = first_tokens(self.template.tokenizer.backend, rendered.text, self.max_length)
@@ -324,14 +330,14 @@ class _Job:
 
 @dataclass
 class _Encoded:
-    """A conversation as tokens; of a long one only the beginning."""
+    """A conversation as tokens; for a long one only its beginning."""
 
     encoding: Encoding
     spans: list[tuple[int, int]]
     characters: int
-    """That were tokenised."""
+    """Characters that were tokenised."""
     uncounted: int
-    """Characters that were not."""
+    """Characters that were not tokenised."""
 
     @classmethod
     def whole(cls, rendered: Rendered, encoding: Encoding) -> _Encoded:

@@ -1,4 +1,4 @@
-"""The model's tokenizer, read with the `tokenizers` library alone: no transformers, so it loads in a blink.
+"""The model's tokenizer, read with the `tokenizers` library alone, without transformers, which takes seconds to import.
 
 Text is tokenised as transformers' `apply_chat_template` does it: what the template wrote, with no special tokens added
 (a template writes its own BOS), special tokens in the text recognised.
@@ -27,14 +27,14 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 class Tokenizer:
-    """Made by `Tokenizer.load`.
+    """A tokenizer, created by `Tokenizer.load`.
 
     Attributes:
         backend: the `tokenizers.Tokenizer`, without truncation and padding.
         named_tokens: texts of the named special tokens that exist: {"eos_token": "</s>", …}.
         added_tokens: texts that are one token wherever they stand; special_tokens: those of them that are special.
         chat_templates: Jinja texts by name; the usual one is "default".
-        vocab_size: rows that the embeddings need: the largest token id + 1.
+        vocab_size: rows that the embeddings need: largest token id + 1.
     """
 
     def __init__(self, directory: Path, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
@@ -63,6 +63,7 @@ class Tokenizer:
         if not path.exists():
             raise RecipeError(
                 "the model has no tokenizer.json",
+                code="tokenizer-missing",
                 remedy=(
                     'convert its tokenizer once: python -c "from transformers import AutoTokenizer; '
                     f"AutoTokenizer.from_pretrained('{directory}').save_pretrained('{directory}')\""
@@ -76,7 +77,7 @@ class Tokenizer:
         with _translated_faults(path):
             tokenizer = cls(directory, backend, config)
             tokenizer.add(new_tokens)
-            # A damaged pipeline shows when it is used for the first time.
+            # A damaged pipeline fails at its first use.
             tokenizer.decode(tokenizer.encode("a"))
         return tokenizer
 
@@ -104,7 +105,7 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id that fills up batches; any will do, since padding is masked, so there always is one."""
+        """The id for padding; any id works, since padding is masked."""
         for text in (self.named_tokens.get("pad_token"), self.eos):
             if (number := self.id_of(text)) is not None:
                 return number
@@ -144,10 +145,10 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str], *, offsets: bool = True) -> list[tokenizers.Encoding]:
-        """One encoding for each text; without `offsets` they do not say where tokens stand, in four fifths of the time.
+        """One encoding for each text; without `offsets` they have no character positions and take a fifth less time.
 
         Raises:
-            RecipeError: the file's own rules do not come to an end with a text, or fail.
+            RecipeError: the tokenizer fails on a text.
         """
         encode = self.backend.encode_batch if offsets else self.backend.encode_batch_fast
         with _translated_faults(self.directory / "tokenizer.json"):
@@ -192,7 +193,7 @@ class Tokenizer:
 
 @contextmanager
 def _translated_faults(path: Path) -> Iterator[None]:
-    """Turn what the tokenizers library says of a file that it cannot use into an error of ours.
+    """Translate the tokenizers library's errors into RecipeError.
 
     Raises:
         RecipeError: names the file.
@@ -207,6 +208,7 @@ def _translated_faults(path: Path) -> Iterator[None]:
             raise
         raise RecipeError(
             f"tokenizer.json cannot be used: {first_line(error)}",
+            code="tokenizer-damaged",
             remedy="download it again, or update the `tokenizers` package",
             where=path,
         ) from error
@@ -315,4 +317,6 @@ def _read_template(path: Path) -> str:
     try:
         return read_regular_file(path, _MOST_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path.name} is not UTF-8: {error}", remedy="download it again", where=path) from error
+        raise RecipeError(
+            f"{path.name} is not UTF-8: {error}", code="not-utf8", remedy="download it again", where=path
+        ) from error

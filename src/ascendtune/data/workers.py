@@ -1,4 +1,4 @@
-"""Forked processes that work off numbered pieces. A process that dies is noticed, and nothing is left behind."""
+"""Forked processes that work on numbered pieces. The death of a process is an error, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 def run_in_workers(
     work: Callable[[int], Result], pieces: int, processes: int
 ) -> Generator[tuple[int, Result], None, None]:
-    """(number, work(number)) for every piece, as they get done.
+    """(number, work(number)) for every piece, in the order of completion.
 
     Args:
         work: runs in a forked child, so it sees everything that exists here; its result is pickled.
@@ -57,7 +57,7 @@ def run_in_workers(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """A child forked in here never sees Ctrl-C, which a terminal sends to all: this process ends the children."""
+    """Block SIGINT for a child forked in here: the terminal sends Ctrl-C to all, and this process ends its children."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -86,7 +86,7 @@ def _collect(
 
 
 def _serve(work: Callable[[int], Result], connection: Connection, parents_end: Connection, parent: int) -> None:
-    # Our copy of the parent's end would keep the pipe open when the parent dies.
+    # This copy of the parent's end would keep the pipe open after the parent's death.
     parents_end.close()
     try:
         while (number := connection.recv()) is not None and os.getppid() == parent:
@@ -97,7 +97,7 @@ def _serve(work: Callable[[int], Result], connection: Connection, parents_end: C
                 answer = (number, None, failure)
             connection.send(answer)
     except (EOFError, OSError, KeyboardInterrupt):
-        # The parent is gone or is ending us: nobody waits for an answer.
+        # The parent has ended, or is ending this process.
         return
 
 
@@ -106,6 +106,7 @@ def _died(child: ForkProcess) -> MachineError:
     code = child.exitcode or 0
     cause = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return MachineError(
-        f"a process that prepares the data {cause}",
+        f"a worker process of the data preparation {cause}",
+        code="data-process-died",
         remedy="if memory ran out (see `dmesg`), set data.processes: 1, or read less with `limit`; then start again",
     )

@@ -36,12 +36,14 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
     if not isinstance(config.get("peft_type"), str):
         raise RecipeError(
             "adapter_config.json does not say what kind of adapter this is",
+            code="adapter-type-missing",
             remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
             where=path,
         )
     if config.get("megatron_config"):
         raise RecipeError(
             "adapter_config.json: megatron_config is not accepted: it names a package whose code is run",
+            code="foreign-code",
             remedy="export the adapter without it",
             where=path,
         )
@@ -64,12 +66,18 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
     if not path.exists():
         raise RecipeError(
             f"the adapter has no {WEIGHTS}",
+            code="adapter-weights-missing",
             remedy="give a directory that PEFT or ascendtune has saved as safetensors; pickled weights are not loaded",
             where=directory,
         )
     shapes = {name: tensor.shape for name, tensor in read_safetensors_header(path).tensors.items()}
     if not shapes:
-        raise RecipeError(f"{WEIGHTS} holds no weights", remedy="export or download the adapter again", where=path)
+        raise RecipeError(
+            f"{WEIGHTS} holds no weights",
+            code="adapter-weights-missing",
+            remedy="export or download the adapter again",
+            where=path,
+        )
     if config["peft_type"] == "LORA":
         _check_ranks(path, shapes, config)
         if base is not None:
@@ -93,6 +101,7 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
     if lost:
         raise RecipeError(
             f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}",
+            code="adapter-base-mismatch",
             remedy="give the base model that the adapter was trained on",
             where=directory,
         )
@@ -137,6 +146,7 @@ def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapp
             if rank not in ranks and not (is_stack and rank and any(rank % each == 0 for each in ranks)):
                 raise RecipeError(
                     f"{name} is {list(shape)}, and {CONFIG} says that r is {config.get('r', 8)}",
+                    code="adapter-config-mismatch",
                     remedy="copy both files of the adapter from one place",
                     where=path,
                 )
@@ -153,6 +163,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
     if must_meet and pairs and not any(places.values()):
         raise RecipeError(
             f"the base model has none of the modules of the adapter: {shown_names(pairs)}",
+            code="adapter-base-mismatch",
             remedy="give the base model that the adapter was trained on",
             where=path,
         )
@@ -165,6 +176,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
             raise RecipeError(
                 f"the adapter does not fit this model: {module} is {list(held[place])} in the base, "
                 f"the adapter was made for {list(made_for)}",
+                code="adapter-base-mismatch",
                 remedy="give the base model that the adapter was trained on",
                 where=path,
             )

@@ -83,6 +83,7 @@ def fetch_dataset(
         named = f" named after {' and '.join(words)}" if words else ""
         raise DataError(
             f"the data set {path_or_id} has no data file{named}",
+            code="data-file-missing",
             remedy=f"look at the names of its files on the hub: they must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
         )
     return path
@@ -99,7 +100,7 @@ def find_local(text: str, kind: Kind) -> Path | None:
         return path
     if _reads_like_a_path(text):
         remedy = path_suggestion(path, "check the path; it starts at the working directory")
-        raise input_error(kind)(f"no such {noun(kind)} path", remedy=remedy, where=text)
+        raise input_error(kind)(f"no such {noun(kind)} path", code="path-missing", remedy=remedy, where=text)
     return None
 
 
@@ -118,6 +119,7 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
     except ImportError as error:
         raise MachineError(
             f"'{name}' is not a local path, and downloading needs huggingface_hub",
+            code="package-missing",
             remedy="pip install 'ascendtune[train]', or give a local path",
         ) from error
     if not sys.stderr.isatty():
@@ -151,19 +153,33 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
     if isinstance(error, errors.GatedRepoError):
         return refused(
             f"the {what} {name} is gated: access must be granted first",
+            code="hub-access-denied",
             remedy=f"ask for access on {url}, then set HF_TOKEN",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return refused(
             f"there is no {what} {name} on {_endpoint()} (or it is private), and no such local path",
+            code="not-on-hub",
             remedy=f"check the spelling; a private one needs HF_TOKEN{or_path}",
         )
     if isinstance(error, errors.RevisionNotFoundError):
-        return refused(f"{name} has no revision '{revision}'", remedy=f"choose one that is listed on {url}/tree/main")
+        return refused(
+            f"{name} has no revision '{revision}'",
+            code="hub-revision-missing",
+            remedy=f"choose one that is listed on {url}/tree/main",
+        )
     if isinstance(error, errors.HFValidationError):
-        return refused(f"'{name}' is neither a local path nor a hub id: {error}", remedy="check the spelling")
+        return refused(
+            f"'{name}' is neither a local path nor a hub id: {error}",
+            code="invalid-hub-id",
+            remedy="check the spelling",
+        )
     if _status(error) in (401, 403):
-        return refused(f"{_endpoint()} refuses access to {name}", remedy="set HF_TOKEN to a token that may read it")
+        return refused(
+            f"{_endpoint()} refuses access to {name}",
+            code="hub-access-denied",
+            remedy="set HF_TOKEN to a token that may read it",
+        )
     if isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError):
         return _unreachable(error, name, what, or_path)
     if isinstance(error, errors.FileMetadataError) or type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
@@ -177,11 +193,13 @@ def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> Ma
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return MachineError(
             f"the {what} {name} is not a local path and not whole in the cache, and HF_HUB_OFFLINE forbids downloading",
+            code="hub-offline",
             remedy=f"unset HF_HUB_OFFLINE, or fetch it on another machine and copy {_cache()}{or_path}",
         )
     reason = _status(error) or type(error.__cause__ or error).__name__
     return MachineError(
         f"the {what} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used ({reason})",
+        code="hub-unreachable",
         remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
         f"machine and give its path here{or_path}",
     )

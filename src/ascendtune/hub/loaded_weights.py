@@ -47,6 +47,7 @@ def require_all_weights(
     if missing:
         raise RecipeError(
             f"{len(missing)} weights are missing from the files: {shown_names(missing)}",
+            code="weights-missing",
             remedy="download the model again; `model.init: random` starts from random weights on purpose",
             where=directory,
         )
@@ -57,6 +58,7 @@ def require_all_weights(
         )
         raise RecipeError(
             f"{len(mismatched)} weights have another shape than config.json says: {shown}",
+            code="weights-config-mismatch",
             remedy=_REMEDY,
             where=directory,
         )
@@ -70,13 +72,17 @@ def require_all_weights(
         raise RecipeError(
             f"{len(unexpected)} weights of the files have no place in the model that config.json describes: "
             f"{shown_names(unexpected)}",
+            code="weights-config-mismatch",
             remedy=_REMEDY,
             where=directory,
         )
     if failed := report.get("conversion_errors") or report.get("error_msgs"):
         first = next(iter(failed.items() if isinstance(failed, dict) else enumerate(failed)))
         raise RecipeError(
-            f"{len(failed)} weights cannot be converted, first {first[0]}", remedy=_REMEDY, where=directory
+            f"{len(failed)} weights cannot be converted, first {first[0]}",
+            code="weights-config-mismatch",
+            remedy=_REMEDY,
+            where=directory,
         )
 
 

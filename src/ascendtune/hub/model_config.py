@@ -30,7 +30,8 @@ _NUMBERS = {
     **dict.fromkeys(("initializer_range", "partial_rotary_factor"), (0.0, 1_000.0)),
 }
 _FLAGS = ("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "use_sliding_window", "is_encoder_decoder")
-_TEXTS = ("model_type", "hidden_act", "hidden_activation", "activation_function")
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+_TEXTS = ("model_type", *_ACTIVATIONS)
 _OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "text_config", "auto_map")
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "auto")
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -65,6 +66,7 @@ def read_model_config(path: Path) -> dict[str, Any]:
     if "model_type" not in config:
         raise RecipeError(
             "config.json does not say the model_type",
+            code="model-type-missing",
             remedy="copy config.json from where the model came from",
             where=path,
         )
@@ -73,6 +75,17 @@ def read_model_config(path: Path) -> dict[str, Any]:
         _check_fields(path, section, prefix)
         _check_heads(path, section, prefix)
     return config
+
+
+def activation_fault(config_path: Path, name: object) -> RecipeError | None:
+    """The error for a config.json whose activation function `name` transformers does not have; None where no field
+    of it names that function."""
+    config = read_json_object(config_path)
+    for section, prefix in _sections(config_path, config):
+        for key in _ACTIVATIONS:
+            if name is not None and section.get(key) == name:
+                return bad_field(config_path, prefix + key, name, "an activation function that transformers has")
+    return None
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,7 +107,8 @@ def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> 
     rows = text_config(read_model_config(config_path)).get("vocab_size")
     if isinstance(rows, int) and needed > rows + new_tokens:
         raise RecipeError(
-            f"config.json: vocab_size is {rows:,}, and the largest id of the tokenizer is {needed - 1:,}",
+            f"config.json: vocab_size is {rows}, and the largest token id of the tokenizer is {needed - 1}",
+            code="tokenizer-model-mismatch",
             remedy="copy config.json and tokenizer.json from the same model; "
             "name tokens that were added to the tokenizer later in model.new_tokens",
             where=config_path,
@@ -123,6 +137,7 @@ def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping
         if held < layers or (held > layers + predicting and not _may_predict_further(text)):
             raise RecipeError(
                 f"config.json: {key} is {layers:,}, and the weight files hold {held:,} layers",
+                code="weights-config-mismatch",
                 remedy="copy config.json and the weights from the same model",
                 where=config_path,
             )
@@ -131,6 +146,7 @@ def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping
         if name in _TABLES and isinstance(rows, int) and len(shape) == 2 and shape[0] != rows:
             raise RecipeError(
                 f"config.json: vocab_size is {rows:,}, and {name} has {shape[0]:,} rows",
+                code="weights-config-mismatch",
                 remedy="copy config.json and the weights from the same model",
                 where=config_path,
             )
@@ -179,9 +195,9 @@ def _check_fields(path: Path, section: Mapping[str, Any], prefix: str) -> None:
 def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> None:
     kinds, layers = section.get("layer_types"), section.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) < layers:
-        raise bad_field(
-            path, f"{prefix}num_hidden_layers", layers, f"{len(kinds)}, as many as there are {prefix}layer_types"
-        )
+        expected = f"a list of {layers} entries, one for each of num_hidden_layers; it has {len(kinds)}"
+        remedy = f"correct {prefix}layer_types or {prefix}num_hidden_layers, or copy config.json again"
+        raise bad_field(path, f"{prefix}layer_types", kinds, expected, remedy)
 
 
 def _check_heads(path: Path, section: Mapping[str, Any], prefix: str) -> None:
@@ -201,6 +217,7 @@ def _require_no_foreign_code(path: Path, config: dict[str, Any]) -> None:
             if section.get(key):
                 raise RecipeError(
                     f"config.json: {prefix}{key} is not accepted: {why}",
+                    code="foreign-code",
                     remedy=f"remove {prefix}{key} from config.json, if the model does without it",
                     where=path,
                 )
@@ -210,6 +227,7 @@ def _require_no_foreign_code(path: Path, config: dict[str, Any]) -> None:
         if prefix:
             raise RecipeError(
                 f"config.json: {prefix}auto_map is not accepted: it names code for a part of the model",
+                code="foreign-code",
                 remedy=f"remove {prefix}auto_map from config.json",
                 where=path,
             )
@@ -226,6 +244,7 @@ def _require_own_code(path: Path, codes: Any) -> None:
         if foreign := [name for name in names if name and "--" in name]:
             raise RecipeError(
                 f"config.json: auto_map.{key} is {shown_value(foreign[0])}, code in another repository",
+                code="foreign-code",
                 remedy="copy those Python files into the model's folder, read them, and name them without `…--`",
                 where=path,
             )

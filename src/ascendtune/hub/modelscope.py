@@ -51,6 +51,7 @@ def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str],
     except ImportError as error:
         raise MachineError(
             f"'{name}' is not a local path, and {VARIABLE} needs modelscope-hub",
+            code="package-missing",
             remedy="pip install 'ascendtune[modelscope]'; or give a local path, or unset the variable",
         ) from error
     # It says at each file what a progress bar says as well.
@@ -83,16 +84,20 @@ def _translated(error: Exception, name: str, kind: Kind) -> AscendtuneError | No
     if isinstance(error, errors.NotExistError) or status == 404:
         return input_error(kind)(
             f"there is no {noun(kind)} {name} on {_endpoint()} (or it is private), and no such local path",
+            code="not-on-hub",
             remedy=f"check the spelling: names differ between hubs; without {VARIABLE} Hugging Face is asked",
         )
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError) or status in (401, 403):
         return input_error(kind)(
-            f"{_endpoint()} refuses access to {name}", remedy="set MODELSCOPE_API_TOKEN to a token that may read it"
+            f"{_endpoint()} refuses access to {name}",
+            code="hub-access-denied",
+            remedy="set MODELSCOPE_API_TOKEN to a token that may read it",
         )
     if isinstance(error, errors.HubError | OSError):
         return disk_fault(error, _cache(), "downloading") or MachineError(
             f"the {noun(kind)} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used "
             f"({status or type(error).__name__})",
+            code="hub-unreachable",
             remedy="check network and proxy; or download it on another machine and give its path here",
         )
     return None

@@ -84,6 +84,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
     if begin.startswith(b"version https://git-"):
         raise RecipeError(
             "this is a Git LFS pointer, not the weights",
+            code="git-lfs-pointer",
             remedy="run `git lfs pull` in the model's directory",
             where=path,
         )
@@ -140,4 +141,9 @@ def _require_without_gaps(path: Path, tensors: dict[str, StoredTensor], end: int
 
 
 def _damaged(path: Path, why: str) -> RecipeError:
-    return RecipeError(f"the weight file is damaged or cut off: {why}", remedy="copy or download it again", where=path)
+    return RecipeError(
+        f"the weight file is damaged or cut off: {why}",
+        code="weight-file-damaged",
+        remedy="copy or download it again",
+        where=path,
+    )

@@ -29,7 +29,7 @@ def weights_of_run(run: RunDir) -> Path:
     else:
         what = f"this run has no final weights: its state is {record['state']}"
         remedy = f"give {again}"
-    raise InputError(what, remedy=remedy, where=run.path)
+    raise InputError(what, code="final-weights-missing", remedy=remedy, where=run.path)
 
 
 def is_reward_model(directory: Path) -> bool:
@@ -57,13 +57,17 @@ def base_of_adapter(adapter: Path) -> Path:
     base = read_adapter_config(config).get("base_model_name_or_path")
     if not base:
         raise InputError(
-            "the adapter does not say its base model", remedy="export or download the adapter again", where=config
+            "the adapter does not say its base model",
+            code="adapter-base-unknown",
+            remedy="export or download the adapter again",
+            where=config,
         )
     try:
         return fetch_model(base)
     except AscendtuneError as error:
         raise type(error)(
             f"the base model of this adapter, {base}: {error.what}",
+            code=error.code,
             remedy=f"bring the base model back to that place, or correct base_model_name_or_path; {error.remedy}",
             where=config,
         ) from error

@@ -28,21 +28,28 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
     """
     if not path.is_dir():
         raise RecipeError(
-            "a model is a directory, this is a file", remedy="give the directory that holds config.json", where=path
+            "a model is a directory, this is a file",
+            code="model-not-a-directory",
+            remedy="give the directory that holds config.json",
+            where=path,
         )
     config_path = path / "config.json"
     if not config_path.exists():
-        raise RecipeError("not a model: there is no config.json", remedy=_instead_of(path), where=path)
+        raise RecipeError(
+            "not a model: there is no config.json", code="model-config-missing", remedy=_instead_of(path), where=path
+        )
     config = read_model_config(config_path)
     if (path / "adapter_config.json").exists():
         raise RecipeError(
             "this folder holds a model and an adapter, which transformers would add to it in silence",
+            code="model-and-adapter",
             remedy="keep the adapter's files in a folder of their own",
             where=path,
         )
     if not any((path / name).exists() for name in _TOKENIZERS) and not any(path.glob("*.tiktoken")):
         raise RecipeError(
             "the model has no tokenizer",
+            code="tokenizer-missing",
             remedy="copy tokenizer.json and tokenizer_config.json from where the model came from",
             where=path,
         )
@@ -68,6 +75,7 @@ def require_unquantised(path: Path, doing: str = "training on") -> None:
         shown = method if isinstance(method, str) else shown_value(method)
         raise RecipeError(
             f"this model is quantised ({shown}), and {doing} quantised weights is not in this version",
+            code="quantised-model",
             remedy=f"give the original in bf16 or fp16{hint}",
             where=config_path,
         )

@@ -30,6 +30,7 @@ def read_weight_headers(directory: Path) -> dict[str, SafetensorsHeader]:
     if distributed:
         raise RecipeError(
             f"{distributed[0]} is a part of a distributed checkpoint, not of a model",
+            code="distributed-checkpoint",
             remedy="save the model with save_pretrained, or move these files elsewhere",
             where=directory,
         )
@@ -58,7 +59,12 @@ def read_index(path: Path) -> dict[str, str]:
     """
     where = read_json_object(path, MOST_INDEX_BYTES).get("weight_map")
     if not isinstance(where, dict) or not where:
-        raise RecipeError("the index of the weights has no weight_map", remedy="copy or download it again", where=path)
+        raise RecipeError(
+            "the index of the weights has no weight_map",
+            code="weight-index-damaged",
+            remedy="copy or download it again",
+            where=path,
+        )
     for tensor, name in where.items():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise bad_field(path, f"weight_map of {tensor}", name, "the name of a safetensors file beside it")
@@ -72,12 +78,14 @@ def _single_file(directory: Path) -> str:
     if names:
         raise RecipeError(
             f"the weights ({shown_names(names)}) are neither {_WHOLE} nor listed in {INDEX}",
+            code="weight-index-missing",
             remedy=f"copy or download {INDEX} of this model too; a single file is to be named {_WHOLE}",
             where=directory,
         )
     if any(found for pattern in _PICKLES for found in directory.glob(pattern)):
         raise RecipeError(
             "the weights are pickles (.bin, .pt), which can run code when they are loaded",
+            code="pickled-weights",
             remedy="take a model with *.safetensors; or, if you trust these, convert them once: python -c "
             '"from transformers import AutoModelForCausalLM as M; '
             f"M.from_pretrained('{directory}').save_pretrained('safetensors')\" and copy the tokenizer's files beside "
@@ -86,6 +94,7 @@ def _single_file(directory: Path) -> str:
         )
     raise RecipeError(
         "the model has no weights (*.safetensors)",
+        code="weights-missing",
         remedy="finish the download, or set model.init: random to start from random weights",
         where=directory,
     )
@@ -95,6 +104,7 @@ def _require_files(directory: Path, names: list[str]) -> None:
     if missing := [name for name in names if not (directory / name).exists()]:
         raise RecipeError(
             f"{len(missing)} of {len(names)} weight files are missing: {shown_names(missing)}",
+            code="weights-missing",
             remedy="finish the download or the copy",
             where=directory,
         )
@@ -104,6 +114,7 @@ def _require_files(directory: Path, names: list[str]) -> None:
     if unlisted:
         raise RecipeError(
             f"{INDEX} does not name {shown_names(unlisted)}",
+            code="weight-files-unlisted",
             remedy="the folder holds parts of two models: remove the files that do not belong to this one",
             where=directory,
         )
@@ -118,6 +129,7 @@ def _require_agreement(index: Path, where: Mapping[str, str], headers: Mapping[s
     if twice:
         raise RecipeError(
             f"{twice[0]} lies in two weight files: {' and '.join(places[twice[0]][:2])}",
+            code="weight-index-mismatch",
             remedy="copy or download the model again",
             where=index,
         )
@@ -125,6 +137,7 @@ def _require_agreement(index: Path, where: Mapping[str, str], headers: Mapping[s
     if differing:
         raise RecipeError(
             f"the index and the weight files disagree about {shown_names(differing)}",
+            code="weight-index-mismatch",
             remedy="copy or download the model again",
             where=index,
         )

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK = 1 << 19
-"""Numbers that are added at a time: what fits into a core's cache."""
+"""Numbers added at a time: as many as fit into a core's cache."""
 
 
 def require_finite(adapters: list[Adapter]) -> None:
-    """One number that is none would spoil a whole row.
+    """A single NaN would propagate to a whole row.
 
     Raises:
         InputError: naming the tensor.
@@ -31,14 +31,15 @@ def require_finite(adapters: list[Adapter]) -> None:
         for name in adapter.file.tensors:
             if not torch.isfinite(_read(adapter.file, name, scratch)).all():
                 raise InputError(
-                    f"the adapter is broken: {name} holds numbers that are not finite",
+                    f"the adapter is damaged: {name} has numbers that are not finite",
+                    code="not-finite",
                     remedy="take an earlier checkpoint, and train with on_nan: stop",
                     where=adapter.file.path,
                 )
 
 
 class Scratch:
-    """Memory that is used again and again: what the system hands out anew costs more than the arithmetic."""
+    """Memory that is reused: allocating it again costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
@@ -47,7 +48,7 @@ class Scratch:
         """An uninitialised tensor; the one before it is overwritten."""
         needed = math.prod(shape) * dtype.itemsize
         if self._bytes.numel() < needed:
-            # Given back first: both at once would be the peak.
+            # Freed first: both together would be the peak of memory.
             self._bytes = torch.empty(0, dtype=torch.uint8)
             self._bytes = torch.empty(needed, dtype=torch.uint8)
         return self._bytes[:needed].view(dtype).view(shape)
@@ -84,7 +85,7 @@ def _compute(output: Output, weights: Scratch, deltas: Scratch, layout: Layout |
 
 
 def as_bytes(tensor: torch.Tensor) -> Any:
-    """What stands in a file, without a copy where the tensor is contiguous."""
+    """(bytes,) uint8 array of the tensor's contents; no copy where the tensor is contiguous."""
     return tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 
@@ -135,7 +136,7 @@ def _accumulate(weight: torch.Tensor, delta: torch.Tensor) -> None:
 
 
 def _is_transposed(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank) -> bool:
-    """Modules such as GPT-2's Conv1D keep (in, out); a square one cannot be told by its shape."""
+    """Whether the weight is (in, out), as in GPT-2's Conv1D; for a square one the adapter's config decides."""
     rows, columns = low_rank.shape
     return bool(adapter.config.get("fan_in_fan_out")) if rows == columns else tuple(weight.shape) != low_rank.shape
 
@@ -146,12 +147,14 @@ def _read_fp32(adapter: Adapter, name: str) -> torch.Tensor:
 
 
 def _read(file: SafetensorsHeader, name: str, scratch: Scratch | None = None) -> torch.Tensor:
-    """Read, not mapped: mapped pages would count as ours, file by file."""
+    """Read, not mapped: mapped pages would count as memory of this process."""
     tensor = file.tensors[name]
     dtype = DTYPES[tensor.dtype]
     loaded = (scratch or Scratch()).take(tensor.shape, dtype)
     with file.path.open("rb") as opened:
         opened.seek(tensor.begin)
         if opened.readinto(as_bytes(loaded)) != tensor.size:
-            raise InputError("the weight file became shorter", remedy="copy it again", where=file.path)
+            raise InputError(
+                "the weight file became shorter", code="weight-file-damaged", remedy="copy it again", where=file.path
+            )
     return loaded

@@ -1,4 +1,4 @@
-"""How the parameters of a model lie in its files, where they have other names or pieces there, as experts do.
+"""How the parameters of a model are stored in its files, where names or shapes differ, as for experts.
 
 transformers stacks the experts of a file into one parameter when it loads a model, and takes them apart when it saves
 one. Here it takes apart tensors of the adapter's change, so that each piece is added to the file's tensor.
@@ -31,7 +31,7 @@ class Piece:
 
 
 class Layout:
-    """The base model without content."""
+    """The base model on the meta device, without weights."""
 
     def __init__(self, base: Base, *, is_classifier: bool) -> None:
         self._base = base
@@ -51,7 +51,7 @@ class Layout:
         return bool(getattr(self._submodule(parameter.rpartition(".")[0]), "is_transposed", False))
 
     def name_of(self, parameter: str) -> str | None:
-        """What a parameter that lies in the files as it is is called there."""
+        """The name in the files of a parameter that is stored unchanged; None where there is none."""
         if parameter not in self._shapes:
             return None
         found = self._base.find(parameter)
@@ -88,6 +88,7 @@ class Layout:
                 raise InputError(
                     f"the base's files do not hold {parameter} as transformers writes it: {piece.name} is missing or "
                     "of another shape",
+                    code="adapter-base-mismatch",
                     remedy="give the base that the adapter was trained on with --onto",
                     where=self._base.directory,
                 )
@@ -100,7 +101,7 @@ class Layout:
         return dict(revert_weight_conversion(self._model, {parameter: tensor}))
 
     def positions(self, piece: Piece) -> torch.Tensor:
-        """Where the numbers of `piece` lie in one expert of its parameter: flat indices, of the piece's shape."""
+        """Positions of the numbers of `piece` in one expert: flat int64 indices, in the shape of the piece."""
         shape = (1, *self._shapes[piece.parameter][1:])
         numbers = torch.arange(torch.Size(shape).numel()).view(shape)
         if piece.key == piece.parameter:
@@ -112,7 +113,8 @@ class Layout:
             module: nn.Module = self._model.get_submodule(name)
         except AttributeError as error:
             raise InputError(
-                f"the adapter changes {name}, which the base has not",
+                f"the adapter changes {name}, which the base does not have",
+                code="adapter-base-mismatch",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=self._base.directory,
             ) from error
@@ -132,7 +134,8 @@ def _skeleton(base: Base, *, is_classifier: bool) -> Any:
             return kind.from_config(AutoConfig.from_pretrained(base.directory))
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(
-            f"how this model's experts lie in its files is not known: {str(error).strip().splitlines()[0]}",
+            f"the layout of this model's experts in its files is not known: {str(error).strip().splitlines()[0]}",
+            code="model-layout-unknown",
             remedy="load it with PEFT and use merge_and_unload",
             where=base.directory,
         ) from error

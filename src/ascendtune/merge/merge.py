@@ -1,4 +1,4 @@
-"""Merge adapters into their base model: checked first, streamed, verified, and named only when it is whole."""
+"""Merge adapters into their base model: checked first, streamed, verified, and renamed only when complete."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def merge(
     Args:
         named: runs or adapter directories, with `=WEIGHT` behind them or without.
         onto: another base than the one that the first adapter names.
-        verify: ask both for logits on a few tokens; that loads the whole model, twice in turn.
+        verify: compare logits of both on a few tokens; that loads the whole model, twice in turn.
 
     Raises:
         InputError: it cannot be merged; nothing was written.
         MachineError: the disk is full or may not be written; `target` is absent.
-        CheckFailed: the merged model does not say the same; `target` is absent.
+        CheckFailed: the merged model computes something else; `target` is absent.
     """
     sources = find_sources(named, onto)
     plan = plan_merge(read_base(sources.base), sources.adapters)
-    # Imported here: whatever a user can mend has been said by now, without waiting for torch.
+    # Imported here: errors that a user can correct are raised above, before torch is imported.
     from ascendtune.merge.arithmetic import require_finite
     from ascendtune.merge.write import appearing, require_place, write_model
 
@@ -94,13 +94,14 @@ def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -
             f"the merged weights differ from base and adapter by {result.error:.1e} of the logits before they are "
             f"rounded, and the adapter's whole effect is {result.effect:.1e} ({result.tolerance:.0e} is what the order "
             "of additions may do); nothing was kept",
+            code="merge-differs",
             remedy="check that the adapter belongs to this base; --no-verify keeps the result all the same",
             where=plan.base.directory,
         )
     if not result.is_conclusive:
         notes.append(
-            f"the adapter changes the logits by {result.effect:.1e} of their size, too little to tell a right merge "
-            "from a wrong one: it has hardly learnt anything"
+            f"the adapter changes the logits by {result.effect:.1e} of their size, too little to tell a correct merge "
+            "from a wrong one: it has hardly been trained"
         )
     if result.lost > 0.5 and (types := rounded_types(plan)):
         notes.append(_too_fine(types, result.lost))
@@ -108,7 +109,7 @@ def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -
 
 
 def _too_fine(types: str, lost: float) -> str:
-    advice = "keep it apart, or merge onto a copy of the base in fp32"
+    advice = "keep it separate, or merge onto a copy of the base in fp32"
     if lost > 0.9:
-        return f"as good as nothing of the adapter is left: what it changes is below the rounding of {types}; {advice}"
+        return f"almost nothing of the adapter is left: its changes are below the rounding of {types}; {advice}"
     return f"rounding to {types} loses {lost:.0%} of what the adapter changes, which is small for it; {advice}"

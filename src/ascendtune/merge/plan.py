@@ -59,7 +59,7 @@ class Output:
 
 @dataclass
 class Draft:
-    """Outputs as they come about; `config` becomes a copy when it changes."""
+    """The outputs while they are planned; `config` is copied when it changes."""
 
     base: Base
     is_classifier: bool
@@ -68,7 +68,7 @@ class Draft:
     outputs: dict[str, Output] = field(default_factory=dict)
     file_of: dict[str, str] = field(default_factory=dict)
     tied_head: Output | None = None
-    """What an adapter makes of a head that the base does not have in its files."""
+    """The head that an adapter changes where the base's files have none."""
     layout: Layout | None = None
     """Made when a name is not one of the files'."""
 
@@ -80,7 +80,7 @@ class Draft:
             self.file_of[name] = file
 
     def put(self, adapter: Adapter, name: str, key: str) -> None:
-        """A weight of the adapter takes the place of the base's."""
+        """Replace a weight of the base by the adapter's."""
         tensor = adapter.file.tensors[key]
         found = self._find(name)
         if found is None and self.is_classifier:
@@ -93,13 +93,14 @@ class Draft:
         if old.shape != tensor.shape and not (grows and old.shape[1:] == tensor.shape[1:]):
             raise InputError(
                 f"{name} is {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
+                code="adapter-base-mismatch",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=adapter.directory,
             )
         self._set(found, replace(old, shape=tensor.shape, source=(adapter.file, key)))
 
     def add(self, adapter: Adapter, low_rank: LowRank) -> None:
-        """The adapter's B @ A comes on top."""
+        """Add the adapter's B @ A."""
         found = self._find(f"{low_rank.module}.weight") or self.require_layout().name_of(f"{low_rank.module}.weight")
         if found is None:
             raise _unknown(adapter, f"{low_rank.module}.weight", self.base)
@@ -109,6 +110,7 @@ class Draft:
         if old.shape not in fits:
             raise InputError(
                 f"{low_rank.module} is {list(old.shape)} in the base, the adapter was made for {list(low_rank.shape)}",
+                code="adapter-base-mismatch",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=adapter.directory,
             )
@@ -119,6 +121,7 @@ class Draft:
             if bias is None:
                 raise InputError(
                     f"the adapter adds to the bias of {low_rank.module}, which has none in the base",
+                    code="adapter-base-mismatch",
                     remedy="give the base that the adapter was trained on with --onto",
                     where=adapter.directory,
                 )
@@ -140,6 +143,7 @@ class Draft:
             raise InputError(
                 f"{parameter} is {list(shape)} in the base; A is {list(a)} and B is {list(b)}, which are not matrices "
                 f"of rank {rank} for it",
+                code="adapter-base-mismatch",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=adapter.directory,
             )
@@ -173,6 +177,7 @@ class Draft:
         if above is not None and above.shape[0] != below.shape[0]:
             raise InputError(
                 f"the adapter makes {below.shape[0]:,} input and {above.shape[0]:,} output embeddings",
+                code="adapter-embeddings-differ",
                 remedy="export the adapter again with both (save_embedding_layers=True)",
                 where=adapter.directory,
             )
@@ -240,9 +245,7 @@ class Draft:
             head = self.tied_head
             self.outputs[head.name] = head
             self.file_of[head.name] = self.file_of[table]
-            self.notes.append(
-                f"the adapter parts input and output embeddings, which the base ties: {head.name} is added"
-            )
+            self.notes.append(f"the adapter unties input and output embeddings: {head.name} is added")
         elif not (
             self.config.get("tie_word_embeddings") and (self._is_touched(table) or self._is_touched(self.base.head))
         ):
@@ -259,7 +262,7 @@ class Draft:
             self.config["vocab_size"] = rows
         else:
             self.config["text_config"] = {**self.config["text_config"], "vocab_size": rows}
-        self.notes.append(f"the adapter brings embeddings for new tokens: the vocabulary has {rows:,} rows")
+        self.notes.append(f"the adapter has embeddings for new tokens: the vocabulary has {rows:,} rows")
 
     def _become_classifier(self, name: str, adapter: Adapter, key: str) -> None:
         """A reward model: the head that makes logits goes, one that makes scores comes."""
@@ -279,12 +282,13 @@ class Draft:
             "id2label": labels,
             "label2id": {label: int(number) for number, label in labels.items()},
         }
-        self.notes.append(f"the adapter brings {name}: the result is a model for AutoModelForSequenceClassification")
+        self.notes.append(f"the adapter has {name}: the result is a model for AutoModelForSequenceClassification")
 
     def _require_addable(self, output: Output) -> None:
         if output.dtype not in FLOAT_DTYPES:
             raise InputError(
                 f"{output.name} is {output.dtype} in the base, which cannot be added to",
+                code="base-not-addable",
                 remedy="merge onto the original in bf16 or fp16 with --onto",
                 where=output.source[0].path,
             )
@@ -292,8 +296,9 @@ class Draft:
 
 def _unknown(adapter: Adapter, name: str, base: Base) -> InputError:
     return InputError(
-        f"the adapter changes {name}, which the base has not",
-        remedy=f"{base.directory} is another model than the adapter was trained on: give that one with --onto",
+        f"the adapter changes {name}, which the base does not have",
+        code="adapter-base-mismatch",
+        remedy=f"{base.directory} is not the model that the adapter was trained on: give that model with --onto",
         where=adapter.directory,
     )
 
@@ -359,12 +364,13 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> Plan:
 
 
 def _require_combinable(adapters: list[Adapter]) -> None:
-    """Sums are defined for differences: neither for DoRA, which scales whole rows, nor for weights that replace."""
+    """Only differences can be summed: not DoRA, which scales whole rows, and not whole weights."""
     for adapter in adapters:
         if (len(adapters) > 1 or adapter.weight != 1) and (adapter.uses_dora or adapter.whole):
-            what = "uses DoRA" if adapter.uses_dora else f"brings whole weights ({next(iter(adapter.whole))})"
+            what = "uses DoRA" if adapter.uses_dora else f"has whole weights ({next(iter(adapter.whole))})"
             raise InputError(
                 f"the adapter {what}, which cannot be weighted or summed with others",
+                code="adapters-not-combinable",
                 remedy="merge it alone, with weight 1; then merge the others onto the result",
                 where=adapter.directory,
             )

@@ -131,7 +131,9 @@ def _place(text: str) -> tuple[Path, float]:
     if not path.exists() and "=" in text:
         before, _, number = text.rpartition("=")
         if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number):
-            raise InputError(f"'{number}' is no weight", remedy="write a number, as in runs/a=0.5")
+            raise InputError(
+                f"'{number}' is not a weight", code="impossible-value", remedy="write a number, as in runs/a=0.5"
+            )
         path, weight = expanded(before), float(number)
     if (path / "run.json").is_file():
         return _of_run(RunDir(path)), weight
@@ -140,12 +142,14 @@ def _place(text: str) -> tuple[Path, float]:
     if (path / "config.json").is_file():
         raise InputError(
             "this is a whole model: there is nothing to merge",
+            code="nothing-to-merge",
             remedy="give an adapter, or a run of method.tuner: lora; the model can be used as it is",
             where=path,
         )
     usual = "give a run, or a directory with adapter_config.json"
     raise InputError(
-        "no run and no adapter is here" if path.exists() else "there is no such run or adapter",
+        "there is no run or adapter in this directory" if path.exists() else "there is no such run or adapter",
+        code="path-missing",
         remedy=usual if path.exists() else path_suggestion(path, usual),
         where=path,
     )
@@ -156,6 +160,7 @@ def _of_run(run: RunDir) -> Path:
     if not (directory / "adapter_config.json").is_file():
         raise InputError(
             "this run trained the weights themselves: there is nothing to merge",
+            code="nothing-to-merge",
             remedy=f"{directory} is a whole model, and can be used as it is",
             where=run.path,
         )
@@ -167,7 +172,7 @@ def _base_of(adapter: Path) -> Path:
         return base_of_adapter(adapter)
     except AscendtuneError as error:
         raise type(error)(
-            error.what, remedy=f"name the base with --onto; or {error.remedy}", where=error.where
+            error.what, code=error.code, remedy=f"name the base with --onto; or {error.remedy}", where=error.where
         ) from error
 
 

@@ -81,6 +81,7 @@ def _put(target: torch.Tensor, merger: Merger, output: Output, plan: Plan) -> No
     if not _is_nearest(stored, exact, DTYPES[output.dtype]):
         raise CheckFailed(
             f"{output.name} in the merged files is not base and adapter, rounded to {output.dtype}; nothing was kept",
+            code="merge-differs",
             remedy="merge again; if it stays, the disk or the memory of this machine is at fault, or ascendtune is",
             where=plan.base.directory,
         )
@@ -140,7 +141,7 @@ class Verification:
 
 
 class CannotVerify(Exception):
-    """Why nothing could be asked; the merge itself is not in doubt."""
+    """The comparison is not possible; the merge itself may be correct."""
 
 
 def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:

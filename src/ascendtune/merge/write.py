@@ -86,7 +86,12 @@ def require_place(target: Path, size: int) -> None:
 
 def _require_absent(target: Path) -> None:
     if target.exists() or target.is_symlink():
-        raise InputError("the target exists already", remedy="choose another --to, or remove it first", where=target)
+        raise InputError(
+            "the target exists already",
+            code="target-exists",
+            remedy="choose another --to, or remove it first",
+            where=target,
+        )
 
 
 @contextmanager
@@ -105,7 +110,10 @@ def appearing(target: Path) -> Iterator[Path]:
     with file_lock(lock, wait=False) as ours, translated_disk_errors(target, "writing the merged model"):
         if not ours:
             raise InputError(
-                "another process is writing there", remedy="wait for it, or choose another --to", where=target
+                "another process is writing there",
+                code="target-in-use",
+                remedy="wait for it, or choose another --to",
+                where=target,
             )
         # Another process may have finished it since it was asked.
         _require_absent(target)

@@ -1,4 +1,4 @@
-"""What may differ when a run goes on, and what says so when too much does."""
+"""Which recipe keys may change when a run is resumed, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIXED = (
     "method.freeze.extra",
     "optim.optimizer",
 )
-# Keys that may always differ: they change where things go and how fast, not what is learnt.
+# Keys that may always differ: they change where files go and how fast, not the training.
 _FREE_TO_CHANGE = (
     "name",
     "run_dir",
@@ -54,6 +54,7 @@ def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
         if key not in known:
             raise RecipeError(
                 f"--allow-change {key}: no such recipe key",
+                code="unknown-recipe-key",
                 remedy=did_you_mean(key, known, "`ascendtune recipe schema` lists the keys"),
             )
 
@@ -66,6 +67,7 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
         raise RecipeError(
             f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
             "its checkpoints hold other weights",
+            code="recipe-changed",
             remedy="undo the change; or start anew: checkpoint.resume=never",
             where=run.recipe,
         )
@@ -79,6 +81,7 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
         differences = [line for key in changed for line in _differences(key, before.get(key), after.get(key))]
         raise RecipeError(
             "this run was trained with another recipe: " + "; ".join(differences),
+            code="recipe-changed",
             remedy=f"undo the change; or go on with it: {keys}; or start anew: checkpoint.resume=never",
             where=run.recipe,
         )
@@ -87,11 +90,12 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
 def require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str]) -> None:
     """Raise where the tokens are not those that the run was trained on."""
     before = run.read().get("data_hash")
-    # Whoever allows a key of the data section to change has allowed other tokens.
+    # A permitted change of a key of the data section permits other tokens.
     if before != fingerprint and not any(each.partition(".")[0] == "data" for each in allow_change):
         raise InputError(
             f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
             "tokenizer have changed",
+            code="data-changed",
             remedy="restore the data; or go on with it: --allow-change data; or start anew: checkpoint.resume=never",
             where=run.path,
         )

@@ -1,7 +1,7 @@
-"""What DeepSpeed is told: from the recipe's keys, or from a user's own JSON.
+"""The DeepSpeed configuration: from the recipe's keys, or from a user's own JSON.
 
-The loop, its schedule and its optimiser stay ours: DeepSpeed divides, gathers, scales fp16 losses and clips. A value in
-the JSON that says something else than the recipe is an error that names both.
+The loop, its schedule and its optimiser are ascendtune's: DeepSpeed shards, gathers, scales fp16 losses and clips. A
+value in the JSON that differs from the recipe is an error that names both.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_f
 from ascendtune.recipe.recipe import Recipe
 
 AUTO = "auto"
+_IMPOSSIBLE = "impossible-value"
 Config = dict[str, Any]
 OFFLOADED = ("offload_optimizer", "offload_param")
 
-# Sections that would put something in the place of ours, and what has it.
+# Sections that would replace a part of ascendtune, and the recipe keys for it.
 _OURS = {
     "scheduler": "optim.scheduler, optim.warmup_ratio and optim.min_learning_rate_ratio",
     "amp": "precision",
@@ -63,7 +64,7 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
     _fill_buckets(config.setdefault("zero_optimization", {}), hidden_size)
     config.pop("train_batch_size", None)
     return {
-        # Its messages and timers are not ours to print.
+        # DeepSpeed's own messages and timers are not printed.
         "steps_per_print": 2**40,
         **config,
         "train_micro_batch_size_per_gpu": recipe.batch.per_device,
@@ -81,7 +82,8 @@ def require_deepspeed() -> None:
     if importlib.util.find_spec("deepspeed") is None:
         raise MachineError(
             "parallel.strategy: deepspeed needs DeepSpeed, which is not installed",
-            remedy="pip install 'ascendtune[deepspeed]'; or use parallel.strategy: fsdp, which divides the same",
+            code="package-missing",
+            remedy="pip install 'ascendtune[deepspeed]'; or use parallel.strategy: fsdp, which shards the same state",
         )
 
 
@@ -107,7 +109,7 @@ def _zero_section(recipe: Recipe) -> Config:
 
 
 class _Comparison:
-    """Holds a user's JSON against the recipe, and against what ZeRO can do."""
+    """Compares a user's JSON with the recipe and with what ZeRO supports."""
 
     def __init__(self, document: Document, recipe: Recipe, compute: str | None, ranks: int | None) -> None:
         self._document, self._recipe, self._compute, self._ranks = document, recipe, compute, ranks
@@ -116,9 +118,9 @@ class _Comparison:
     def complain(self) -> None:
         recipe, optim, batch = self._recipe, self._recipe.optim, self._recipe.batch
         self._require_form()
-        for section, ours in _OURS.items():
+        for section, part in _OURS.items():
             if self._document.values.get(section):
-                self._contradiction(section, f"takes the place of {ours}")
+                self._contradiction(section, f"replaces {part}")
         self._same("train_micro_batch_size_per_gpu", batch.per_device, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
         if self._ranks is not None:
@@ -143,9 +145,9 @@ class _Comparison:
     def _require_form(self) -> None:
         for key in ("zero_optimization", "bf16", "fp16"):
             if not isinstance(self._document.values.get(key, {}), dict):
-                self._complain(key, f"'{key}' is no object", "write its keys between { and }")
+                self._complain(key, f"'{key}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
         if self._find("zero_optimization.stage") not in (None, 0, 1, 2, 3):
-            self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3")
+            self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3", _IMPOSSIBLE)
         if self._complaints:
             raise together(self._complaints)
 
@@ -154,25 +156,26 @@ class _Comparison:
         stage = self._find(f"{keys}.stage") or 0
         devices = {part: self._find(f"{keys}.{part}.device") or "none" for part in OFFLOADED}
         if fault := offload_fault(keys, stage, **devices):
-            self._complain(".".join(map(str, fault.path)), fault.what, fault.remedy)
+            self._complain(".".join(map(str, fault.path)), fault.what, fault.remedy, fault.code)
         if stage == 0 and self._recipe.precision in ("bf16", "fp16"):
-            self._complain(f"{keys}.stage", STAGE_0_ROUNDS, STAGE_0_REMEDY)
+            self._complain(f"{keys}.stage", STAGE_0_ROUNDS, STAGE_0_REMEDY, "refused-combination")
         for part, device in devices.items():
             if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
-                self._complain(f"{keys}.{part}", "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path")
+                what, remedy = "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path"
+                self._complain(f"{keys}.{part}", what, remedy, "missing-recipe-key")
 
-    def _same(self, key: str, ours: Any, name: str) -> None:
-        theirs = self._find(key)
-        if theirs not in (None, AUTO) and theirs != ours:
-            self._contradiction(key, f"is {json.dumps(theirs)}, {name} {json.dumps(ours)}")
+    def _same(self, key: str, expected: Any, name: str) -> None:
+        found = self._find(key)
+        if found not in (None, AUTO) and found != expected:
+            self._contradiction(key, f"is {json.dumps(found)}, {name} {json.dumps(expected)}")
 
     def _contradiction(self, key: str, what: str) -> None:
         agree = "remove it" if key in _OURS else 'make them agree, or write "auto": then the recipe\'s value counts'
-        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree)
+        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree, "contradictory-keys")
 
-    def _complain(self, key: str, what: str, remedy: str) -> None:
+    def _complain(self, key: str, what: str, remedy: str, code: str) -> None:
         place = self._document.place(tuple(key.split(".")))
-        self._complaints.append(RecipeError(what, remedy=remedy, where=place))
+        self._complaints.append(RecipeError(what, code=code, remedy=remedy, where=place))
 
     def _find(self, key: str) -> Any:
         found: Any = self._document.values

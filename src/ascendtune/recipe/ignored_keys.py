@@ -1,4 +1,4 @@
-"""The keys that are valid but change nothing beside certain others: they are said out loud."""
+"""Keys that are valid but have no effect beside certain others: the user is told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _NO_TURNS = "texts of stage pretrain have no turns"
 
 
-def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
+def ignored_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
     """A sentence for every key that was given and has no effect.
 
     Args:
@@ -19,8 +19,8 @@ def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
     given = [key for key, origin in origins.items() if origin != "default"]
     found = [
         (key, reason, origins[key])
-        for prefix, is_inert, reason in _rules(recipe)
-        if is_inert
+        for prefix, is_ignored, reason in _rules(recipe)
+        if is_ignored
         for key in given
         if key.startswith(prefix)
     ]
@@ -36,7 +36,7 @@ def inert_keys(recipe: Recipe, origins: dict[str, str]) -> list[str]:
 
 
 def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
-    """How the keys begin, whether they are inert in this recipe, and why."""
+    """Prefix of the keys, whether they have no effect in this recipe, and why."""
     data, method, optim = recipe.data, recipe.method, recipe.optim
     loss = method.preference.loss
     stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
@@ -56,8 +56,8 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             for key, its in (("simpo_gamma", "simpo"), ("desirable_weight", "kto"), ("undesirable_weight", "kto"))
         ),
         ("data.template", stage == "pretrain", _NO_TURNS),
-        ("data.loss_on", stage == "pretrain", "stage pretrain learns everything"),
-        ("data.loss_on", stage in ("reward", "preference"), "only the last answer counts here"),
+        ("data.loss_on", stage == "pretrain", "stage pretrain trains on every token"),
+        ("data.loss_on", stage in ("reward", "preference"), "only the last answer is trained on"),
         (
             "data.on_long_row",
             stage == "pretrain" and data.on_long_row == "truncate",

@@ -1,4 +1,4 @@
-"""The `method` section of a recipe: what is learnt, and which weights may change."""
+"""The `method` section of a recipe: the objective, and which weights are trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ascendtune.core.config import MOST, Contradiction, Section, other_names
 from ascendtune.data.spec import Task
 
-# What people will ask for under a neighbour's name, or that is not in this version: an alternative for each.
+# Other names of supported values, and unsupported values: an alternative for each.
 _LOSSES = {"dpo": "sigmoid", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "ipo": "ipo"}
 _OTHER_NAMES = {
     **{name: f"use method.stage: preference with method.preference.loss: {loss}" for name, loss in _LOSSES.items()},
@@ -40,20 +40,20 @@ class LoraSection(Section):
 
     target: Literal["all-linear"] | list[str] = "all-linear"
     """`all-linear`: every linear module but the head, the routers and experts of a mixture, and modules on which an
-    adapter would do nothing. Or a list of names, e.g. [q_proj, v_proj]; it may hold `all-linear`, `all-experts` (each
+    adapter has no effect. Or a list of names, e.g. [q_proj, v_proj]; it may hold `all-linear`, `all-experts` (each
     expert gets matrices of this rank) and names of routers, e.g. [all-linear, all-experts, gate]."""
     rank: int = Field(default=8, ge=1, le=65_536)
-    """Rows of the adapter's matrices: what it can hold, and its size."""
+    """Rank of the adapter's matrices: its capacity and size."""
     alpha: float | None = Field(default=None, gt=0, le=MOST)
     """Scale of the adapter (default: twice the rank)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the adapter's inputs that is dropped in training."""
+    """Dropout probability of the adapter's inputs in training."""
     rslora: bool = False
     """Scale by alpha / sqrt(rank) instead of alpha / rank."""
     dora: bool = False
-    """Learn magnitude and direction apart (weight-decomposed LoRA)."""
+    """Train magnitude and direction separately (weight-decomposed LoRA)."""
     init: Literal["zero", "pissa"] = "zero"
-    """`zero`: the adapter changes nothing at first; `pissa`: what is trained are the weights' principal parts."""
+    """`zero`: the adapter changes nothing at first; `pissa`: it starts as the principal components of the weights."""
     modules_to_save: Literal["all-embeddings"] | list[str] = []
     """Modules that are trained whole and saved with the adapter: names, e.g. [embed_tokens, lm_head], or
     `all-embeddings`: the table of tokens and the head, whatever they are called."""
@@ -82,12 +82,14 @@ class FreezeSection(Section):
         if layers == 0 and self.modules:
             raise Contradiction(
                 "method.freeze.modules are parts of layers, and no layer is chosen",
+                code="nothing-to-train",
                 remedy="set method.freeze.last_layers or first_layers; modules outside the layers go under extra",
                 path=("method", "freeze", "modules"),
             )
         if layers == 0 and not self.extra:
             raise Contradiction(
                 "method.freeze leaves nothing to train",
+                code="nothing-to-train",
                 remedy="set method.freeze.last_layers, first_layers or extra",
                 path=("method", "freeze"),
             )
@@ -109,16 +111,16 @@ class RewardSection(Section):
 
 
 class PreferenceSection(Section):
-    """Learning from chosen and rejected answers."""
+    """Training on chosen and rejected answers."""
 
     loss: Annotated[Literal["sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"], other_names(_OTHER_LOSSES)] = "sigmoid"
     """`sigmoid` is DPO's own. `kto` takes single answers marked good or bad; `orpo` and `simpo` need no reference."""
     beta: float = Field(default=0.1, gt=0, le=1000)
     """How strongly the policy is held to the reference; the weight of the odds ratio for orpo."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    """sigmoid: the share of pairs that are taken to be the wrong way round."""
+    """sigmoid: the assumed share of pairs with swapped labels."""
     simpo_gamma: float = Field(default=0.5, ge=0, le=1000)
-    """simpo: the margin that the chosen answer's score must be ahead."""
+    """simpo: the target margin between the scores of the chosen and the rejected answer."""
     sft_weight: float = Field(default=0.0, ge=0, le=1000)
     """Adds the cross-entropy of the chosen answer (kto: of good ones) with this weight; orpo has it once already."""
     desirable_weight: float = Field(default=1.0, gt=0, le=1000)
@@ -130,7 +132,7 @@ class PreferenceSection(Section):
 
 
 class MethodSection(Section):
-    """What is learnt, and which weights may change."""
+    """The training objective, and which weights are trained."""
 
     stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], other_names(_OTHER_NAMES)] = "sft"
     """`pretrain`: text; `sft`: answers; `reward`: scores from pairs; `preference`: DPO and its relatives."""
@@ -147,12 +149,14 @@ class MethodSection(Section):
         if options.label_smoothing and options.loss != "sigmoid":
             raise Contradiction(
                 f"method.preference.label_smoothing is defined for loss: sigmoid, not for {options.loss}",
+                code="contradictory-keys",
                 remedy="remove it, or use loss: sigmoid",
                 path=("method", "preference", "label_smoothing"),
             )
         if options.reference and options.loss in ("orpo", "simpo"):
             raise Contradiction(
                 f"method.preference.loss: {options.loss} has no reference model",
+                code="contradictory-keys",
                 remedy="remove method.preference.reference",
                 path=("method", "preference", "reference"),
             )
@@ -160,7 +164,7 @@ class MethodSection(Section):
 
     @property
     def task(self) -> Task:
-        """What the rows are learnt for."""
+        """What the rows of the data sets are."""
         match self.stage:
             case "pretrain":
                 return "text"

@@ -1,4 +1,4 @@
-"""The `parallel` section of a recipe: how several devices share the work."""
+"""The `parallel` section of a recipe: how training is distributed over devices."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _OTHER_NAMES = {
     "megatron": "Megatron is not in this version; use parallel.strategy: fsdp",
 }
 
-STAGE_0_ROUNDS = "ZeRO stage 0 divides nothing, and in bf16 or fp16 it would round its weights at every step"
+STAGE_0_ROUNDS = "ZeRO stage 0 shards nothing, and in bf16 or fp16 it would round the weights at every step"
 STAGE_0_REMEDY = "use parallel.strategy: ddp, or ZeRO stage 1"
 
 
 class FsdpSection(Section):
-    """Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks."""
+    """Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are sharded across ranks."""
 
     reshard: bool = True
-    """Drop a layer's gathered weights after its forward pass: less memory, one more gathering in the backward pass."""
+    """Free a layer's gathered weights after its forward pass: less memory, one more all-gather in the backward pass."""
     offload: bool = False
     """Keep weights, gradients and optimiser state in host memory; slow, needs least device memory."""
 
 
 class DeepSpeedSection(Section):
-    """DeepSpeed ZeRO: what is divided among the ranks, and what lives outside the devices."""
+    """DeepSpeed ZeRO: what is sharded across ranks, and what is offloaded."""
 
     stage: int = Field(default=2, ge=0, le=3)
     """0 nothing, 1 optimiser state, 2 gradients too, 3 weights too."""
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """Where optimiser state lives (`nvme`: stage 3, and the headers of libaio)."""
+    """Where optimiser state is kept (`nvme`: stage 3, and the headers of libaio)."""
     offload_param: Literal["none", "cpu", "nvme"] = "none"
-    """Where weights live (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
+    """Where weights are kept (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
     nvme_path: str | None = None
-    """Directory on a fast local disk, for `nvme`; what a run keeps there goes with it."""
+    """Directory on a fast local disk, for `nvme`; the run removes its files there when it ends."""
     config: str | None = None
     """A DeepSpeed JSON file instead of these keys; its `auto` values are filled in from the recipe."""
 
@@ -52,7 +52,8 @@ class DeepSpeedSection(Section):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise Contradiction(
                         f"parallel.deepspeed.{key} and parallel.deepspeed.config contradict each other: "
-                        "the JSON file says it",
+                        "the JSON file sets it",
+                        code="contradictory-keys",
                         remedy=f"remove {key}, or config",
                         path=("parallel", "deepspeed", key),
                     )
@@ -65,6 +66,7 @@ class DeepSpeedSection(Section):
         if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:
             raise Contradiction(
                 "offloading to nvme needs a directory",
+                code="missing-recipe-key",
                 remedy="set parallel.deepspeed.nvme_path",
                 path=("parallel", "deepspeed"),
             )
@@ -72,14 +74,16 @@ class DeepSpeedSection(Section):
 
 
 def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: str) -> Contradiction | None:
-    """Why ZeRO cannot offload so at this stage, if it cannot.
+    """The contradiction between a ZeRO stage and its offloading, or None.
 
     Args:
         keys: where they stand: in a recipe below `parallel.deepspeed`, in a DeepSpeed JSON below `zero_optimization`.
     """
 
     def fault(key: str, why: str, remedy: str) -> Contradiction:
-        return Contradiction(f"{keys}.{key}{why}", remedy=remedy, path=(*keys.split("."), key))
+        return Contradiction(
+            f"{keys}.{key}{why}", code="contradictory-keys", remedy=remedy, path=(*keys.split("."), key)
+        )
 
     if offload_param != "none" and stage != 3:
         return fault(
@@ -99,9 +103,9 @@ def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: 
 
 
 class ParallelSection(Section):
-    """How several devices share the work."""
+    """How training is distributed over devices."""
 
     strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], other_names(_OTHER_NAMES)] = "auto"
-    """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: divided; `auto` chooses by size and says why."""
+    """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: sharded; `auto` chooses by size (see run.json)."""
     fsdp: FsdpSection = FsdpSection()
     deepspeed: DeepSpeedSection = DeepSpeedSection()

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, apply_overrides, read_document, require_no_secrets
 from ascendtune.data.spec import DataSection
-from ascendtune.recipe.ignored_keys import inert_keys
-from ascendtune.recipe.llamafactory.detect import is_theirs, require_ours
+from ascendtune.recipe.ignored_keys import ignored_keys
+from ascendtune.recipe.llamafactory.detect import is_llamafactory_recipe, require_native_overrides
 from ascendtune.recipe.llamafactory.translate import translate
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
@@ -29,7 +29,7 @@ from ascendtune.recipe.sections import (
     OptimSection,
     TrackSection,
 )
-from ascendtune.recipe.unsupported import NOT_HERE, first_refusal
+from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, first_refusal
 
 _LONGEST_NAME = 200
 
@@ -37,12 +37,16 @@ _LONGEST_NAME = 200
 def _a_plain_name(value: str) -> str:
     if not re.fullmatch(r"[\w][\w.-]*", value):
         raise Contradiction(
-            f"'{value}' is not a name for a directory", remedy="use letters, digits, '.', '_' and '-'", path=("name",)
+            f"'{value}' is not a name for a directory",
+            code="impossible-value",
+            remedy="use letters, digits, '.', '_' and '-'",
+            path=("name",),
         )
     # A file name has at most 255 bytes, and others are made of this one.
     if len(value.encode()) > _LONGEST_NAME:
         raise Contradiction(
             f"a name of {len(value.encode())} bytes is too long for a directory",
+            code="impossible-value",
             remedy=f"use at most {_LONGEST_NAME}",
             path=("name",),
         )
@@ -52,13 +56,16 @@ def _a_plain_name(value: str) -> str:
 def _with_known_placeholders(value: str) -> str:
     if unknown := [found for found in re.findall(r"\{[^}]*\}?", value) if found != "{name}"]:
         raise Contradiction(
-            f"run_dir: '{unknown[0]}' is not a placeholder", remedy="the only one is {name}", path=("run_dir",)
+            f"run_dir: '{unknown[0]}' is not a placeholder",
+            code="impossible-value",
+            remedy="the only one is {name}",
+            path=("run_dir",),
         )
     return value
 
 
 _SECRETS = (
-    "a recipe is written to files and the command line is seen by others: leave it out, "
+    "a recipe is copied into files and other users see the command line: remove it, "
     "and export HF_TOKEN, MODELSCOPE_API_TOKEN or what your program reads"
 )
 
@@ -66,12 +73,12 @@ _SECRETS = (
 class Recipe(Section):
     """What to train and how. Unknown keys and impossible values are errors before anything starts."""
 
-    asked_in_vain: ClassVar[Mapping[str, str]] = NOT_HERE
+    unsupported_keys: ClassVar[Mapping[str, str]] = UNSUPPORTED_KEYS
 
     name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
     """Name of the run and of its directory."""
     run_dir: Annotated[str, AfterValidator(_with_known_placeholders)] = "runs/{name}"
-    """Where the run directory is made; `{name}` is filled in, a taken name gets a number."""
+    """Where the run directory is created; `{name}` is replaced, and a name that exists gets a number."""
     model: ModelSection
     data: DataSection
     method: MethodSection = MethodSection()
@@ -79,15 +86,15 @@ class Recipe(Section):
     batch: BatchSection = BatchSection()
     parallel: ParallelSection = ParallelSection()
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """In which type matrices are multiplied; `auto` is the best that the device really has."""
+    """Type of matrix products; `auto` is the fastest type that the device supports."""
     memory: MemorySection = MemorySection()
     kernel: Literal["auto", "off"] | KernelSection = "auto"
-    """`auto` takes every fused operator that the device has; or choose one by one."""
+    """`auto` uses every fused operator that the device has; or choose them one by one."""
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not a number: stop before the step, or skip the step and count."""
     on_hang: Literal["warn", "restart", "stop"] = "warn"
-    """No rank gives a sign of life any more: warn, end the run, or start again as often as `--max-restarts` allows."""
+    """No rank reports progress any more: warn, stop the run, or restart it as often as `--max-restarts` allows."""
     checkpoint: CheckpointSection = CheckpointSection()
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()
@@ -108,14 +115,17 @@ class Recipe(Section):
         ):
             if wanted and not has_data:
                 raise Contradiction(
-                    f"{'.'.join(key)} needs evaluation data", remedy="set data.eval or data.eval_fraction", path=key
+                    f"{'.'.join(key)} needs evaluation data",
+                    code="evaluation-data-missing",
+                    remedy="set data.eval or data.eval_fraction",
+                    path=key,
                 )
         return self
 
     @model_validator(mode="after")
     def _parts_go_together(self) -> Recipe:
         if refusal := first_refusal(self):
-            raise Contradiction(refusal.what, remedy=refusal.remedy, path=refusal.path)
+            raise Contradiction(refusal.what, code="refused-combination", remedy=refusal.remedy, path=refusal.path)
         return self
 
     @classmethod
@@ -137,14 +147,14 @@ class Recipe(Section):
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Document:
-        """The values of a recipe file, ours or LLaMA-Factory's, as a document of ours; not checked against the types.
+        """The values of a recipe file, native or LLaMA-Factory's, as a native document; types are not checked.
 
         Raises:
-            RecipeError: unreadable, or a recipe of LLaMA-Factory's that cannot be translated.
+            RecipeError: unreadable, or a LLaMA-Factory recipe that cannot be translated.
         """
         document = read_document(Path(path))
-        if is_theirs(document, cls.model_fields):
-            require_ours(overrides)
+        if is_llamafactory_recipe(document, cls.model_fields):
+            require_native_overrides(overrides)
             document = translate(document, os.environ)
         apply_overrides(document, overrides)
         require_no_secrets(document, _SECRETS)
@@ -158,7 +168,7 @@ class Recipe(Section):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user of LLaMA-Factory wants to know of a recipe of theirs; empty for ours."""
+        """Notes on the translation of a LLaMA-Factory recipe; empty for a native one."""
         return self._notes
 
     def to_yaml(self) -> str:
@@ -177,7 +187,7 @@ class Recipe(Section):
 
     def without_effect(self, origins: dict[str, str]) -> list[str]:
         """Sentences on keys that are set but change nothing in this recipe."""
-        return inert_keys(self, origins)
+        return ignored_keys(self, origins)
 
 
 def _let_overrides_win(document: Document, overrides: Sequence[str]) -> None:

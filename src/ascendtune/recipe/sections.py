@@ -17,11 +17,11 @@ class ModelSection(Section):
     revision: str | None = None
     """For a hub id: branch, tag or commit."""
     trust_remote_code: bool = False
-    """Run Python code that the model brings along. Off unless you have read that code."""
+    """Run Python code from the model's files. Set it only after reading that code."""
     attention: Literal["auto", "eager", "sdpa", "sdpa_fp32", "varlen", "npu_fusion"] = "auto"
-    """How attention is computed; `auto` takes the device's fused one, or another where that computes something else."""
+    """Attention implementation; `auto` takes the device's fused one where its results agree with eager attention."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """In which type weights are held; `auto`: fp32 where they are trained, the precision's type where frozen."""
+    """Type of the weights in memory; `auto`: fp32 for trained weights, the type of `precision` for frozen ones."""
     init: Literal["pretrained", "random"] = "pretrained"
     """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
     new_tokens: list[str] = []
@@ -29,22 +29,22 @@ class ModelSection(Section):
 
 
 class OptimSection(Section):
-    """How far each step goes, and for how long."""
+    """The optimiser, its learning rate schedule, and the length of training."""
 
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate (default: 1e-4 for lora, else 1e-5; a tenth of it for preference)."""
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
-    """How the learning rate falls after the warm-up."""
+    """How the learning rate decays after the warm-up."""
     warmup_ratio: float = Field(default=0.0, ge=0, le=1)
     """Share of all steps in which the learning rate rises from 0."""
     warmup_steps: int | None = Field(default=None, ge=0, le=MOST)
     """Warm-up as a number of steps, instead of `warmup_ratio`."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Where linear and cosine end, as a share of the peak."""
+    """Final learning rate of linear and cosine, as a share of the peak."""
     weight_decay: float = Field(default=0.0, ge=0, le=1000)
     """Applied to matrices, not to biases and norms."""
     max_grad_norm: float | None = Field(default=1.0, gt=0, le=MOST)
-    """Gradients are scaled down to this norm; null leaves them."""
+    """Clip gradients to this norm; null: do not clip."""
     optimizer: Literal["auto", "adamw", "adafactor", "sgd"] = "auto"
     """`auto` is AdamW, fused where the device can."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -63,12 +63,14 @@ class OptimSection(Section):
         if self.epochs is not None and self.max_steps is not None:
             raise Contradiction(
                 "optim.epochs and optim.max_steps contradict each other",
+                code="contradictory-keys",
                 remedy="keep one of them",
                 path=("optim", "max_steps"),
             )
         if self.warmup_ratio and self.warmup_steps is not None:
             raise Contradiction(
                 "optim.warmup_ratio and optim.warmup_steps contradict each other",
+                code="contradictory-keys",
                 remedy="keep one of them",
                 path=("optim", "warmup_steps"),
             )
@@ -76,16 +78,16 @@ class OptimSection(Section):
 
 
 class BatchSection(Section):
-    """How many sequences make a step: per_device × accumulate × devices."""
+    """Sequences per step: per_device × accumulate × devices."""
 
     per_device: int = Field(default=1, ge=1, le=65_536)
-    """Sequences a device takes at once. With packing a sequence is up to `data.max_length` tokens of several rows."""
+    """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens."""
     accumulate: int = Field(default=1, ge=1, le=65_536)
     """Micro-batches whose gradients are added before the optimiser steps."""
 
 
 class MemorySection(Section):
-    """Time for memory."""
+    """Options that save memory and cost time."""
 
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass instead of keeping them."""
@@ -94,7 +96,7 @@ class MemorySection(Section):
 
 
 class KernelSection(Section):
-    """Fused operators in place of a model's own modules; each is tested before it is used."""
+    """Fused operators that replace a model's own modules; each is tested before it is used."""
 
     rms_norm: bool = True
     """Root mean square normalisation in one kernel."""
@@ -107,7 +109,7 @@ class KernelSection(Section):
 
 
 class EarlyStopSection(Section):
-    """End before the last step when the evaluation loss no longer falls; absent: never."""
+    """Stop early when the evaluation loss no longer falls; absent: never."""
 
     patience: int = Field(default=3, ge=1, le=MOST)
     """Stop after this many evaluations without improvement."""
@@ -124,12 +126,12 @@ class EvalSection(Section):
 
 
 class CheckpointSection(Section):
-    """When the whole state is kept, and where a run starts."""
+    """When checkpoints are written, and where a run starts."""
 
     every_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Write a checkpoint after every so many steps (default: ten times over the run, at most every 20 steps)."""
     keep: int = Field(default=2, ge=1, le=MOST)
-    """How many of the newest checkpoints stay."""
+    """How many of the newest checkpoints are kept."""
     best: bool = False
     """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
     resume: str = "auto"
@@ -137,7 +139,7 @@ class CheckpointSection(Section):
 
 
 class TrackSection(Section):
-    """Where numbers go beside metrics.jsonl."""
+    """Metrics: how often, and where beside metrics.jsonl."""
 
     every_steps: int = Field(default=1, ge=1, le=MOST)
     """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""

@@ -36,8 +36,8 @@ _QUANTISATION = (
 )
 _MULTIMODAL = ("images", "videos", "audios", "media_dir", "image_folder", "freeze_vision_tower", "vision")
 
-NOT_HERE: dict[str, str] = dict(_table())
-"""By the key's own name, wherever in the recipe it stands."""
+UNSUPPORTED_KEYS: dict[str, str] = dict(_table())
+"""By the key's own name, at any level of the recipe."""
 
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What cannot be trained together, why, and what to do instead."""
+    """A combination that is refused: why, and what to do instead."""
 
     applies: Callable[[Recipe], bool]
     what: str
@@ -77,13 +77,13 @@ REFUSALS = (
     Refusal(
         lambda recipe: _adapts_experts(recipe) and recipe.method.lora.dropout > 0,
         "method.lora.dropout with all-experts: PEFT adds the adapters of experts to their weights, where no input "
-        "could be dropped",
+        "can be dropped",
         "set method.lora.dropout: 0, or leave all-experts out of method.lora.target",
         ("method", "lora", "dropout"),
     ),
     Refusal(
         lambda recipe: _adapts_experts(recipe) and recipe.method.lora.dora,
-        "method.lora.dora with all-experts: PEFT has DoRA for modules alone, and experts are parameters",
+        "method.lora.dora with all-experts: PEFT has DoRA for modules only, and experts are parameters",
         "leave out method.lora.dora, or all-experts in method.lora.target",
         ("method", "lora", "dora"),
     ),
@@ -97,13 +97,13 @@ REFUSALS = (
         lambda recipe: (
             recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and bool(recipe.method.lora.start_from)
         ),
-        "method.lora.init: pissa with start_from: an adapter that goes on has its beginning already",
+        "method.lora.init: pissa with start_from: a resumed adapter is already initialised",
         "keep one of them",
         ("method", "lora", "init"),
     ),
     Refusal(
         lambda recipe: recipe.parallel.strategy in ("fsdp", "deepspeed") and recipe.optim.optimizer == "adafactor",
-        "Adafactor keeps means over rows and columns of each matrix, and a rank that holds a piece of it has neither",
+        "Adafactor keeps means over rows and columns of each matrix, and a rank that holds a shard of it has neither",
         "use optim.optimizer: adamw, or parallel.strategy: ddp",
         ("optim", "optimizer"),
     ),
@@ -121,7 +121,7 @@ REFUSALS = (
     ),
 )
 
-NO_SUMMANDS = {
+NOT_SUMMABLE = {
     "use_dora": "DoRA scales the sum of the base and its own matrices",
     "lora_bias": "its matrices have biases",
     "trainable_token_indices": "it replaces rows of the embeddings",

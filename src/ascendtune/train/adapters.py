@@ -14,7 +14,7 @@ from ascendtune.hub.download import fetch_adapter
 from ascendtune.hub.lora_adapter import read_adapter
 from ascendtune.hub.trained import weights_of_run
 from ascendtune.recipe.method import MethodSection
-from ascendtune.recipe.unsupported import NO_SUMMANDS
+from ascendtune.recipe.unsupported import NOT_SUMMABLE
 
 _KEY = "method.lora.start_from"
 
@@ -84,7 +84,7 @@ def _find(name: str, base: Path | None) -> Adapter:
 
 def _require_summand(name: str, config: dict[str, Any], path: Path, *, is_last: bool) -> None:
     """Raise where the adapter is more than a term of a sum: then several cannot leave as one."""
-    obstacles = dict(NO_SUMMANDS)
+    obstacles = dict(NOT_SUMMABLE)
     if not is_last:
         obstacles["modules_to_save"] = "it replaces whole modules, which a later one cannot add to"
     found = [why for key, why in obstacles.items() if config.get(key)]

@@ -10,7 +10,7 @@ import torch
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
-from ascendtune.hub.model_config import read_model_config
+from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.precision import DTYPES, Precision
 
@@ -32,6 +32,8 @@ def read_config(section: ModelSection, directory: Path) -> Any:
             remedy = "read the model's Python files, then set model.trust_remote_code: true"
         elif section.trust_remote_code and ".py" in str(error):
             remedy = "copy the model's Python files into the folder, from where the model came from"
+        elif type(error).__name__.startswith("StrictDataclass"):
+            remedy = "correct this field of config.json, or copy the file again from where the model came from"
         raise RecipeError(f"the model cannot be read: {first_line(error)}", remedy=remedy, where=directory) from error
     return without_own_implementations(config)
 
@@ -128,6 +130,8 @@ def _load_weights(
 
 
 def _unusable(error: Exception, directory: Path) -> RecipeError:
+    if isinstance(error, KeyError) and (fault := activation_fault(directory / "config.json", error.args[0])):
+        return fault
     if isinstance(error, ImportError):
         return RecipeError(
             f"the model's own code cannot run: {first_line(error)}",

@@ -36,7 +36,7 @@ HOSTILE = {
     "half a surrogate pair": ('a: "\\ud800"\n', "half a surrogate pair"),
     "control character": ('a: "x\\e]52;c;eA==\\a"\n', "control character U.001B"),
     "null character": ('a: "x\\0"\n', "control character U.0000"),
-    "key of a list": ("? [a, b]\n: 1\n", "the key a list or a mapping is not text"),
+    "key of a list": ("? [a, b]\n: 1\n", "a key is a list or a mapping"),
     "merge of a number": ("<<: 3\n", "not a mapping"),
 }  # fmt: skip
 

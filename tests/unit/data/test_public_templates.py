@@ -24,7 +24,7 @@ from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.skeleton import SkeletonRenderer
 from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import learnt_tokens
+from ascendtune.data.tokenize import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _TRL = find_spec("trl")
@@ -102,7 +102,7 @@ def _ours(template: ChatTemplate, messages: list[Message]) -> tuple[list[int], l
         return None
     encoding = template.tokenizer.backend.encode(rendered.text, add_special_tokens=False)
     mask = [0] * len(encoding.ids)
-    for first, last in learnt_tokens(encoding, rendered.spans, len(rendered.text)):
+    for first, last in trained_tokens(encoding, rendered.spans, len(rendered.text)):
         mask[first:last] = [1] * (last - first)
     return encoding.ids, mask
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import learnt_tokens
+from ascendtune.data.tokenize import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -183,7 +183,7 @@ def test_a_refusal_is_in_the_templates_words(
         load(name, make_model).render(Conversation(messages))
 
 
-def test_a_token_that_opens_the_next_turn_is_not_learnt(make_model: Callable[..., Path]) -> None:
+def test_a_token_that_opens_the_next_turn_is_not_trained_on(make_model: Callable[..., Path]) -> None:
     """GLM-4 ends an answer with nothing, and generation stops at the tokens that open other turns."""
     openers = ["[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>", "<|system|>"]
     directory = make_model(eos_token="<|endoftext|>")
@@ -220,7 +220,7 @@ def test_labels_are_those_of_the_offsets(answers: list[str], questions: list[str
     assert (rendered.text, rendered.spans) == (text, spans)
 
     encoding = any_tokenizer.backend.encode(text, add_special_tokens=False)
-    found = {number for first, last in learnt_tokens(encoding, spans, len(text)) for number in range(first, last)}
+    found = {number for first, last in trained_tokens(encoding, spans, len(text)) for number in range(first, last)}
     overlapping = {
         number
         for number, (begin, end) in enumerate(encoding.offsets)

@@ -128,7 +128,7 @@ def test_embeddings_and_tokenizer_must_fit_vocab_size(tmp_path: Path) -> None:
         require_layers(path, read_model_config(path), {"model.embed_tokens.weight": (600, 64)})
     require_rows_for_tokens(path, 512, 0)
     require_rows_for_tokens(path, 513, 1)
-    with pytest.raises(RecipeError, match="vocab_size is 512, and the largest id of the tokenizer is 512"):
+    with pytest.raises(RecipeError, match="vocab_size is 512, and the largest token id of the tokenizer is 512"):
         require_rows_for_tokens(path, 513, 0)
 
 

@@ -1,1 +1,1 @@
-"""How does a row say what is learnt from it? One file per format; which exist stands in `choose`."""
+"""How does a row say what is trained on? One file per format; `choose.FORMATS` lists them."""

@@ -1,4 +1,4 @@
-"""What preference and unpaired rows share: a prompt in any form, and an answer to it that alone is learnt."""
+"""What preference and unpaired rows share: a prompt in any form, and an answer; only the answer is trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format a data set has, and what its columns are called."""
+"""Which format a data set has, and which columns hold what."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
         complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
         complaint = complaint or _unfit(name, columns, of_task, task)
     what, remedy = complaint
-    raise DataError(what, remedy=remedy, where=rows[0].place)
+    raise DataError(what, code="data-format-mismatch", remedy=remedy, where=rows[0].place)
 
 
 def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], task: Task) -> list[str]:
@@ -94,7 +94,7 @@ def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], 
 
 
 def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
-    """Those for `task`. Columns of preferences are no conversations: half of what they hold is not to be learnt."""
+    """Those for `task`. Preference columns are not conversations: half of their answers must not be trained on."""
     if task == "conversations" and not {"preference", "unpaired"}.isdisjoint(fitting):
         return []
     return [name for name in fitting if task in _module(name).GIVES]
@@ -135,7 +135,7 @@ def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tup
     words = list(dict.fromkeys(word for name in names for word in _module(name).WORDS))
     for word, column in spec.columns.items():
         if word not in words:
-            return f"columns: '{word}' is no word of the format {spec.format}", _nearest(word, words, "words")
+            return f"columns: '{word}' is not a column name of the format {spec.format}", _nearest(word, words, "names")
         if column is not None and column not in columns:
             return f"columns: there is no column '{column}'", _nearest(column, columns, "columns")
     return None

@@ -1,4 +1,4 @@
-"""OpenAI messages: a list of turns with role and content."""
+"""OpenAI messages: a list of turns with `role` and `content`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
 
 
 def messages_of(value: Any) -> list[Message] | BadRow:
-    """Our messages from a list in OpenAI's form; their order is not looked at."""
+    """Messages from a list in OpenAI's form; their order is not checked."""
     value = listed(value)
     if not isinstance(value, list):
         return BadRow("no messages", f"a list of turns is needed, this is {kind_of(value)}")
@@ -88,7 +88,7 @@ def _content_of(content: Any, number: int) -> str | BadRow:
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text":
-            return BadRow("not only text", f"turn {number} holds a part of type {kind!r}; only text is trained on")
+            return BadRow("not only text", f"turn {number} has a part of type {kind!r}; only text is supported")
         text = part.get("text") if part.get("text") is not None else part.get("value")
         if not is_text(text):
             return not_text(f"a part of turn {number}", text)
@@ -97,7 +97,7 @@ def _content_of(content: Any, number: int) -> str | BadRow:
 
 
 def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message | BadRow:
-    """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `train` ours. Only the assistant's turns have one."""
+    """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `train` ascendtune's. Only assistant turns have one."""
     if message["role"] != "assistant":
         return message
     for key in ("weight", "loss_weight", "train"):
@@ -105,7 +105,7 @@ def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message | 
         if weight is None:
             continue
         if weight not in (0, 1):
-            return BadRow("unsupported weight", f"turn {number} has {key} {weight}; a turn is learnt (1) or not (0)")
+            return BadRow("unsupported weight", f"turn {number} has {key} {weight}; it must be 1 (trained on) or 0")
         if not weight:
             message["train"] = False
     return message

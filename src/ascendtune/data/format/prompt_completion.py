@@ -18,7 +18,7 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
-    """Only the completion is learnt, also where the prompt holds earlier answers."""
+    """Only the completion is trained on, even where the prompt contains earlier answers."""
     prompt = _part(row.get("prompt"), "prompt", "user")
     if isinstance(prompt, BadRow):
         return prompt

@@ -1,1 +1,1 @@
-"""How does a LLaMA-Factory recipe become one of ours?"""
+"""How does a LLaMA-Factory recipe become a native one?"""

@@ -1,4 +1,4 @@
-"""What is trained on: data sets, template, lengths."""
+"""The `data` section of a LLaMA-Factory recipe: data sets, template, lengths."""
 
 from __future__ import annotations
 
@@ -6,39 +6,44 @@ from typing import Any
 
 from ascendtune.data.spec import LAST_THOUGHT
 from ascendtune.recipe.llamafactory.dataset_info import DataSets, data_sets
-from ascendtune.recipe.llamafactory.llamafactory_recipe import Native, Theirs
+from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe
 from ascendtune.recipe.llamafactory.templates import WITHOUT_THOUGHT, template_of
 
 
-def put_data(theirs: Theirs, native: Native, *, modelscope: bool) -> None:
+def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bool) -> None:
     """The `data` section.
 
     Raises:
         RecipeError: of `data_sets`.
     """
-    if not theirs.given("dataset"):
-        theirs.complain(
-            "dataset", "dataset is missing", "name data sets of dataset_info.json, with commas between them"
+    if not recipe.given("dataset"):
+        recipe.complain(
+            "dataset",
+            "dataset is missing",
+            "name data sets of dataset_info.json, with commas between them",
+            code="missing-recipe-key",
         )
         return
-    if theirs.given("eval_dataset") and theirs["val_size"]:
-        theirs.complain("val_size", "eval_dataset and val_size contradict each other", "keep one of them")
+    if recipe.given("eval_dataset") and recipe["val_size"]:
+        recipe.complain(
+            "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="contradictory-keys"
+        )
     for name, key in (("dataset", "data.train"), ("eval_dataset", "data.eval")):
-        if theirs.given(name):
+        if recipe.given(name):
             found = data_sets(
-                theirs[name], theirs["dataset_dir"], theirs["stage"], theirs.place(name), modelscope=modelscope
+                recipe[name], recipe["dataset_dir"], recipe["stage"], recipe.place(name), modelscope=modelscope
             )
-            _put_data_sets(theirs, native, key, found)
-    _put_held_out(theirs, native)
-    _put_template(theirs, native)
-    _put_lengths(theirs, native)
-    if theirs["train_on_prompt"]:
-        native.put("data.loss_on", "all", theirs.place("train_on_prompt"))
-    native.put("data.on_bad_row", "skip", theirs.source)
+            _put_data_sets(recipe, native, key, found)
+    _put_held_out(recipe, native)
+    _put_template(recipe, native)
+    _put_lengths(recipe, native)
+    if recipe["train_on_prompt"]:
+        native.put("data.loss_on", "all", recipe.place("train_on_prompt"))
+    native.put("data.on_bad_row", "skip", recipe.source)
 
 
-def _put_data_sets(theirs: Theirs, native: Native, key: str, found: DataSets) -> None:
-    most, system = theirs["max_samples"], theirs["default_system"]
+def _put_data_sets(recipe: LlamaFactoryRecipe, native: NativeRecipe, key: str, found: DataSets) -> None:
+    most, system = recipe["max_samples"], recipe["default_system"]
     specs: list[dict[str, Any]] = []
     for spec in found.specs:
         limits = [limit for limit in (most, spec.get("limit")) if limit is not None]
@@ -47,86 +52,93 @@ def _put_data_sets(theirs: Theirs, native: Native, key: str, found: DataSets) ->
     native.put(key, specs, places[0][""])
     section, name = key.split(".")
     for number, of_spec in enumerate(places):
-        own = {"limit": theirs.place("max_samples")} if most is not None else {}
-        for below, place in ({**of_spec, **own, "system": theirs.place("default_system")}).items():
+        own = {"limit": recipe.place("max_samples")} if most is not None else {}
+        for below, place in ({**of_spec, **own, "system": recipe.place("default_system")}).items():
             native.document.places[(section, name, number, below) if below else (section, name, number)] = place
     for sentence in found.notes:
         native.note(sentence)
 
 
-def _put_held_out(theirs: Theirs, native: Native) -> None:
-    size, place = theirs["val_size"], theirs.place("val_size")
+def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    size, place = recipe["val_size"], recipe.place("val_size")
     if size >= 1 and not float(size).is_integer():
-        theirs.complain("val_size", f"'val_size: {size}' is not possible", "give a share below 1, or a number of rows")
+        recipe.complain(
+            "val_size",
+            f"'val_size: {size}' is not possible",
+            "give a share below 1, or a number of rows",
+            code="impossible-value",
+        )
     elif size >= 1:
         native.put("data.eval_rows", int(size), place)
     elif size:
         native.put("data.eval_fraction", size, place)
 
 
-def _put_template(theirs: Theirs, native: Native) -> None:
-    if theirs["stage"] == "pt":
-        if theirs["template"] == "llama3":
-            native.note("template: llama3: texts end with the tokenizer's own end token; theirs writes <|end_of_text|>")
+def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    if recipe["stage"] == "pt":
+        if recipe["template"] == "llama3":
+            native.note("template: llama3: texts end with the tokenizer's EOS; LLaMA-Factory writes <|end_of_text|>")
         return
-    if not theirs.given("template"):
-        if not theirs["enable_thinking"]:
+    if not recipe.given("template"):
+        if not recipe["enable_thinking"]:
             native.note("enable_thinking: no effect: without `template` the model's own chat template decides it")
-        _say_thoughts_are_kept(theirs, native)
+        _say_thoughts_are_kept(recipe, native)
         return
-    name = theirs["template"]
+    name = recipe["template"]
     found = template_of(name)
     if isinstance(found, tuple):
-        theirs.complain("template", *found)
+        recipe.complain("template", *found, code="not-in-this-version")
         return
-    if not theirs["enable_thinking"] and name in WITHOUT_THOUGHT:
-        theirs.complain(
+    if not recipe["enable_thinking"] and name in WITHOUT_THOUGHT:
+        recipe.complain(
             "enable_thinking",
             f"template: {name} without thoughts is another template",
             f"use template: {WITHOUT_THOUGHT[name]}",
+            code="not-in-this-version",
         )
         return
     if name == "alpaca":
-        native.note("template: alpaca: an empty line follows a system message; in theirs none does")
-    if name in WITHOUT_THOUGHT and theirs["stage"] != "sft":
-        # Where only the last answer is learnt, theirs takes the thoughts out of those before it.
+        native.note("template: alpaca: an empty line follows a system message; in LLaMA-Factory none does")
+    if name in WITHOUT_THOUGHT and recipe["stage"] != "sft":
+        # Where only the last answer is trained on, LLaMA-Factory removes the thoughts of earlier ones.
         found += LAST_THOUGHT
-        if theirs["preserve_thinking"]:
-            theirs.complain(
-                "preserve_thinking", f"preserve_thinking with stage: {theirs['stage']} is not in this version",
+        if recipe["preserve_thinking"]:
+            recipe.complain(
+                "preserve_thinking", f"preserve_thinking with stage: {recipe['stage']} is not in this version",
                 "remove it: earlier answers lose their thoughts, the last one keeps its own",
+                code="not-in-this-version",
             )  # fmt: skip
     else:
-        _say_thoughts_are_kept(theirs, native)
-    native.put("data.template", found, theirs.place("template"))
+        _say_thoughts_are_kept(recipe, native)
+    native.put("data.template", found, recipe.place("template"))
 
 
-def _say_thoughts_are_kept(theirs: Theirs, native: Native) -> None:
-    if theirs["preserve_thinking"]:
+def _say_thoughts_are_kept(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    if recipe["preserve_thinking"]:
         native.note(
-            "preserve_thinking: no effect: earlier answers keep their thoughts, as in theirs without mask_history"
+            "preserve_thinking: no effect: earlier answers keep their thoughts (LLaMA-Factory without mask_history)"
         )
 
 
-def _put_lengths(theirs: Theirs, native: Native) -> None:
-    length, stage = theirs["cutoff_len"], theirs["stage"]
-    asked = theirs["packing"] or theirs["neat_packing"]
-    packs = asked or (stage == "pt" and theirs["packing"] is None)
-    place = theirs.place("neat_packing" if theirs["neat_packing"] else "packing")
-    # Theirs takes one token off, and pads it on again.
-    native.put("data.max_length", length - 1 if asked else length, theirs.place("cutoff_len"))
+def _put_lengths(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    length, stage = recipe["cutoff_len"], recipe["stage"]
+    asked = recipe["packing"] or recipe["neat_packing"]
+    packs = asked or (stage == "pt" and recipe["packing"] is None)
+    place = recipe.place("neat_packing" if recipe["neat_packing"] else "packing")
+    # LLaMA-Factory removes one token and adds it again as padding.
+    native.put("data.max_length", length - 1 if asked else length, recipe.place("cutoff_len"))
     if stage == "pt":
         native.put("data.packing", bool(packs), place)
         if not packs:
-            native.note("packing: false: a text longer than cutoff_len becomes several rows; theirs loses its end")
+            native.note("packing: false: a text longer than cutoff_len becomes several rows; LLaMA-Factory cuts it")
     elif stage == "sft":
         native.put("data.packing", bool(asked), place)
         if asked:
             native.put("data.on_long_row", "drop", place)
-    if packs and not theirs["neat_packing"] and stage in ("pt", "sft"):
-        native.note("packing: rows that share a sequence do not see each other here; in theirs they do")
+    if packs and not recipe["neat_packing"] and stage in ("pt", "sft"):
+        native.note("packing: rows that share a sequence do not attend to each other; in LLaMA-Factory they do")
     if stage != "pt" and not (asked and stage == "sft"):
         native.note(
-            "cutoff_len: a longer row loses its end and is not taught to stop there; theirs cuts question and answer "
-            "in proportion"
+            "cutoff_len: a longer row is cut at its end, without EOS; LLaMA-Factory cuts question and answer in "
+            "proportion"
         )

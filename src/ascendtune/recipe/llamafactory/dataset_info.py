@@ -22,25 +22,25 @@ COLUMNS = {
     "messages": "conversations", "system": None, "tools": None,
     "chosen": None, "rejected": None, "kto_tag": None, **dict.fromkeys(_MEDIA),
 }  # fmt: skip
-"""Their column -> its name where an entry has no `columns`. With `columns`, one that it leaves out does not exist."""
+"""Column -> its name where an entry has no `columns`. With `columns`, a column that is not listed does not exist."""
 TAGS = {
     "role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt",
     "observation_tag": "observation", "function_tag": "function_call", "system_tag": "system",
 }  # fmt: skip
-"""Their tag -> our word for it. The same holds: with `tags`, one that is left out does not exist."""
+"""Tag -> native name. Likewise, with `tags` a tag that is not listed does not exist."""
 _FORMATTING = ("alpaca", "sharegpt", "openai")
 _HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
 
 
 class Entry:
-    """What the list says of one data set.
+    """One data set of dataset_info.json.
 
     Args:
-        stage: their stage, which decides what a row must hold.
+        stage: LLaMA-Factory's stage, which decides what a row must hold.
 
     Attributes:
-        columns: their column -> its name in the file, or None.
-        complaints: what is wrong.
+        columns: LLaMA-Factory's column -> its name in the file, or None.
+        complaints: the errors found.
     """
 
     def __init__(self, info: Document, name: str, stage: str) -> None:
@@ -65,20 +65,30 @@ class Entry:
         return self.formatting != "alpaca"
 
     def check(self, place: str, *, modelscope: bool) -> bool:
-        """Whether all that it says is right.
+        """Whether the entry is valid; errors are added to `complaints`.
 
         Args:
             place: of the list of names in the recipe.
-            modelscope: whether what lies on a hub should come from ModelScope.
+            modelscope: whether data sets on a hub come from ModelScope.
         """
         if self.name not in self._info.values:
             remedy = _suggestion(self.name, self._info.values)
             self.complaints.append(
-                RecipeError(f"dataset_info.json has no data set '{self.name}'", remedy=remedy, where=place)
+                RecipeError(
+                    f"dataset_info.json has no data set '{self.name}'",
+                    code="unknown-data-set",
+                    remedy=remedy,
+                    where=place,
+                )
             )
             return False
         if not isinstance(self._info.values[self.name], dict):
-            self._complain((), f"'{self.name}' is not a mapping", "write what the data set is: file_name, columns, …")
+            self._complain(
+                (),
+                f"'{self.name}' is not a mapping",
+                "write its keys: file_name, columns, …",
+                code="impossible-value",
+            )
             return False
         self._require_known()
         self._require_types()
@@ -88,27 +98,41 @@ class Entry:
             self._require_columns()
         return not self.complaints
 
-    def _complain(self, path: Path_, what: str, remedy: str) -> None:
-        self.complaints.append(RecipeError(what, remedy=remedy, where=self._info.place((self.name, *path))))
+    def _complain(self, path: Path_, what: str, remedy: str, *, code: str) -> None:
+        self.complaints.append(RecipeError(what, code=code, remedy=remedy, where=self._info.place((self.name, *path))))
 
     def _require_known(self) -> None:
         for part, valid in (("columns", COLUMNS), ("tags", TAGS)):
             inner = self.values.get(part)
             for key in inner if isinstance(inner, dict) else ():
                 if key not in valid:
-                    self._complain((part, key), f"unknown key '{self.name}.{part}.{key}'", _suggestion(key, valid))
+                    self._complain(
+                        (part, key),
+                        f"unknown key '{self.name}.{part}.{key}'",
+                        _suggestion(key, valid),
+                        code="unknown-recipe-key",
+                    )
         for key in self.values:
             if key not in KEYS:
-                self._complain((key,), f"unknown key '{self.name}.{key}'", _suggestion(key, KEYS))
+                self._complain(
+                    (key,), f"unknown key '{self.name}.{key}'", _suggestion(key, KEYS), code="unknown-recipe-key"
+                )
 
     def _require_types(self) -> None:
         for key in (key for key in self.values if key in KEYS):
             value = self.values[key]
             if value is not None and (expected := _mismatch(key, value)):
-                self._complain((key,), f"'{self.name}.{key}: {value}' is not possible", f"it should be {expected}")
+                self._complain(
+                    (key,),
+                    f"'{self.name}.{key}: {value}' is not possible",
+                    f"write {expected}",
+                    code="impossible-value",
+                )
         if self.formatting not in _FORMATTING:
             what = f"'{self.name}.formatting: {self.formatting}' is not possible"
-            self._complain(("formatting",), what, _suggestion(str(self.formatting), _FORMATTING))
+            self._complain(
+                ("formatting",), what, _suggestion(str(self.formatting), _FORMATTING), code="impossible-value"
+            )
 
     def _require_a_source(self, modelscope: bool) -> None:
         values, name = self.values, self.name
@@ -118,38 +142,50 @@ class Entry:
             if not values.get(wanted):
                 key = next(key for key in _HUBS if values.get(key))
                 switch = {"ms_hub_url": "set USE_MODELSCOPE_HUB=1", "hf_hub_url": "unset USE_MODELSCOPE_HUB"}.get(key)
-                what = f"{name}: it is on another hub than the one that is asked, and {wanted} is not given"
-                self._complain((key,), what, f"{switch or instead}, or give {wanted}")
+                what = f"{name}: it is on another hub than the selected one, and {wanted} is not given"
+                self._complain((key,), what, f"{switch or instead}, or give {wanted}", code="missing-recipe-key")
             return
         for key in ("script_url", "cloud_file_name"):
             if values.get(key):
-                self._complain((key,), f"{name}: {key} is not in this version", f"{instead}, or give hf_hub_url")
+                self._complain(
+                    (key,),
+                    f"{name}: {key} is not in this version",
+                    f"{instead}, or give hf_hub_url",
+                    code="not-in-this-version",
+                )
                 return
         if not values.get("file_name"):
-            self._complain((), f"{name}: neither file_name nor hf_hub_url is given", "add one of them")
+            self._complain(
+                (), f"{name}: neither file_name nor hf_hub_url is given", "add one of them", code="missing-recipe-key"
+            )
 
     def _require_what_is_here(self) -> None:
         values, name = self.values, self.name
         for word in _MEDIA:
             if self.columns[word]:
                 what = f"{name}: images, video and sound are not in this version"
-                self._complain(("columns", word), what, "use text alone")
+                self._complain(("columns", word), what, "use text alone", code="not-in-this-version")
         if "[" in str(values.get("split") or ""):
-            self._complain(("split",), f"{name}: a split cannot be cut here", "use max_samples, or cut the file")
+            self._complain(
+                ("split",),
+                f"{name}: a slice of a split is not in this version",
+                "use max_samples, or cut the file",
+                code="not-in-this-version",
+            )
         if values.get("subset") and values.get("folder"):
             what = f"{name}: subset and folder together are not in this version"
-            self._complain(("folder",), what, "keep one of them")
+            self._complain(("folder",), what, "keep one of them", code="not-in-this-version")
         if not self.has_turns and self.columns["tools"]:
             what = f"{name}: tools in rows of instructions are not in this version"
-            self._complain(("columns", "tools"), what, "use formatting: sharegpt")
+            self._complain(("columns", "tools"), what, "use formatting: sharegpt", code="not-in-this-version")
         if self.has_turns and (tags := values.get("tags")):
             for tag in ("role_tag", "content_tag"):
                 if not tags.get(tag):
                     what = f"{name}: tags has no {tag}: with `tags`, what is not listed does not exist"
-                    self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"')
+                    self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"', code="missing-recipe-key")
 
     def _require_columns(self) -> None:
-        """That the stage finds what it needs: where it does not, theirs drops every row or stops in the middle."""
+        """Require the columns of the stage: without them LLaMA-Factory drops every row or stops midway."""
         name, stage, columns = self.name, self.stage, self.columns
         at = ("columns",) if "columns" in self.values else ()
         wants_pairs = stage in ("rm", "dpo")
@@ -157,20 +193,22 @@ class Entry:
             remedy = (
                 'name another data set; or, if it has pairs, add "ranking": true, and to columns chosen and rejected'
             )
-            self._complain(at, f"{name} holds no pairs, which stage: {stage} needs", remedy)
+            self._complain(
+                at, f"{name} holds no pairs, which stage: {stage} needs", remedy, code="data-format-mismatch"
+            )
             return
         if self.values.get("ranking") and not wants_pairs:
             what = f"{name} holds pairs, which stage: {stage} cannot use"
-            self._complain(("ranking",), what, "use stage dpo or rm, or another data set")
+            self._complain(("ranking",), what, "use stage dpo or rm, or another data set", code="data-format-mismatch")
             return
         if stage == "pt" and (self.has_turns or columns["query"] or columns["history"]):
             what = f"{name}: stage pt takes one column of text"
-            self._complain(at, what, 'say which: "columns": {"prompt": "text"}')
+            self._complain(at, what, 'say which: "columns": {"prompt": "text"}', code="data-format-mismatch")
             return
         for word in self._needed():
             if not columns[word]:
                 what = f"{name}: columns has no '{word}': LLaMA-Factory would drop every row, or stop"
-                self._complain(at, what, f'add "{word}": the name of the column')
+                self._complain(at, what, f'add "{word}": the name of the column', code="missing-recipe-key")
 
     def _needed(self) -> list[str]:
         if self.stage == "pt":
@@ -187,7 +225,7 @@ def _suggestion(word: str, valid: Collection[str]) -> str:
 
 
 def _mismatch(key: str, value: Any) -> str | None:
-    """What the value should have been, or None when it is that."""
+    """What the value should be, or None when it is valid."""
     match key:
         case "columns" | "tags":
             right = isinstance(value, dict) and all(isinstance(each, str | None) for each in value.values())
@@ -201,10 +239,10 @@ def _mismatch(key: str, value: Any) -> str | None:
             return None if isinstance(value, str) else "text"
 
 
-# Their column -> our word, by what a row is.
+# LLaMA-Factory's column -> native name, by the kind of row.
 _IN_INSTRUCTIONS = {"prompt": "instruction", "query": "input", "history": "history", "system": "system"}
 _IN_TURNS = {"messages": "conversations", "system": "system", "tools": "tools"}
-# Words of ours that a format would take from the file by itself, before those above or beside them.
+# Native column names that a format would read from the file by itself, in place of or beside those above.
 _RIVALS = {
     "preference": ("prompt", "conversations", "messages", "margin", "tools"),
     "unpaired": ("completion", "instruction", "messages", "label"),
@@ -214,7 +252,7 @@ _FORMATS = {"pt": "text", "rm": "preference", "dpo": "preference", "kto": "unpai
 
 @dataclass
 class DataSets:
-    """Data sets of ours, and where what they say stands."""
+    """Native data sets, and the places of their keys."""
 
     specs: list[dict[str, Any]] = field(default_factory=list)
     places: list[dict[str, str]] = field(default_factory=list)
@@ -226,13 +264,13 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
     """The data sets `names` of the dataset_info.json in `directory`.
 
     Args:
-        directory: their dataset_dir.
-        stage: their stage, which decides what a row must hold.
+        directory: `dataset_dir` of the recipe.
+        stage: LLaMA-Factory's stage, which decides what a row must hold.
         place: of the list of names.
         modelscope: whether data sets on a hub should come from ModelScope.
 
     Raises:
-        RecipeError: no such list or data set, unknown keys, or something that is not here; all at once.
+        RecipeError: no such list or data set, unknown keys, or unsupported features; all at once.
     """
     info = _list_of(names, directory, place)
     made, complaints = DataSets(), list[RecipeError]()
@@ -255,13 +293,15 @@ def _list_of(names: list[str], directory: str, place: str) -> Document:
     if directory.startswith("REMOTE:"):
         raise RecipeError(
             f"dataset_dir: {directory} is a list of data sets on the hub, which is not read in this version",
+            code="not-in-this-version",
             remedy="download its dataset_info.json and the files that it names, and give their directory",
             where=place,
         )
     path = expanded(directory) / "dataset_info.json"
     if not path.is_file():
         raise RecipeError(
-            f"there is no {path}, which says what the data sets are",
+            f"{path} does not exist; it describes the data sets",
+            code="dataset-info-missing",
             remedy="set dataset_dir to the directory that holds it; it starts at the working directory",
             where=place,
         )
@@ -290,7 +330,7 @@ def _format(entry: Entry) -> str:
 
 
 def _columns(entry: Entry) -> dict[str, str | None]:
-    """Our word -> the file's column; null where the file may have one of that name, which theirs leaves alone."""
+    """Native name -> the file's column; null for a column of that name that LLaMA-Factory does not read."""
     columns = entry.columns
     if entry.stage == "pt":
         return {} if columns["prompt"] == "text" else {"text": columns["prompt"]}
@@ -300,27 +340,27 @@ def _columns(entry: Entry) -> dict[str, str | None]:
     else:
         words |= {} if entry.has_turns else {"response": "output"}
         words |= {"kto_tag": "kto_tag"} if entry.stage == "kto" else {}
-    found = {ours: columns[theirs] for theirs, ours in words.items()}
+    found = {native: columns[original] for original, native in words.items()}
     if found.get("instruction", "") is None:
         # A question may stand in `query` alone.
         found |= {"instruction": found["input"], "input": None}
     rivals: dict[str, str | None] = dict.fromkeys(_RIVALS.get(_format(entry), ()))
-    return {ours: column for ours, column in (rivals | found).items() if column != ours}
+    return {native: column for native, column in (rivals | found).items() if column != native}
 
 
 def _places(entry: Entry, source: str) -> dict[str, str]:
-    """Key of ours -> the line of the list that says it."""
-    ours = {"path": source, "format": "formatting", "columns": "columns", "tags": "tags", "split": "split"}
-    return {key: entry.place(theirs) for key, theirs in ours.items() if theirs in entry.values}
+    """Native key -> its line in dataset_info.json."""
+    native = {"path": source, "format": "formatting", "columns": "columns", "tags": "tags", "split": "split"}
+    return {key: entry.place(original) for key, original in native.items() if original in entry.values}
 
 
 def _notes(entry: Entry) -> list[str]:
     notes = []
     if number := entry.values.get("num_samples"):
-        notes.append(f"{entry.name}: num_samples takes the first {number:,} rows; in theirs they are drawn at random")
+        notes.append(f"{entry.name}: num_samples takes the first {number:,} rows; LLaMA-Factory draws them at random")
     if entry.formatting == "openai":
         notes.append(
-            f"{entry.name}: the system message 'detailed thinking off', which theirs adds to rows with formatting: "
-            "openai, is not added"
+            f"{entry.name}: the system message 'detailed thinking off', which LLaMA-Factory adds to rows with "
+            "formatting: openai, is not added"
         )
     return notes

@@ -1,4 +1,4 @@
-"""Is this file one of theirs, and one that trains?"""
+"""Detects LLaMA-Factory recipes, and those among them that train."""
 
 from __future__ import annotations
 
@@ -13,49 +13,53 @@ from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS, names_of
 
 _MARK = "model_name_or_path"
-# Top-level keys that only their rewrite (v1) has.
+# Top-level keys that only LLaMA-Factory's rewrite (v1) has.
 _OF_V1 = {
     "model_class", "train_dataset", "dist_config", "micro_batch_size", "sample_backend", "kernel_config",
     "peft_config", "quant_config", "init_config", "batching_strategy",
 }  # fmt: skip
 
 
-def is_theirs(document: Document, native_keys: Collection[str]) -> bool:
+def is_llamafactory_recipe(document: Document, native_keys: Collection[str]) -> bool:
     """Whether this is a LLaMA-Factory recipe.
 
     Args:
-        native_keys: top-level keys of our recipe.
+        native_keys: top-level keys of a native recipe.
 
     Raises:
-        RecipeError: it mixes their keys and ours, or is another file of theirs.
+        RecipeError: it mixes LLaMA-Factory's keys with native ones, or is another kind of file of LLaMA-Factory's.
     """
     keys = set(document.values)
     if _MARK in keys:
         if both := sorted(keys & set(native_keys) - set(KEYS)):
             raise RecipeError(
-                f"'{_MARK}' makes this a LLaMA-Factory recipe, and '{both[0]}' is a key of ours",
-                remedy="write all of it in one form; `ascendtune recipe convert FILE` prints theirs in ours",
+                f"'{_MARK}' makes this a LLaMA-Factory recipe, and '{both[0]}' is a native key",
+                code="mixed-recipe-forms",
+                remedy="write all of it in one form; `ascendtune recipe convert FILE` prints the native form",
                 where=document.place((both[0],)),
             )
         return True
     if isinstance(document.values.get("model"), dict):
         return False
-    if refusal := _other_file_of_theirs(document.values):
+    if refusal := _other_llamafactory_file(document.values):
         what, remedy = refusal
-        raise RecipeError(what, remedy=remedy, where=document.source)
+        raise RecipeError(what, code="not-a-training-recipe", remedy=remedy, where=document.source)
     if len(keys & set(KEYS) - set(native_keys)) >= 3:
         raise RecipeError(
-            f"this looks like a LLaMA-Factory recipe, without '{_MARK}'", remedy="add it", where=document.source
+            f"this looks like a LLaMA-Factory recipe, without '{_MARK}'",
+            code="llamafactory-mark-missing",
+            remedy="add it",
+            where=document.source,
         )
     return False
 
 
-def _other_file_of_theirs(values: dict[str, Any]) -> tuple[str, str] | None:
+def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
     keys = set(values)
     if len(keys & (_OF_V1 | {"model"})) >= 2:
         return (
-            "this is a recipe of LLaMA-Factory's v1, whose keys are others",
-            "write it with v0's keys (model_name_or_path, dataset, …) or ours; `ascendtune init` writes ours",
+            "this is a recipe for LLaMA-Factory's v1, which has other keys",
+            "write it with v0's keys (model_name_or_path, …) or as a native recipe; `ascendtune init` writes one",
         )
     if "distributed_type" in keys:
         return (
@@ -65,7 +69,7 @@ def _other_file_of_theirs(values: dict[str, Any]) -> tuple[str, str] | None:
     if keys and all(re.fullmatch(r"<.+>", key) and isinstance(value, str) for key, value in values.items()):
         return (
             "this is a list of new tokens with descriptions (new_special_tokens_config); it is not a recipe",
-            f"name the tokens in one: add_special_tokens: {', '.join(values)}; their rows begin as the others' mean",
+            f"name the tokens in one: add_special_tokens: {', '.join(values)}; their embeddings start at the mean",
         )
     if "zero_optimization" in keys:
         return (
@@ -75,15 +79,16 @@ def _other_file_of_theirs(values: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def require_ours(overrides: Sequence[str]) -> None:
+def require_native_overrides(overrides: Sequence[str]) -> None:
     """Raises:
-    RecipeError: a key of theirs on the command line, where keys are ours.
+    RecipeError: a LLaMA-Factory key on the command line, where keys are native.
     """
     for word in overrides:
         key = word.partition("=")[0]
         if key in TRANSLATED and key not in ("seed", "optim"):
             raise RecipeError(
-                f"'{key}' is LLaMA-Factory's word, and on the command line keys are ours",
+                f"'{key}' is a LLaMA-Factory key; on the command line keys are native",
+                code="llamafactory-override",
                 remedy=f"it becomes {TRANSLATED[key].becomes}; `ascendtune recipe convert FILE` shows where",
                 where=f"command line '{word}'",
             )
@@ -91,16 +96,17 @@ def require_ours(overrides: Sequence[str]) -> None:
 
 def require_training(document: Document) -> None:
     """Raises:
-    RecipeError: the file is for merging, talking or predicting; the command that does it is named.
+    RecipeError: the file is for merging, chat or prediction; the remedy names the command for it.
     """
     values = document.values
     if values.get("export_dir") is not None:
         what, remedy = _merging(values)
-        raise RecipeError(what, remedy=remedy, where=document.place(("export_dir",)))
+        raise RecipeError(what, code="not-a-training-recipe", remedy=remedy, where=document.place(("export_dir",)))
     if values.get("do_predict"):
         model = values.get("adapter_name_or_path") or values[_MARK]
         raise RecipeError(
-            "do_predict: this recipe lets a model answer; it does not train",
+            "do_predict: this recipe generates answers; it does not train",
+            code="not-a-training-recipe",
             remedy=f"ascendtune generate {shlex.quote(str(model))} --file QUESTIONS",
             where=document.place(("do_predict",)),
         )
@@ -109,19 +115,21 @@ def require_training(document: Document) -> None:
     if "dataset" in values:
         raise RecipeError(
             "do_train is not true: LLaMA-Factory would not train with this either",
+            code="not-a-training-recipe",
             remedy="add do_train: true",
             where=document.place(("do_train",)) if "do_train" in values else document.source,
         )
     model = values.get("adapter_name_or_path") or values[_MARK]
     raise RecipeError(
-        "this recipe has no dataset: it is for talking to a model, not for training one",
+        "this recipe has no dataset: it is for chat, not for training",
+        code="not-a-training-recipe",
         remedy=f"ascendtune chat {shlex.quote(str(model))}; or add dataset and do_train: true",
         where=document.source,
     )
 
 
 def _merging(values: dict[str, Any]) -> tuple[str, str]:
-    """What is wrong, and the command that does what was meant."""
+    """What is wrong, and the command that does it."""
     target, base = shlex.quote(str(values["export_dir"])), shlex.quote(str(values[_MARK]))
     if values.get("export_quantization_bit") is not None:
         return (

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys that change nothing here that is learnt: they are accepted, and it is said why."""
+"""LLaMA-Factory's keys that do not change the result here: they are accepted, with a note that says why."""
 
 from __future__ import annotations
 
@@ -177,5 +177,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )  # fmt: skip
 
-INERT: dict[str, tuple[Any, str]] = {key: (default, why) for why, keys in _GROUPS for key, default in keys.items()}
-"""Key -> (their default, with which nothing is said; why it changes nothing)."""
+IGNORED_KEYS: dict[str, tuple[Any, str]] = {
+    key: (default, why) for why, keys in _GROUPS for key, default in keys.items()
+}
+"""Key -> (LLaMA-Factory's default, which needs no note; why the key has no effect)."""

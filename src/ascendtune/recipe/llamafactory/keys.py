@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys that become keys of ours: their types, their defaults, and what they turn into."""
+"""LLaMA-Factory's keys that become native keys: their types, their defaults, and the keys that they become."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Kind = Literal["text", "whole number", "number", "truth", "names", "text or trut
 
 @dataclass(frozen=True)
 class Key:
-    """One of their keys."""
+    """One of LLaMA-Factory's keys."""
 
     kind: Kind
     default: Any
     becomes: str
-    """What it turns into: a key of ours, or several, or words."""
+    """What it becomes: one native key, or several, or a sentence."""
     copied: bool = False
     """The value goes to `becomes` as it is."""
     filled: bool = False
-    """Where the recipe does not set it, its default is written all the same: ours is another one."""
+    """Where the recipe does not set it, its default is written all the same: the native default differs."""
 
 
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd", "adafactor")
 _PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo")
 
 NOT_OFFERED = frozenset(("oft", "ppo", "kto_pair"))
-"""Values of theirs that are known, and refused with a sentence of their own."""
+"""Known values that are refused with a sentence of their own."""
 
 TRANSLATED: dict[str, Key] = {
     # What is trained.
@@ -119,4 +119,4 @@ TRANSLATED: dict[str, Key] = {
 }
 
 ALIASES = {"evaluation_strategy": "eval_strategy"}
-"""Older names that their users still write."""
+"""Older names that are still in use."""

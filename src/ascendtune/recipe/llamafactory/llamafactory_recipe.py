@@ -9,13 +9,13 @@ from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError, together
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
-from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Kind
 from ascendtune.recipe.llamafactory.unsupported import REFUSED
 
 
-class Native:
-    """Values are put in by dotted key, each with the place in their files that it came from."""
+class NativeRecipe:
+    """A native recipe, built key by key; each value has its place in the LLaMA-Factory file."""
 
     def __init__(self, source: str) -> None:
         self.document = Document({}, source)
@@ -32,7 +32,7 @@ class Native:
             self.document.places.setdefault(path[:length], place)
 
     def note(self, sentence: str) -> None:
-        """Something that a user of theirs wants to know: what has no effect, and what is done otherwise."""
+        """Add a note for the user: what has no effect, or what differs from LLaMA-Factory."""
         self.document.notes.append(sentence)
 
 
@@ -42,8 +42,8 @@ def final_weights(path: str) -> str:
     return str(run / "model") if (run / "run.json").is_file() and (run / "model").is_dir() else path
 
 
-KEYS = (*TRANSLATED, *INERT, *REFUSED, *ALIASES)
-"""Every key of theirs that is known here."""
+KEYS = (*TRANSLATED, *IGNORED_KEYS, *REFUSED, *ALIASES)
+"""Every LLaMA-Factory key that is known here."""
 
 _EXPECTED = {
     "text": "text",
@@ -56,14 +56,14 @@ _EXPECTED = {
 }
 
 
-class Theirs:
-    """Values of their recipe, checked, with their defaults; null and empty text are as good as not set.
+class LlamaFactoryRecipe:
+    """A LLaMA-Factory recipe, checked, with LLaMA-Factory's defaults; null and empty text mean not set.
 
     Args:
-        document: their recipe.
+        document: the LLaMA-Factory recipe.
 
     Attributes:
-        complaints: what was found wrong; whoever translates adds to it.
+        complaints: the errors found so far; the translation adds to them.
     """
 
     def __init__(self, document: Document) -> None:
@@ -78,12 +78,12 @@ class Theirs:
                 self._take(key, written, value)
             elif key in REFUSED:
                 self._refuse_unless_default(key, value)
-            elif key not in INERT:
+            elif key not in IGNORED_KEYS:
                 remedy = did_you_mean(key, KEYS, "docs/compat.md lists the keys that are known", cutoff=0.75)
-                self.complain(key, f"LLaMA-Factory has no key '{key}'", remedy)
+                self.complain(key, f"LLaMA-Factory has no key '{key}'", remedy, code="unknown-recipe-key")
 
     def __getitem__(self, key: str) -> Any:
-        """The value, or their default; names as a list, or None."""
+        """The value, or LLaMA-Factory's default; names as a list, or None."""
         return self._values[key] if key in self._values else TRANSLATED[key].default
 
     def given(self, key: str) -> bool:
@@ -91,7 +91,7 @@ class Theirs:
         return key in self._values
 
     def place(self, key: str) -> str:
-        """Where it is set, or that it is their default."""
+        """Where it is set, or a note that it is LLaMA-Factory's default."""
         written = next((old for old, new in ALIASES.items() if new == key and old in self._document.values), key)
         return self._document.places.get((written,), f"{self._document.source}, by LLaMA-Factory's default")
 
@@ -99,17 +99,17 @@ class Theirs:
     def source(self) -> str:
         return self._document.source
 
-    def inert(self) -> dict[str, list[str]]:
-        """Why -> the keys that are set, to something else than their default, and change nothing for that reason."""
+    def ignored_keys(self) -> dict[str, list[str]]:
+        """Reason -> the keys that are set to something other than their default and have no effect for that reason."""
         found: dict[str, list[str]] = {}
         for key, value in self._document.values.items():
-            default, why = INERT.get(key, (value, ""))
+            default, why = IGNORED_KEYS.get(key, (value, ""))
             if value is not None and value != default:
                 found.setdefault(why, []).append(key)
         return found
 
-    def complain(self, key: str, what: str, remedy: str) -> None:
-        self.complaints.append(RecipeError(what, remedy=remedy, where=self.place(key)))
+    def complain(self, key: str, what: str, remedy: str, *, code: str) -> None:
+        self.complaints.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
 
     def raise_complaints(self) -> None:
         if self.complaints:
@@ -126,7 +126,7 @@ class Theirs:
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
-        self.complain(key, f"'{written}: {value}' is not possible", remedy)
+        self.complain(key, f"'{written}: {value}' is not possible", remedy, code="impossible-value")
 
     def _refuse_unless_default(self, key: str, value: Any) -> None:
         default, what, remedy = REFUSED[key]
@@ -134,7 +134,7 @@ class Theirs:
         if key == "metric_for_best_model":
             harmless = value in ("loss", "eval_loss")
         if not harmless:
-            self.complain(key, f"{key}: {what}", remedy)
+            self.complain(key, f"{key}: {what}", remedy, code="not-in-this-version")
 
 
 def _of_kind(kind: Kind, value: Any) -> Any:

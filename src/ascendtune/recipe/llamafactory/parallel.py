@@ -1,12 +1,12 @@
-"""How several devices share the work."""
+"""The `parallel` section of a LLaMA-Factory recipe."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ascendtune.recipe.llamafactory.llamafactory_recipe import Native, Theirs
+from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe
 
-# What torch's first FSDP and accelerate need to be told, and we find out or do in any case.
+# Options that FSDP1 and accelerate need, and that are determined here automatically.
 _FOUND_HERE = {
     "version", "fsdp_version", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch",
     "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading",
@@ -15,20 +15,22 @@ _FOUND_HERE = {
 _CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_params": "parallel.fsdp.offload"}
 
 
-def put_parallel(theirs: Theirs, native: Native) -> None:
+def put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json says why."""
-    if theirs["deepspeed"] is not None and (theirs["fsdp"] or theirs["fsdp_config"]):
-        theirs.complain("fsdp", "deepspeed and fsdp contradict each other", "keep one of them")
-    elif theirs["deepspeed"] is not None:
-        _put_deepspeed(theirs, native)
-    elif theirs["fsdp"] is not None:
-        _put_fsdp(theirs, native)
-    elif theirs["fsdp_config"] is not None:
+    if recipe["deepspeed"] is not None and (recipe["fsdp"] or recipe["fsdp_config"]):
+        recipe.complain(
+            "fsdp", "deepspeed and fsdp contradict each other", "keep one of them", code="contradictory-keys"
+        )
+    elif recipe["deepspeed"] is not None:
+        _put_deepspeed(recipe, native)
+    elif recipe["fsdp"] is not None:
+        _put_fsdp(recipe, native)
+    elif recipe["fsdp_config"] is not None:
         native.note("fsdp_config: no effect: fsdp is not set")
 
 
-def _put_deepspeed(theirs: Theirs, native: Native) -> None:
-    config, place = theirs["deepspeed"], theirs.place("deepspeed")
+def _put_deepspeed(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    config, place = recipe["deepspeed"], recipe.place("deepspeed")
     native.put("parallel.strategy", "deepspeed", place)
     if isinstance(config, str):
         native.put("parallel.deepspeed.config", config, place)
@@ -36,9 +38,10 @@ def _put_deepspeed(theirs: Theirs, native: Native) -> None:
     zero = config.get("zero_optimization")
     known = {"stage", "offload_optimizer", "offload_param"}
     if not isinstance(zero, dict) or set(config) - {"zero_optimization"} or set(zero) - known:
-        theirs.complain(
+        recipe.complain(
             "deepspeed", "deepspeed: of a configuration inside the recipe only zero_optimization with stage, "
-            "offload_optimizer and offload_param is understood", "write it into a JSON file and give its path",
+            "offload_optimizer and offload_param is supported", "write it into a JSON file and give its path",
+            code="not-in-this-version",
         )  # fmt: skip
         return
     native.put("parallel.deepspeed.stage", zero.get("stage", 0), place)
@@ -50,15 +53,18 @@ def _put_deepspeed(theirs: Theirs, native: Native) -> None:
             native.put("parallel.deepspeed.nvme_path", where["nvme_path"], place)
 
 
-def _put_fsdp(theirs: Theirs, native: Native) -> None:
-    place = theirs.place("fsdp")
-    options = [word for text in theirs["fsdp"] for word in text.split()]
+def _put_fsdp(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    place = recipe.place("fsdp")
+    options = [word for text in recipe["fsdp"] for word in text.split()]
     if "no_shard" in options:
         native.put("parallel.strategy", "ddp", place)
         return
     if unknown := [word for word in options if word not in ("full_shard", "shard_grad_op", "auto_wrap", "offload")]:
-        theirs.complain(
-            "fsdp", f"fsdp: {unknown[0]} is not in this version", "use full_shard, shard_grad_op, offload or no_shard"
+        recipe.complain(
+            "fsdp",
+            f"fsdp: {unknown[0]} is not in this version",
+            "use full_shard, shard_grad_op, offload or no_shard",
+            code="not-in-this-version",
         )
         return
     native.put("parallel.strategy", "fsdp", place)
@@ -66,20 +72,30 @@ def _put_fsdp(theirs: Theirs, native: Native) -> None:
         native.put("parallel.fsdp.reshard", False, place)
     if "offload" in options:
         native.put("parallel.fsdp.offload", True, place)
-    _put_fsdp_config(theirs, native)
+    _put_fsdp_config(recipe, native)
 
 
-def _put_fsdp_config(theirs: Theirs, native: Native) -> None:
-    config: Any = theirs["fsdp_config"]
+def _put_fsdp_config(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    config: Any = recipe["fsdp_config"]
     if config is None:
         return
-    place = theirs.place("fsdp_config")
+    place = recipe.place("fsdp_config")
     if isinstance(config, str):
-        theirs.complain("fsdp_config", "fsdp_config: a file is not read", "write what it says below fsdp_config")
+        recipe.complain(
+            "fsdp_config",
+            "fsdp_config: a file is not read",
+            "write what it says below fsdp_config",
+            code="not-in-this-version",
+        )
         return
     for written, value in config.items():
         key = written.removeprefix("fsdp_")
         if key in _CHOSEN_HERE and isinstance(value, bool):
             native.put(_CHOSEN_HERE[key], value, place)
         elif written not in _FOUND_HERE and key not in _FOUND_HERE:
-            theirs.complain("fsdp_config", f"fsdp_config.{written}: {value} is not understood", "remove it")
+            recipe.complain(
+                "fsdp_config",
+                f"fsdp_config.{written}: {value} is not supported",
+                "remove it",
+                code="not-in-this-version",
+            )

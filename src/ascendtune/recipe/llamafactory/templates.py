@@ -1,6 +1,6 @@
-"""LLaMA-Factory's templates by name: those whose text is written here too, and those that are not.
+"""LLaMA-Factory's templates by name: those that exist here too, and those that do not.
 
-`make compat` renders conversations with theirs, read from their source distribution, and with ours, and compares.
+`make compat` renders conversations with LLaMA-Factory's templates, read from its source distribution, and compares.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SAME = {
     "smollm": "chatml",
     "yi": "chatml",
 }
-"""Their name -> the value of data.template that writes the same text."""
+"""LLaMA-Factory's name -> the value of data.template that writes the same text."""
 
 WITHOUT_THOUGHT = {
     "deepseekr1": "deepseek3",
@@ -46,7 +46,7 @@ WITHOUT_THOUGHT = {
     "qwen3": "qwen3_nothink",
     "qwen3_5": "qwen3_5_nothink",
 }
-"""Their template that writes thoughts -> the one to use with enable_thinking: false."""
+"""LLaMA-Factory's template that writes thoughts -> the template to use with enable_thinking: false."""
 
 _MULTIMODAL = (
     "dots_ocr", "ernie_vl", "gemma3n", "gemma4", "gemma4n", "glm4v", "glm4_5v", "glm_ocr", "granite3_vision",
@@ -66,7 +66,7 @@ _OTHERS = (
     "zephyr",
 )  # fmt: skip
 NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
-"""Every template of theirs that is known here."""
+"""Every template name of LLaMA-Factory that is known here."""
 
 _INSTEAD = "remove `template`: the model's own chat template is used; or write data.template=FILE.jinja at the start"
 
@@ -76,9 +76,9 @@ def template_of(name: str) -> str | tuple[str, str]:
     if name in SAME:
         return SAME[name]
     if name in _MULTIMODAL:
-        return f"template: {name} is of a multimodal model, and these are not in this version", (
+        return f"template: {name} belongs to a multimodal model; multimodal models are not in this version", (
             "train a text model on text"
         )
     if name in _OTHERS:
-        return f"template: {name} is not written here", _INSTEAD
+        return f"template: {name} is not in this version", _INSTEAD
     return f"LLaMA-Factory has no template '{name}'", f"{did_you_mean(name, NAMES)} Or {_INSTEAD}".lstrip()

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's keys that ask for something that is not here: each is an error that names an alternative."""
+"""LLaMA-Factory's keys for unsupported features: each is an error that names an alternative."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Refused(NamedTuple):
-    """One of their keys. With its default, null or false it asks for nothing and is accepted."""
+    """One of LLaMA-Factory's keys. With its default, null or false it is accepted."""
 
     default: Any
     what: str
@@ -100,7 +100,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "learning the last answer alone is not in this version",
+        "training on the last answer alone is not in this version",
         "mark earlier turns in the data instead: messages with \"loss_weight\": 0",
         {"mask_history": False},
     ),
@@ -125,7 +125,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"loraplus_lr_embedding": 1e-6, "lr_scheduler_kwargs": None},
     ),
     (
-        "a batch size that is looked for is not in this version",
+        "searching for a batch size is not in this version",
         "set per_device_train_batch_size",
         {"auto_find_batch_size": False},
     ),
@@ -160,12 +160,12 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"push_to_hub": False, "export_hub_model_id": None},
     ),
     (
-        "where nodes meet is said at the start",
+        "the rendezvous of nodes is set by the command line",
         "remove it; start with --nodes HOSTS, or set NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT on each node",
         {"master_addr": None, "master_port": None},
     ),
     (
-        "this device is chosen at the start",
+        "devices are chosen on the command line",
         "remove it; --devices and --device-ids choose, ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hide devices",
         {"use_cpu": False},
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.unsupported import REFUSED
 
@@ -29,13 +29,13 @@ def declared(shared: Path) -> dict[str, Any]:
 def test_every_key_of_their_examples_is_in_one_table(declared: dict[str, Any]) -> None:
     assert len(declared) > 100
     for key in declared:
-        assert sum(key in table for table in (TRANSLATED, INERT, REFUSED)) == 1, key
+        assert sum(key in table for table in (TRANSLATED, IGNORED_KEYS, REFUSED)) == 1, key
 
 
 def test_their_defaults_are_theirs(declared: dict[str, Any]) -> None:
     ours = {
         **{key: found.default for key, found in TRANSLATED.items()},
-        **{key: default for key, (default, _) in INERT.items()},
+        **{key: default for key, (default, _) in IGNORED_KEYS.items()},
         **{key: found.default for key, found in REFUSED.items()},
     }
     different = {key: (ours[key], default) for key, default in declared.items() if ours[key] != default}

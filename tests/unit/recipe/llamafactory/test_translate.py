@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.llamafactory.ignored_keys import INERT
+from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.unsupported import REFUSED
 from ascendtune.recipe.recipe import Recipe
@@ -251,7 +251,7 @@ def test_a_tracker_that_is_not_here_stops_nobody(theirs: dict[str, Any], write: 
 def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
     notes = Recipe.load(write({"plot_loss": True, "ddp_timeout": 180000000, "overwrite_cache": True})).notes
     for key in ("plot_loss", "ddp_timeout", "overwrite_cache"):
-        assert any(note.startswith(key) and INERT[key][1] in note for note in notes)
+        assert any(note.startswith(key) and IGNORED_KEYS[key][1] in note for note in notes)
     assert not any("no effect" in note for note in Recipe.load(write({"plot_loss": False, "ddp_timeout": 1800})).notes)
 
 
