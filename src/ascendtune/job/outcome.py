@@ -10,7 +10,7 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError, NoVerdict, disk_fault
 from ascendtune.core.files import ask_disk
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import CauseKind, RunDir, State, exit_cause
 
 _CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
 _ROOT_CAUSE = re.compile(r"rank\s*: (\d+) \(local_rank.*?exitcode\s*: (-?\d+)", re.DOTALL)
@@ -79,46 +79,71 @@ def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked:
     if asked:
         close(run_dir, "stopped", None)
         return Outcome(128 + asked)
-    error, code = _seen(ending, run_dir / "log")
-    close(run_dir, "failed", error)
-    # Whoever keeps no run.json speaks by the exit code alone.
-    return Outcome(error.exit_code if record else code, error)
+    failure = _seen(ending, run_dir / "log")
+    close(run_dir, "failed", failure.cause())
+    # A program without a run.json reports by its exit code alone.
+    return Outcome(failure.error.exit_code if record else failure.exit_code, failure.error)
 
 
 def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
     if rank == 0 or code > 128:
-        # Rank 0 has the terminal and has said it; a stop is said by every rank.
+        # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
         return Outcome(code, cause=cause["what"])
+    names_its_rank = rank is None or cause.get("kind") in _SEEN
     error = _CLASSES.get(code, CheckFailed)(
-        f"rank {rank}: {cause['what']}" if rank is not None else cause["what"],
+        cause["what"] if names_its_rank else f"rank {rank}: {cause['what']}",
+        code=cause.get("code", ""),
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
     )
     return Outcome(code, error, cause["what"])
 
 
-def _seen(ending: Ending, logs: Path) -> tuple[AscendtuneError, int]:
-    """What happened, and the exit code of the process to which it happened, as a shell would tell it."""
+_SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What was seen of a failure from outside of the workers."""
+
+    kind: CauseKind
+    error: AscendtuneError
+    exit_code: int
+    """Of the process that failed, as a shell would show it."""
+    rank: int | None = None
+    host: str | None = None
+    signal_name: str | None = None
+
+    def cause(self) -> dict[str, Any]:
+        return exit_cause(self.kind, self.error, rank=self.rank, host=self.host, signal_name=self.signal_name)
+
+
+def _seen(ending: Ending, logs: Path) -> _Failure:
+    """What the launcher saw of the failure: used when no worker recorded a cause."""
     at = f" on {ending.host}" if ending.host else ""
     if ending.lost is not None:
-        return ending.lost, ending.lost.exit_code
+        return _Failure("lost_host", ending.lost, ending.lost.exit_code, host=ending.host)
     if ending.launcher_log is None:
-        return _death("the worker", ending.exit_code, logs), as_of_a_shell(ending.exit_code)
+        return _death("the worker", ending.exit_code, logs, rank=0)
     said = _said(ending.launcher_log, ending.said_before)
     roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
     if not roots and ending.exit_code < 0:
-        return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log), as_of_a_shell(ending.exit_code)
-    if not roots:
-        error: AscendtuneError = _full_disk(logs) or CheckFailed(
-            f"the processes{at} could not be started or lost each other",
-            remedy="look at what torchrun says",
-            where=ending.launcher_log,
-        )
-        return error, error.exit_code
-    rank, code = int(roots[0][0]), int(roots[0][1])
-    log = logs / f"rank_{rank}.log"
-    return _death(f"rank {rank}{at}", code, log if log.exists() else ending.launcher_log), as_of_a_shell(code)
+        return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log, host=ending.host)
+    if roots:
+        rank, code = int(roots[0][0]), int(roots[0][1])
+        log = logs / f"rank_{rank}.log"
+        where = log if log.exists() else ending.launcher_log
+        return _death(f"rank {rank}{at}", code, where, rank=rank, host=ending.host)
+    if full := _full_disk(logs):
+        return _Failure("disk", full, full.exit_code, host=ending.host)
+    error = CheckFailed(
+        f"the workers{at} failed to start, or lost connection to each other",
+        code="workers-not-connected",
+        remedy="look at torchrun's messages",
+        where=ending.launcher_log,
+    )
+    return _Failure("launcher", error, error.exit_code, host=ending.host)
 
 
 def _full_disk(logs: Path) -> MachineError | None:
@@ -135,18 +160,16 @@ def as_of_a_shell(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _death(who: str, code: int, where: Path) -> AscendtuneError:
+def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> _Failure:
+    name = signal.Signals(-code).name if code < 0 else None
+    what, error_code, remedy = f"{who} ended with exit code {code}", "process-exited", "look at the end of its log"
     if code == -signal.SIGKILL:
-        return CheckFailed(
-            f"{who} was killed (SIGKILL)",
-            remedy="usually the host ran out of memory: `dmesg | grep -i oom` tells; take a smaller batch",
-            where=where,
-        )
-    if code < 0:
-        return CheckFailed(
-            f"{who} crashed ({signal.Signals(-code).name})", remedy="look at the end of its log", where=where
-        )
-    return CheckFailed(f"{who} ended with exit code {code}", remedy="look at the end of its log", where=where)
+        what, error_code = f"{who} was killed ({name})", "process-killed"
+        remedy = "usually the host ran out of memory: see `dmesg | grep -i oom`; take a smaller batch"
+    elif name:
+        what, error_code = f"{who} crashed ({name})", "process-crashed"
+    error = CheckFailed(what, code=error_code, remedy=remedy, where=where)
+    return _Failure("signal" if name else "exit", error, as_of_a_shell(code), rank, host, name)
 
 
 def _said(launcher_log: Path, said_before: int) -> str:
@@ -155,12 +178,8 @@ def _said(launcher_log: Path, said_before: int) -> str:
         return file.read().decode(errors="replace")
 
 
-def close(run_dir: Path, state: Any, error: AscendtuneError | None) -> None:
-    """Note the end of an attempt whose workers could not: everything has ended, so nobody else writes run.json."""
+def close(run_dir: Path, state: State, cause: dict[str, Any] | None) -> None:
+    """Record the end of an attempt whose workers could not: they have all ended, so nothing else writes run.json."""
     run = RunDir(run_dir)
     if run.run_json.is_file() and run.read()["state"] in ("created", "running", "stopped"):
-        run.end_attempt(state, _cause(error) if error else None)
-
-
-def _cause(error: AscendtuneError) -> dict[str, Any]:
-    return {"what": error.what, "remedy": error.remedy, "exit_code": error.exit_code, "rank": None}
+        run.end_attempt(state, cause)

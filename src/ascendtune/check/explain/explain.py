@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,14 +18,14 @@ from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.explain.verdict import Verdict, verdict
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import CauseKind, RunDir
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
 
-_SEEN_FROM_OUTSIDE = re.compile(r"rank \d+ (?:ended|was killed|crashed)|the processes could not")
-"""How `job` words a cause that it knows from torchrun only."""
+_SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
+"""Causes that say how a process ended and not why: the logs may say more."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,9 @@ class Explanation:
         """One sentence: what, and on which rank."""
         first = self.verdict.first
         if first is None and self.run_cause is not None:
-            return str(self.run_cause["what"]) + self._culprit()
+            # The sentence of a cause that was seen from outside names its rank.
+            culprit = "" if self.run_cause.get("kind") in _SEEN_FROM_OUTSIDE else self._culprit()
+            return str(self.run_cause["what"]) + culprit
         if first is None and self.stop:
             return f"nothing went wrong: {self.stop['what']}"
         if first is None and self.is_running:
@@ -152,7 +153,7 @@ def _matcher() -> Matcher:
 def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
     """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
     first = found.first
-    if cause is None or first is None or _SEEN_FROM_OUTSIDE.match(str(cause["what"])):
+    if cause is None or first is None or cause.get("kind") in _SEEN_FROM_OUTSIDE:
         return found
     is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
