@@ -56,12 +56,12 @@ def _versions(snapshot: Snapshot) -> list[str]:
 
 
 def _devices(devices: tuple[Accelerator, ...]) -> str:
-    said = [name for name in _COLUMNS if any(_COLUMNS[name](device) != "-" for device in devices)]
+    hidden = {name for name in _COLUMNS if all(_COLUMNS[name](device) == "-" for device in devices)}
     if not any(device.chip_id for device in devices) and all(device.npu_id == device.logical_id for device in devices):
-        said = [name for name in said if name != "npu"]
+        hidden.add("npu")
     if all(not device.hugepages_total for device in devices):
-        said = [name for name in said if name != "huge pages"]
-    rows = {name: [_COLUMNS[name](device) for device in devices] for name in said}
+        hidden.add("huge pages")
+    rows = {name: [_COLUMNS[name](device) for device in devices] for name in _COLUMNS if name not in hidden}
     limit = width(sys.stdout)
     for name in _FIRST_TO_GO:
         if limit is not None and _size(rows) > limit:

@@ -56,9 +56,10 @@ def processes_of(job: Job) -> list[dict[str, Any]]:
     from ascendtune.job.device_memory_holders import devices_of
     from ascendtune.job.members import members_of
     from ascendtune.machine.snapshot import take_snapshot
+    from ascendtune.machine.vendor.find import vendor_of
 
     members = members_of(job)
-    devices = take_snapshot().devices if members and job.kind != "cpu" else ()
+    devices = take_snapshot().devices if members and vendor_of(job.kind).is_accelerator else ()
     held = devices_of([stat.pid for stat in members], devices)
     return [
         {

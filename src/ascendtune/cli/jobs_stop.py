@@ -75,6 +75,7 @@ def _told(job: Job, result: Stopped) -> int:
     from ascendtune.cli.complain import warn
     from ascendtune.core import procfs
     from ascendtune.core.units import format_bytes
+    from ascendtune.machine.vendor.find import vendor_of
 
     for stat in result.survivors:
         hangs = "; it hangs in the kernel, and only a reset of its device, or of the machine, ends it"
@@ -84,7 +85,7 @@ def _told(job: Job, result: Stopped) -> int:
         warn(f"{held.device}: {format_bytes(held.memory_used_bytes)} still held, {whose}")
     if result.survivors or result.held:
         return 1
-    gone = "every process is gone" + ("" if job.kind == "cpu" else ", the memory of its devices is free")
+    freed = ", the memory of its devices is free" if vendor_of(job.kind).is_accelerator else ""
     how = "; some had to be killed" if result.was_killed else ""
-    print(f"{job.id} has ended: {gone}{how}")
+    print(f"{job.id} has ended: every process is gone{freed}{how}")
     return 0

@@ -16,7 +16,7 @@ from ascendtune.job.backend import compose, docker, slurm
 from ascendtune.job.backend.engine import ENGINES
 from ascendtune.job.backend.kubernetes import manifest, pod
 from ascendtune.job.backend.submission import Submission, job_name
-from ascendtune.machine.container import NEEDS
+from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 from ascendtune.machine.visible import Kind, attached
 
 _USUAL_COUNT = 8
@@ -122,10 +122,10 @@ def advice(submission: Submission, asked: Asked) -> list[str]:
         sentences.append(f"in no --volume, so taken from the nodes' own file systems{shared}: {paths}")
     if asked.to == "slurm" and not submission.needs.told_by_slurm:
         sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
-    if ENGINES[asked.to].is_this_machine and submission.needs.is_accelerator:
-        here = len(attached(submission.kind))
+    if ENGINES[asked.to].is_this_machine and submission.vendor.is_accelerator:
+        here = len(attached(submission.vendor))
         if here < submission.devices:
-            sentences.append(f"this machine has {here} {submission.needs.noun}; the file is for one with more")
+            sentences.append(f"this machine has {here} {submission.vendor.noun}; the file is for one with more")
     if ENGINES[asked.to].is_this_machine and submission.nodes > 1:
         sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
     return sentences
@@ -173,23 +173,23 @@ def _require_name(option: str, name: str | None, pattern: str) -> None:
 
 
 def _kind_here() -> Kind:
-    accelerators: tuple[Kind, ...] = ("npu", "cuda")
-    return next((kind for kind in accelerators if attached(kind)), "cpu")
+    return next((vendor.kind for vendor in ACCELERATORS if attached(vendor)), CPU.kind)
 
 
 def _ids(asked: Asked, kind: Kind) -> tuple[str, ...]:
-    here, needs = attached(kind), NEEDS[kind]
-    count = asked.devices or len(here) or (_USUAL_COUNT if needs.is_accelerator else 1)
-    if needs.most_in_a_node and count > needs.most_in_a_node:
+    vendor = vendor_of(kind)
+    here, most = attached(vendor), vendor.container.most_in_a_node
+    count = asked.devices or len(here) or (_USUAL_COUNT if vendor.is_accelerator else 1)
+    if most and count > most:
         raise InputError(
-            f"--devices {count}: no server has more than {needs.most_in_a_node} {needs.noun}",
+            f"--devices {count}: no server has more than {most} {vendor.noun}",
             remedy="--devices counts those of one node; use --nodes for more",
         )
     return here[:count] if len(here) >= count else tuple(map(str, range(count)))
 
 
 def _image(asked: Asked, kind: Kind) -> str:
-    if image := asked.image or NEEDS[kind].image:
+    if image := asked.image or vendor_of(kind).container.image:
         return image
     raise InputError(
         f"--to {asked.to} needs an image", remedy="give --image one that has ascendtune[train] and bash in it"

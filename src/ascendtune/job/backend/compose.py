@@ -56,7 +56,7 @@ def _service(submission: Submission, root: Path) -> dict[str, Any]:
         reserved = {
             "driver": needs.docker_driver,
             "device_ids": list(submission.device_ids),
-            "capabilities": [submission.needs.noun.lower()],
+            "capabilities": [submission.vendor.noun.lower()],
         }
         service["deploy"] = {"resources": {"reservations": {"devices": [reserved]}}}
     if needs.ulimits:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ascendtune.core import process
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.backend.submission import Submission
-from ascendtune.machine.visible import VARIABLES, attached
+from ascendtune.machine.visible import attached
 
 _SUBMIT_SECONDS = 1800
 """An image may have to be pulled."""
@@ -53,10 +53,10 @@ class Engine:
             what = "is not installed here" if missing else f"cannot be used: {_said(probed)}"
             remedy = "run this where it can be used, or leave --apply out: then the file is only written"
             raise MachineError(f"{self.program} {what}", remedy=remedy)
-        there = self.largest_node(submission) if submission.needs.is_accelerator else None
+        there = self.largest_node(submission) if submission.vendor.is_accelerator else None
         if there is None or there >= submission.devices:
             return
-        noun = submission.needs.noun
+        noun = submission.vendor.noun
         if there == 0:
             what, remedy = f"no {noun} is there", "choose another --accelerator, or another engine"
         else:
@@ -80,7 +80,7 @@ class Engine:
 
     def _source(self, submission: Submission) -> str:
         if self.is_this_machine:
-            return f"seen in /dev and {VARIABLES[submission.kind]}"
+            return f"seen in /dev and {submission.vendor.visible_variable}"
         return f"{self.program} says so"
 
 
@@ -89,7 +89,7 @@ def _said(done: process.Finished) -> str:
 
 
 def _here(submission: Submission) -> int:
-    return len(attached(submission.kind))
+    return len(attached(submission.vendor))
 
 
 def _of_slurm(submission: Submission) -> int | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
-from ascendtune.machine.container import NEEDS, Needs
+from ascendtune.machine.vendor.base import ContainerNeeds, Vendor
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
 HEADER = "Written by `ascendtune submit`"
@@ -89,13 +90,17 @@ class Submission:
         return len(self.device_ids)
 
     @property
-    def needs(self) -> Needs:
-        return NEEDS[self.kind]
+    def vendor(self) -> Vendor:
+        return vendor_of(self.kind)
+
+    @property
+    def needs(self) -> ContainerNeeds:
+        return self.vendor.container
 
     @property
     def places(self) -> str:
         """ "2 nodes × 8 NPU"."""
-        here = count_of(self.devices, self.needs.noun, self.needs.plural or self.needs.noun)
+        here = count_of(self.devices, self.vendor.noun, self.vendor.plural)
         return f"{self.nodes} nodes × {here}" if self.nodes > 1 else here
 
 

@@ -20,6 +20,7 @@ from ascendtune.job.nodes.handshake import ANSWER_SECONDS, Asked, greet, next_he
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.spec import JobSpec
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
 _APPEARS_WITHIN_SECONDS = 10.0
@@ -134,9 +135,9 @@ def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError |
 
 
 def _nproc(node: RemoteNode, answer: dict[str, Any], wanted: Wanted) -> int:
-    is_cpu = answer["kind"] == "cpu"
-    nproc = wanted.nproc or node.host.slots or (1 if is_cpu else int(answer["devices"]))
-    if not is_cpu and nproc > answer["devices"]:
+    are_counted = vendor_of(answer["kind"]).is_accelerator
+    nproc = wanted.nproc or node.host.slots or (int(answer["devices"]) if are_counted else 1)
+    if are_counted and nproc > answer["devices"]:
         raise MachineError(
             f"{nproc} devices asked for, {node.host.name} shows {answer['devices']}",
             remedy=f"use --devices {answer['devices']}, or leave the host out",

@@ -1,17 +1,18 @@
-"""Published speeds of links, and only those."""
+"""What is known of NPUs without torch: published speeds of links, near cores, what a container needs."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ascendtune.machine.link_peak import link_peak
 from ascendtune.machine.npu.smi import NpuSmi
+from ascendtune.machine.vendor.npu import NpuVendor
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "ascend"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "ascend"
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def smi(tmp_path: Path) -> Callable[[str, str], NpuSmi]:
 
 def test_hccs_between_910b(smi: Callable[[str, str], NpuSmi], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    peak = link_peak("npu", ("0", "7"), smi=smi("info_910b1_23.0.rc2_elided", "topo_910b1_hccs"))
+    peak = NpuVendor().link_peak(("0", "7"), smi=smi("info_910b1_23.0.rc2_elided", "topo_910b1_hccs"))
     assert peak.bytes_per_second == 56e9 and "HCCS" in peak.what
 
 
@@ -56,11 +57,28 @@ def test_what_is_not_published_is_unknown(
     why: str,
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    peak = link_peak("npu", ids, smi=smi(info, topology))
+    peak = NpuVendor().link_peak(ids, smi=smi(info, topology))
     assert peak.bytes_per_second is None and why in peak.what
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_other_kinds(kind: str) -> None:
-    peak = link_peak(kind, ("0", "1"))  # type: ignore[arg-type]
-    assert peak.bytes_per_second is None and peak.what
+def test_npu_smi_tells_which_cores_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+    program = tmp_path / "npu-smi"
+    program.write_text(f"#!/bin/sh\ncat {shared}/fixtures/ascend/topo_910B1_23.0.rc2.txt\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cores = NpuVendor().near_cores(["0", "1", "9"])
+    assert cores == [set(range(144, 168)), set(range(24)), set()]
+
+
+def test_the_driver_is_always_mounted_and_tools_where_they_are(tmp_path: Path) -> None:
+    bare = NpuVendor.container.mounts(tmp_path)
+    assert bare == ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/etc/ascend_install.info")
+    tool = tmp_path / "usr/local/sbin/npu-smi"
+    tool.parent.mkdir(parents=True)
+    tool.touch()
+    assert NpuVendor.container.mounts(tmp_path) == (*bare, "/usr/local/sbin/npu-smi")
+
+
+def test_devices_have_files_of_their_own_and_share_some() -> None:
+    shared = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+    assert NpuVendor.container.device_files(("2", "5")) == ("/dev/davinci2", "/dev/davinci5", *shared)
