@@ -18,5 +18,5 @@ def test_ctrl_z_pauses_what_can_be_paused_and_is_answered_otherwise(
     with Asked(keeps_checkpoints=True, can_pause=can_pause) as asked:
         signal.raise_signal(signal.SIGTSTP)
         assert asked.pause is can_pause and asked.first is None
-    assert ("Ctrl-Z is not heeded" in capsys.readouterr().err) is not can_pause
+    assert ("Ctrl-Z is ignored" in capsys.readouterr().err) is not can_pause
     assert signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL

@@ -139,6 +139,6 @@ def why_ended(host: Host, python: str, exit_code: int | None, complaints: Sequen
         )
     return MachineError(
         f"the connection to {name} has ended{f': {said}' if said else ''}",
-        remedy=f"`ssh {name} true` must work without a password; look whether the machine is up",
+        remedy=f"check that the machine is up and that passwordless ssh works: ssh {name} true",
         where=name,
     )
