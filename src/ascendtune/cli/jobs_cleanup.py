@@ -44,7 +44,7 @@ def cleanup(
 
 
 def _print(found: list[Leftover]) -> None:
-    from ascendtune.cli.process_table import process_table
+    from ascendtune.cli.job_display import process_table
     from ascendtune.core.procfs import user_name
     from ascendtune.core.units import format_bytes, format_duration
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ascendtune.cli.job_choice import JobId
+from ascendtune.cli.job_display import JobId
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _rank(text: str | None) -> int | None:
 
 
 def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
-    from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
+    from ascendtune.cli.job_display import devices_in_words, moment, state_in_words
     from ascendtune.core.units import count_of, format_bytes
 
     cause = facts["exit_cause"] if facts["state"] != "running" else None
@@ -108,7 +108,7 @@ def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
 
 def processes_in_lines(processes: list[dict[str, Any]]) -> str:
     """One line a process."""
-    from ascendtune.cli.process_table import process_table
+    from ascendtune.cli.job_display import process_table
     from ascendtune.core.units import format_bytes, format_duration
 
     rows = [

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.job_choice import JobId
+from ascendtune.cli.job_display import JobId
 
 if TYPE_CHECKING:
     from ascendtune.job.record import Job
-    from ascendtune.job.stop import Stopped
+    from ascendtune.job.stop import StopResult
 
 
 def stop(
@@ -28,7 +28,7 @@ def stop(
 
     Then looks whether its processes are gone and the memory of its devices is free. Exit code 1: they are not.
     """
-    from ascendtune.cli.job_choice import moment, state_in_words
+    from ascendtune.cli.job_display import moment, state_in_words
     from ascendtune.cli.jobs_show import processes_in_lines, processes_of
     from ascendtune.cli.progress import Progress
     from ascendtune.core.units import count_of
@@ -71,7 +71,7 @@ def _agreed(yes: bool) -> bool:
     return typer.confirm("Stop it?")
 
 
-def _told(job: Job, result: Stopped) -> int:
+def _told(job: Job, result: StopResult) -> int:
     from ascendtune.cli.complain import warn
     from ascendtune.core import procfs
     from ascendtune.core.units import format_bytes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import write_json
 from ascendtune.job.hang import flight_recorder
-from ascendtune.job.spec import ALONE, JobSpec, Place
+from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.machine.peers import INIT_METHOD
 from ascendtune.machine.vendor.find import vendor_of
 
@@ -20,7 +20,7 @@ _PLACES = frozenset(
 ) | {INIT_METHOD}
 
 
-def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place = ALONE) -> dict[str, str]:
+def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodePlace = ALONE) -> dict[str, str]:
     """The environment for `spec`: the user's, and defaults for what is not in it."""
     chosen: dict[str, str] = {}
     if spec.device_ids is not None and (variable := vendor_of(spec.kind).visible_variable):
@@ -30,7 +30,7 @@ def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Pl
     return {**defaults(spec, inherited, cores=cores, place=place), **inherited, **chosen}
 
 
-def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place = ALONE) -> dict[str, str]:
+def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodePlace = ALONE) -> dict[str, str]:
     """What is set where the user has set nothing.
 
     Args:
@@ -54,7 +54,7 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: Place
     return {name: value for name, value in chosen.items() if name not in user}
 
 
-def note(spec: JobSpec, given: Mapping[str, str], user: Mapping[str, str], place: Place = ALONE) -> None:
+def note(spec: JobSpec, given: Mapping[str, str], user: Mapping[str, str], place: NodePlace = ALONE) -> None:
     """Write what the processes of a node were given beside what the user had set to `environment_R.json` in the logs.
 
     Raises:

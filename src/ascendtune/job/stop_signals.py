@@ -10,7 +10,7 @@ from typing import Self
 from ascendtune.core.log import say
 
 
-class Asked:
+class StopSignals:
     """Notes signals while it is entered; whoever runs the job looks at `first` and `again`.
 
     Args:

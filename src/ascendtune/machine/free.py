@@ -25,7 +25,9 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
     kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
     ours = [device for device in devices if device.kind in kinds[:1] and _is_visible(device, env)]
     if not ours:
-        raise MachineError("there is no accelerator to pick from", remedy="look at `ascendtune devices`")
+        raise MachineError(
+            "there is no accelerator to pick from", code="no-accelerator", remedy="look at `ascendtune devices`"
+        )
     looked_at = [(device, _why_not(device)) for device in ours]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
@@ -70,5 +72,6 @@ def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str |
     held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
     return MachineError(
         "\n       ".join([f"{count_of(count, 'free device')} asked for, {free} of {len(looked_at)} free", *held]),
+        code="not-enough-devices",
         remedy="ask for fewer, wait, or end those processes",
     )

@@ -44,6 +44,7 @@ def require_own_peers() -> None:
             port, uid = next(iter(strangers.items()))
             raise MachineError(
                 f"a process of {user_name(uid)} is connected to port {port} of this rank, perhaps as another rank",
+                code="foreign-peer",
                 remedy=f"end it: `ss -tnp sport = :{port} or dport = :{port}` names it to root; then start again",
             )
         time.sleep(0.1)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher, filled
@@ -15,7 +16,6 @@ from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
-from ascendtune.check.explain.verdict import Verdict, verdict
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.rundir import CauseKind, RunDir
@@ -30,7 +30,7 @@ _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 
 @dataclass(frozen=True)
 class Explanation:
-    verdict: Verdict
+    verdict: Diagnosis
     scans: tuple[Scan, ...]
     run_cause: dict[str, Any] | None = None
     """`exit_cause` of run.json, where a run was asked about."""
@@ -139,7 +139,7 @@ def explain(names: Sequence[str]) -> Explanation:
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
     scans = tuple(Scan(name, _matcher(), start).run() for name, start in files)
-    found = _weighed(verdict(scans), cause)
+    found = _weighed(diagnose(scans), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
     return Explanation(found, scans, cause, stop, any(run.is_running for run in runs))
@@ -150,14 +150,14 @@ def _matcher() -> Matcher:
     return Matcher(entries())
 
 
-def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
+def _weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
     first = found.first
     if cause is None or first is None or cause.get("kind") in _SEEN_FROM_OUTSIDE:
         return found
     is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
-        return Verdict("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
+        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
     return found
 
 

@@ -45,6 +45,7 @@ class Engine:
         if self.is_this_machine and submission.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= os.environ.keys():
             raise InputError(
                 f"this machine is one of {submission.nodes} nodes, and nobody has said which it is",
+                code="node-rank-missing",
                 remedy="set NODE_RANK (0, 1, …) and MASTER_ADDR (the address of node 0), on every node",
             )
         probed = process.run(self.probe)
@@ -52,7 +53,7 @@ class Engine:
             missing = probed.exit_code == 127
             what = "is not installed here" if missing else f"cannot be used: {_said(probed)}"
             remedy = "run this where it can be used, or leave --apply out: then the file is only written"
-            raise MachineError(f"{self.program} {what}", remedy=remedy)
+            raise MachineError(f"{self.program} {what}", code="engine-unavailable", remedy=remedy)
         there = self.largest_node(submission) if submission.vendor.is_accelerator else None
         if there is None or there >= submission.devices:
             return
@@ -62,7 +63,7 @@ class Engine:
         else:
             what = f"{submission.devices} {noun} on one node asked for, {there} at most are there"
             remedy = f"use --devices {there}, and --nodes for more"
-        raise MachineError(what, remedy=f"{remedy} ({self._source(submission)})")
+        raise MachineError(what, code="not-enough-devices", remedy=f"{remedy} ({self._source(submission)})")
 
     def hand_over(self, file: Path) -> str:
         """Submit; returns what the engine answers.
@@ -74,7 +75,10 @@ class Engine:
         done = process.run(argv, timeout_seconds=_SUBMIT_SECONDS)
         if done.exit_code != 0:
             raise MachineError(
-                f"{self.program} refuses: {_said(done)}", remedy="mend what it names, and submit again", where=file
+                f"{self.program} refuses: {_said(done)}",
+                code="engine-refused",
+                remedy="mend what it names, and submit again",
+                where=file,
             )
         return done.output.strip()
 

@@ -18,10 +18,10 @@ from ascendtune.core.procfs import Stat
 from ascendtune.core.rundir import RunDir, exit_cause
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang import flight_recorder
+from ascendtune.job.hang.hang_report import HangReport
 from ascendtune.job.hang.heartbeat import STARTUP, Beat, beats_of
 from ascendtune.job.hang.judge import Hang, Judge, Limits
 from ascendtune.job.hang.stacks import collect
-from ascendtune.job.hang.verdict import Verdict
 from ascendtune.job.spec import OnHang
 
 LOOK_EVERY_SECONDS = 2.0
@@ -165,14 +165,14 @@ class Watcher:
             (now + 2 * patience, kill),
         ]
 
-    def _look_closely(self) -> Verdict:
+    def _look_closely(self) -> HangReport:
         beats = tuple(beats_of(self._run.path, self._workers))
         try:
             directory, stacks = collect(self._run.path, beats)
         except (AscendtuneError, OSError) as error:
             warn(f"the stacks could not be taken: {error}")
-            return Verdict(beats, (), None)
-        return Verdict(beats, tuple(stacks), directory)
+            return HangReport(beats, (), None)
+        return HangReport(beats, tuple(stacks), directory)
 
 
 def _pace(hang: Hang) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ascendtune.core.table import load
 from ascendtune.job.backend.kubernetes.pod import config_map
-from ascendtune.job.backend.submission import HEADER, Submission
-from ascendtune.job.backend.yaml_text import to_yaml
+from ascendtune.job.backend.submission import HEADER, Submission, to_yaml
 
 _ROOM = "ascendtune.job.backend.kubernetes"
 

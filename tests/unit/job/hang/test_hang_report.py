@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ascendtune.job.hang.frames import Frame
+from ascendtune.job.hang.hang_report import HangReport, ranks
 from ascendtune.job.hang.heartbeat import Beat
-from ascendtune.job.hang.stacks import Stack
-from ascendtune.job.hang.verdict import Verdict, ranks
+from ascendtune.job.hang.stacks import Frame, Stack
 
 REDUCE = Frame("/x/torch/distributed/distributed_c10d.py", 3099, "all_reduce")
 MAKE = Frame("/x/src/ascendtune/train/batch.py", 70, "make")
@@ -17,8 +16,8 @@ def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, st
     return Stack(beat, silent, frames, source, stopped, Path(f"rank_{rank}.txt"))
 
 
-def verdict(*stacks: Stack, elsewhere: tuple[Beat, ...] = ()) -> Verdict:
-    return Verdict((*(each.beat for each in stacks), *elsewhere), stacks, Path("log/stacks_1"))
+def verdict(*stacks: Stack, elsewhere: tuple[Beat, ...] = ()) -> HangReport:
+    return HangReport((*(each.beat for each in stacks), *elsewhere), stacks, Path("log/stacks_1"))
 
 
 def test_ranks_in_the_same_place_are_one_line() -> None:

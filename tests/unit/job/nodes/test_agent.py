@@ -6,7 +6,7 @@ import pytest
 
 from ascendtune.core.errors import InputError
 from ascendtune.job import registry
-from ascendtune.job.nodes.joined import joined
+from ascendtune.job.nodes.agent import joined
 from ascendtune.job.record import state_of
 from ascendtune.job.spec import JobSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.cli import process_table as module
+from ascendtune.cli import job_display as module
 
 COMMAND = "/a/long/way/to/an/environment/bin/python3 -m ascendtune.train.worker runs/a"
 

@@ -1,20 +1,22 @@
-"""The differences as text and as JSON."""
+"""Several machines in one sentence, and their differences as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
+from ascendtune.check.doctor import clock_skew
 from ascendtune.check.finding import Finding
-from ascendtune.check.nodes.answer import Nodes
+from ascendtune.check.nodes.answer import Answer, NodeAnswers
 from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
 from ascendtune.core.units import count_of
+from ascendtune.job.nodes.difference import in_a_row
 
 
 def as_text(
-    verdict: str,
-    nodes: Nodes,
+    sentence: str,
+    nodes: NodeAnswers,
     comparison: Comparison,
     ours: Sequence[Finding],
     *,
@@ -28,7 +30,7 @@ def as_text(
         columns: width of the terminal, None where there is none.
     """
     limit, everywhere = columns or WIDE, f"on {all_nodes(nodes.answers)}"
-    lines = [*headline(verdict, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
+    lines = [*headline(sentence, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
     if comparison.differences:
         width = max(len(each.name) for each in comparison.differences)
         lines += ["", "differences"]
@@ -42,10 +44,10 @@ def as_text(
     return "\n".join(lines)
 
 
-def as_json(verdict: str, code: int, nodes: Nodes, comparison: Comparison, ours: Sequence[Finding]) -> str:
+def as_json(sentence: str, code: int, nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
     """Everything of every machine, and what of it differs. `code` is the exit code."""
     content = {
-        "verdict": verdict,
+        "verdict": sentence,
         "exit_code": code,
         "findings": [each.as_json() for each in ours],
         "differences": [
@@ -75,3 +77,35 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
         return lines
 
     return row(difference.status, difference.name, width, limit, paint, body)
+
+
+def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
+    """Who does not answer, the worst difference, what is wrong everywhere; or what they train on.
+
+    Args:
+        ours: what was found by looking at all of them from here.
+    """
+    parts = []
+    if nodes.silent:
+        parts.append(f"{in_a_row(nodes.silent)} {'do' if len(nodes.silent) > 1 else 'does'} not answer")
+    count, differences = len(nodes.answers), comparison.differences
+    everywhere = f"the other {count}" if nodes.silent and count > 1 else all_nodes(nodes.answers)
+    if differences:
+        more = len(differences) - 1
+        parts.append(differences[0].in_words() + (f" ({count_of(more, 'more difference')})" if more else ""))
+    parts += [each.measured for each in ours if each.code == clock_skew.CODE and each.status == "warning"]
+    failures = [each for each in comparison.shared if each.status == "failure"]
+    if failures:
+        parts.append(f"on {everywhere}: {failures[0].measured}; do: {failures[0].remedy}")
+    if not differences and not failures:
+        parts.append(_alike(list(nodes.answers.values()), everywhere))
+    return "; ".join(parts)
+
+
+def _alike(answers: Sequence[Answer], everywhere: str) -> str:
+    first, *others = answers
+    if not others:
+        return f"{everywhere} trains on {first.trains_on}"
+    if not first.facts:
+        return f"{everywhere} are alike in what was asked"
+    return f"{everywhere} are alike and train on {first.trains_on}"

@@ -1,4 +1,4 @@
-"""`--dry-run`: what would be started, with which environment."""
+"""How `train` and `launch` start a job: `--dry-run` prints the command, `--detach` gives the terminal back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ascendtune.job.environment import environment
 from ascendtune.machine.visible import cpu_count
 
 if TYPE_CHECKING:
-    from ascendtune.cli.node_choice import Nodes
+    from ascendtune.cli.node_choice import ChosenNodes
     from ascendtune.job.spec import JobSpec
 
 
-def show(spec: JobSpec, nodes: Nodes) -> None:
+def show_command(spec: JobSpec, nodes: ChosenNodes) -> None:
     """Print a command line of this machine's part: variables that are not set yet, then the program; no secrets.
 
     Hosts that we would start are asked for nothing; they add the interface that leads to the first of them.
@@ -31,3 +31,17 @@ def show(spec: JobSpec, nodes: Nodes) -> None:
     for word in words:
         print(f"{word} \\")
     print(shlex.join(command_without_secrets(command(spec, os.environ, nodes.place))))
+
+
+def stays_with_the_terminal(spec: JobSpec) -> bool:
+    """Divide this process in two: True in the one that keeps the terminal, once the other has begun with the job."""
+    from ascendtune.job.detach import detach
+
+    job = detach(spec)
+    if job is None:
+        return False
+    print(f"{job.id} runs in the background")
+    print(f"directory: {job.run_dir}")
+    print(f"   follow: ascendtune jobs logs -f {job.id}")
+    print(f"     stop: ascendtune jobs stop {job.id}")
+    return True

@@ -14,7 +14,7 @@ from typing import Any
 from ascendtune.core import procfs
 from ascendtune.core.errors import MachineError
 from ascendtune.job.command import checked_port
-from ascendtune.job.spec import Place
+from ascendtune.job.spec import NodePlace
 from ascendtune.machine.route import interface_of, source_address
 from ascendtune.machine.visible import visible_devices
 
@@ -35,6 +35,7 @@ def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
     except OSError as error:
         raise MachineError(
             f"cannot enter {job['directory']}: {error.strerror}",
+            code="directory-not-shared",
             remedy="start from a directory that every node has, best on a shared file system",
             where=job["directory"],
         ) from error
@@ -68,11 +69,11 @@ def endpoint(peers: list[str], env: Mapping[str, str]) -> dict[str, Any]:
         return {"address": address, "port": probe.getsockname()[1]}
 
 
-def place_of(start: Mapping[str, Any]) -> Place:
+def place_of(start: Mapping[str, Any]) -> NodePlace:
     """The place that this node was given, with its own address and interface on the way to node 0."""
     master, rank = start["master_addr"], start["node_rank"]
     address = source_address(master) if rank else master
-    return Place(start["nnodes"], rank, master, start["master_port"], address, interface_of(address))
+    return NodePlace(start["nnodes"], rank, master, start["master_port"], address, interface_of(address))
 
 
 def server_address() -> str | None:
@@ -98,6 +99,7 @@ def _answer_token(token: Path, node: int) -> None:
         if time.monotonic() > deadline:
             raise MachineError(
                 "the run directory is not the one of the machine that starts the job",
+                code="run-not-shared",
                 remedy="put run_dir on a file system that all nodes share, and that the same user may read on each",
                 where=token.parent,
             )
@@ -107,6 +109,7 @@ def _answer_token(token: Path, node: int) -> None:
     except OSError as error:
         raise MachineError(
             f"the run directory cannot be written: {error.strerror}",
+            code="run-not-writable",
             remedy="mount it for writing, for the same user on every node",
             where=token.parent,
         ) from error

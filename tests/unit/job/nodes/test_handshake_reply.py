@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.job.nodes import welcome
+from ascendtune.job.nodes import handshake_reply
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 def test_a_run_directory_that_another_user_may_not_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(welcome, "_APPEARS_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(handshake_reply, "_APPEARS_WITHIN_SECONDS", 0.2)
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     (private / "token").touch()
     os.setresuid(65534, 65534, 0)
     try:
         with pytest.raises(MachineError, match="the run directory is not the one of the machine"):
-            welcome.look_around({"directory": "/", "token": str(private / "token"), "node": 0, "env": {}})
+            handshake_reply.look_around({"directory": "/", "token": str(private / "token"), "node": 0, "env": {}})
     finally:
         os.setresuid(0, 0, 0)
 
@@ -31,16 +31,18 @@ def test_a_run_directory_that_another_user_may_not_read_is_refused(
 def test_a_directory_that_a_host_does_not_have_is_told_by_its_name(tmp_path: Path) -> None:
     missing = str(tmp_path / "nowhere")
     with pytest.raises(MachineError, match=f"cannot enter {missing}: No such file") as refused:
-        welcome.look_around({"directory": missing, "token": None, "node": 0, "env": {}})
+        handshake_reply.look_around({"directory": missing, "token": None, "node": 0, "env": {}})
     assert refused.value.where == missing and "shared file system" in refused.value.remedy
 
 
 def test_a_host_says_where_it_is_and_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job").mkdir()
-    seen = welcome.look_around({"directory": str(tmp_path / "job"), "token": None, "node": 0, "env": {}})
+    seen = handshake_reply.look_around({"directory": str(tmp_path / "job"), "token": None, "node": 0, "env": {}})
     assert Path.cwd() == tmp_path / "job"
-    assert seen["versions"]["python"] == platform.python_version() and seen["versions"].keys() >= set(welcome.COMPARED)
+    assert seen["versions"]["python"] == platform.python_version() and seen["versions"].keys() >= set(
+        handshake_reply.COMPARED
+    )
     assert seen["devices"] >= 0 and abs(seen["time"] - time.time()) < 60
 
 
@@ -49,6 +51,6 @@ def test_a_master_port_is_tried_on_node_0() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(MachineError, match="is in use"):
-            welcome.endpoint(["127.0.0.1"], {"MASTER_PORT": str(taken.getsockname()[1])})
+            handshake_reply.endpoint(["127.0.0.1"], {"MASTER_PORT": str(taken.getsockname()[1])})
     with pytest.raises(InputError, match="MASTER_PORT=99999 is not a port"):
-        welcome.endpoint(["127.0.0.1"], {"MASTER_PORT": "99999"})
+        handshake_reply.endpoint(["127.0.0.1"], {"MASTER_PORT": "99999"})

@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.outcome import Ending, as_of_a_shell, outcome
+from ascendtune.job.result import Ending, as_of_a_shell, job_result
 
 
 @pytest.mark.parametrize("ending", [0, 1, 3, 77, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT])
@@ -47,7 +47,7 @@ def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
     (run.logs / "launcher.log").write_text(_TORCHRUN.format(exit_code))
     before = run.read()
 
-    outcome(run.path, before, Ending(1, run.logs / "launcher.log", host="node2"), None)
+    job_result(run.path, before, Ending(1, run.logs / "launcher.log", host="node2"), None)
 
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["signal"], cause["code"]) == (kind, signal_name, code)
@@ -57,7 +57,7 @@ def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
 def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -> None:
     run = _running(tmp_path)
     (run.logs / "launcher.log").write_text("RendezvousTimeoutError\n")
-    outcome(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
+    job_result(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["rank"], cause["code"]) == ("launcher", None, "workers-not-connected")
 
@@ -65,7 +65,7 @@ def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -
 def test_the_cause_is_a_lost_host_when_it_stopped_answering(tmp_path: Path) -> None:
     run = _running(tmp_path)
     lost = MachineError("nodeb has been silent", code="host-lost", remedy="look at it")
-    outcome(run.path, run.read(), Ending(1, None, host="nodeb", lost=lost), None)
+    job_result(run.path, run.read(), Ending(1, None, host="nodeb", lost=lost), None)
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["host"], cause["code"], cause["exit_code"]) == ("lost_host", "nodeb", "host-lost", 3)
 

@@ -25,7 +25,7 @@ once is enough."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     certainty: Certainty
     """`symptom`: what broke is known, why is not in these logs."""
     first: Event | None
@@ -37,7 +37,7 @@ class Verdict:
     host: str | None = None
 
 
-def verdict(scans: Sequence[Scan]) -> Verdict:
+def diagnose(scans: Sequence[Scan]) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
     ordered = in_order(scans)
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
@@ -47,13 +47,13 @@ def verdict(scans: Sequence[Scan]) -> Verdict:
     fatal = [event for event in grave if not event.weak]
     fatal = _with_warnings(grave, fatal) if fatal else [event for event in grave if _in_vain(event, lengths)]
     if not fatal:
-        return Verdict("healthy", None, notices=notices)
+        return Diagnosis("healthy", None, notices=notices)
     first = _first_cause(fatal)
     rank, host = _guilty(first, scans)
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    return Verdict(_certainty(first), first, echoes, notices, rank, host)
+    return Diagnosis(_certainty(first), first, echoes, notices, rank, host)
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:

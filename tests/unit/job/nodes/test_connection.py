@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.job.nodes.hosts import Host
-from ascendtune.job.nodes.remote import module_on, portable, why_ended
+from ascendtune.job.nodes.cluster_spec import TargetHost
+from ascendtune.job.nodes.connection import module_on, portable, why_ended
 
 
 def test_what_is_true_of_this_machine_stays_here() -> None:
@@ -22,10 +22,10 @@ def test_what_is_true_of_this_machine_stays_here() -> None:
 def test_nothing_of_the_environment_is_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("PYTHONPATH", "/with space")
-    *ssh, command = module_on(Host("user@node1"), "some.module", "/opt/python")
+    *ssh, command = module_on(TargetHost("user@node1"), "some.module", "/opt/python")
     assert ssh[0] == "ssh" and "BatchMode=yes" in ssh and ssh[-1] == "user@node1"
     assert command == "exec env 'PYTHONPATH=/with space' /opt/python -m some.module"
-    assert module_on(Host("localhost"), "some.module", "/opt/python") == ["/opt/python", "-m", "some.module"]
+    assert module_on(TargetHost("localhost"), "some.module", "/opt/python") == ["/opt/python", "-m", "some.module"]
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_nothing_of_the_environment_is_on_the_command_line(monkeypatch: pytest.M
     ],
 )  # fmt: skip
 def test_why_a_host_does_not_answer(code: int | None, complaints: list[str], said: str, where: str) -> None:
-    error = why_ended(Host("node1"), "/opt/python", code, complaints)
+    error = why_ended(TargetHost("node1"), "/opt/python", code, complaints)
     assert (error.what, error.where) == (said, where)

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.units import format_duration
-from ascendtune.job.hang.frames import telling, waits_for_others
 from ascendtune.job.hang.heartbeat import Beat
 from ascendtune.job.hang.judge import odd_ranks
-from ascendtune.job.hang.stacks import Stack
+from ascendtune.job.hang.stacks import Stack, telling, waits_for_others
 
 _A_MOMENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HangReport:
     beats: tuple[Beat, ...]
     """Of all ranks."""
     stacks: tuple[Stack, ...]

@@ -5,18 +5,22 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError
-from ascendtune.job.nodes.hosts import Host, hosts_of
+from ascendtune.job.nodes.cluster_spec import TargetHost, hosts_of
 
 
 def test_names_are_taken_as_ssh_takes_them() -> None:
-    assert hosts_of("node1, root@10.0.0.7") == (Host("node1"), Host("root@10.0.0.7"))
-    assert hosts_of("fd00::1, [fd00::2],root@[fd00::3]") == (Host("fd00::1"), Host("fd00::2"), Host("root@fd00::3"))
+    assert hosts_of("node1, root@10.0.0.7") == (TargetHost("node1"), TargetHost("root@10.0.0.7"))
+    assert hosts_of("fd00::1, [fd00::2],root@[fd00::3]") == (
+        TargetHost("fd00::1"),
+        TargetHost("fd00::2"),
+        TargetHost("root@fd00::3"),
+    )
 
 
 def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# the rack\nnode1 slots=8\n\nnode2   # spare\n")
-    assert hosts_of(str(path)) == (Host("node1", 8), Host("node2"))
+    assert hosts_of(str(path)) == (TargetHost("node1", 8), TargetHost("node2"))
 
 
 @pytest.mark.parametrize(

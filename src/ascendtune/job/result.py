@@ -17,7 +17,7 @@ _ROOT_CAUSE = re.compile(r"rank\s*: (\d+) \(local_rank.*?exitcode\s*: (-?\d+)", 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """The exit code for the user's shell, and what the user has not been told yet."""
 
     exit_code: int
@@ -53,7 +53,7 @@ def record_of(run_dir: Path) -> dict[str, Any] | None:
     return run.read() if run.run_json.is_file() else None
 
 
-def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked: signal.Signals | None) -> Outcome:
+def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked: signal.Signals | None) -> JobResult:
     """The cause from run.json; where the workers could not write one, from what the launcher saw.
 
     Args:
@@ -62,34 +62,34 @@ def outcome(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked:
         asked: the signal that asked the job to stop.
     """
     if ending.exit_code == 0:
-        return Outcome(0)
+        return JobResult(0)
     record = record_of(run_dir)
     if before is not None and record is None:
         try:
             RunDir(run_dir).require_present()
         except MachineError as removed:
-            return Outcome(removed.exit_code, removed)
+            return JobResult(removed.exit_code, removed)
     cause = record.get("exit_cause") if record and record != before else None
     # Ranks on other hosts are asked to stop when one host fails: that they did is not why the job ended.
     is_echo = cause and cause["exit_code"] > 128 and ending.host and not asked
     if cause and not is_echo:
         return _told(run_dir, cause)
     if record and record != before and record.get("state") == "stopped" and not is_echo:
-        return Outcome(128 + (asked or signal.SIGTERM))
+        return JobResult(128 + (asked or signal.SIGTERM))
     if asked:
         close(run_dir, "stopped", None)
-        return Outcome(128 + asked)
+        return JobResult(128 + asked)
     failure = _seen(ending, run_dir / "log")
     close(run_dir, "failed", failure.cause())
     # A program without a run.json reports by its exit code alone.
-    return Outcome(failure.error.exit_code if record else failure.exit_code, failure.error)
+    return JobResult(failure.error.exit_code if record else failure.exit_code, failure.error)
 
 
-def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
+def _told(run_dir: Path, cause: dict[str, Any]) -> JobResult:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
     if rank == 0 or code > 128:
         # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
-        return Outcome(code, cause=cause["what"])
+        return JobResult(code, cause=cause["what"])
     names_its_rank = rank is None or cause.get("kind") in _SEEN
     error = _CLASSES.get(code, CheckFailed)(
         cause["what"] if names_its_rank else f"rank {rank}: {cause['what']}",
@@ -97,7 +97,7 @@ def _told(run_dir: Path, cause: dict[str, Any]) -> Outcome:
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
     )
-    return Outcome(code, error, cause["what"])
+    return JobResult(code, error, cause["what"])
 
 
 _SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host")
