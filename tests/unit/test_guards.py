@@ -85,3 +85,56 @@ def test_every_room_says_in_one_sentence_what_it_answers() -> None:
     for room in rooms:
         docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
         assert docstring and "?" in docstring.splitlines()[0], f"{room.name}/__init__.py"
+
+
+_KINDS = {"npu", "cuda"}
+_VENDORS_OWN = ("machine/vendor", "machine/torch_backend", "machine/npu", "check/migrate")
+"""Where a vendor is known by name: its own files, and the search for CUDA in code that is to be migrated."""
+_TABLES = ("train/kernel/install.py",)
+"""Tables of name -> module."""
+
+
+def _words(node: ast.expr) -> set[object]:
+    if isinstance(node, ast.Constant):
+        return {node.value}
+    return (
+        {word for each in node.elts for word in _words(each)}
+        if isinstance(node, ast.Tuple | ast.List | ast.Set)
+        else set()
+    )
+
+
+def _vendor_branches(tree: ast.Module) -> list[int]:
+    """Lines that compare something with the kind of a vendor's devices, or choose by it in a dict or a `match`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            words = set().union(*map(_words, (node.left, *node.comparators)))
+        elif isinstance(node, ast.Dict):
+            keys = set().union(*(_words(key) for key in node.keys if key is not None))
+            words = keys if len(keys & {*_KINDS, "cpu"}) > 1 else set()
+        elif isinstance(node, ast.MatchValue):
+            words = _words(node.value)
+        else:
+            continue
+        if words & _KINDS:
+            found.append(node.value.lineno if isinstance(node, ast.MatchValue) else node.lineno)
+    return found
+
+
+def test_only_a_vendors_own_files_branch_on_its_kind() -> None:
+    """Elsewhere a device or its vendor answers: see machine/vendor/base.py and machine/torch_backend/device.py."""
+    branches = [
+        f"{name}:{line}"
+        for path in SOURCE.rglob("*.py")
+        if not (name := path.relative_to(SOURCE).as_posix()).startswith(_VENDORS_OWN) and name not in _TABLES
+        for line in _vendor_branches(ast.parse(path.read_text()))
+    ]
+    assert branches == []
+
+
+@pytest.mark.parametrize(
+    "code", ["if kind == 'npu': pass", "x = kind in ('cuda', 'rocm')", "x = {'npu': 1, 'cpu': 2}[kind]"]
+)
+def test_a_branch_on_a_vendor_is_found(code: str) -> None:
+    assert _vendor_branches(ast.parse(code)) == [1]

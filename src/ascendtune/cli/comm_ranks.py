@@ -21,6 +21,7 @@ from ascendtune.cli.node_choice import choose_nodes
 from ascendtune.cli.progress import Progress
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import removed_on_failure, require_writable
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import cpu_count, visible_devices
 
 _LOOK_SECONDS = 0.2
@@ -40,7 +41,7 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
     if nodes is not None:
         return _ranks_on_hosts(devices, device_ids, nodes)
     visible = visible_devices()
-    count = _FEWEST if visible.kind == "cpu" and devices is None and device_ids is None else devices
+    count = _FEWEST if not visible.vendor.is_accelerator and devices is None and device_ids is None else devices
     chosen = choose(visible, count=count, ids=device_ids, cores=cpu_count())
     for message in (visible.note, chosen.warning):
         if message:
@@ -50,7 +51,7 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
             raise InputError("one rank has nobody to talk to", remedy="ask for two devices or more")
         raise MachineError("one device is visible, which has nobody to talk to", remedy="make a second one visible")
     ids = chosen.ids or visible.ids[: chosen.count]
-    names = () if chosen.kind == "cpu" else tuple(f"{chosen.kind} {name}" for name in ids)
+    names = tuple(f"{chosen.kind} {name}" for name in ids) if visible.vendor.is_accelerator else ()
     return Ranks(chosen.kind, chosen.count, chosen.ids, names)
 
 
@@ -61,7 +62,7 @@ def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> 
     if sum(found.nproc) < _FEWEST:
         raise InputError("one rank has nobody to talk to", remedy="name two hosts or more")
     per_host = zip(found.names, found.nproc, strict=True)
-    unit = "rank" if found.kind == "cpu" else found.kind
+    unit = found.kind if vendor_of(found.kind).is_accelerator else "rank"
     names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))
     return Ranks(found.kind, sum(found.nproc), None, names, where.hosts)
 

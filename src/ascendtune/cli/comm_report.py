@@ -20,7 +20,7 @@ from ascendtune.check.table import as_json, as_text
 from ascendtune.cli.complain import warn
 from ascendtune.cli.terminal import paint, table, width
 from ascendtune.core.units import format_bytes
-from ascendtune.machine.link_peak import link_peak
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import visible_devices
 
 _ROOM_FOR_ALL = 80
@@ -102,7 +102,7 @@ class Report:
         if wanted is not None:
             return [against_figure(bytes_per_second, wanted)]
         ranks = self.ran.ranks
-        peak = link_peak(ranks.kind, ranks.ids or visible_devices().ids[: ranks.count])
+        peak = vendor_of(ranks.kind).link_peak(ranks.ids or visible_devices().ids[: ranks.count])
         if peak.bytes_per_second is not None:
             peak = replace(peak, bytes_per_second=links * peak.bytes_per_second)
         return [against_peak(bytes_per_second, peak)]

@@ -44,7 +44,7 @@ COMMANDS = {
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
     "jobs logs": Entry("ascendtune.cli.jobs_logs:logs", "Print what the processes of a job say."),
     "jobs stop": Entry("ascendtune.cli.jobs_stop:stop", "End a job, after a checkpoint; look whether all is gone."),
-    "jobs reap": Entry("ascendtune.cli.jobs_cleanup:reap", "Find and end processes that earlier jobs left behind."),
+    "jobs cleanup": Entry("ascendtune.cli.jobs_cleanup:cleanup", "Find and end leftover processes of earlier jobs."),
     "jobs stacks": Entry("ascendtune.cli.jobs_stacks:stacks", "Show where each rank of a running job is."),
     "recipe check": Entry("ascendtune.cli.recipe_check:check", "Check a recipe without starting anything."),
     "recipe convert": Entry("ascendtune.cli.recipe_convert:convert", "Print a LLaMA-Factory recipe as one of ours."),

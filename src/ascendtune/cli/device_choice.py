@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.units import count_of
-from ascendtune.machine.visible import VARIABLES, Kind, Visible
-
-_WORDS: dict[Kind, str] = {"npu": "NPU", "cuda": "GPU", "cpu": "CPU process"}
-
+from ascendtune.machine.vendor.find import CPU
+from ascendtune.machine.visible import Kind, Visible
 
 # With a gigabyte each, more processes than cores soon need more memory than a host without accelerators has.
 _MOST_ON_CPU = 64
@@ -40,23 +38,29 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
     """
     if ids is not None:
         if count is not None:
-            raise InputError("--devices and --device-ids contradict each other", remedy="keep one of them")
+            raise InputError(
+                "--devices and --device-ids contradict each other",
+                code="contradicting-options",
+                remedy="keep one of them",
+            )
         return _by_ids(visible, ids)
-    if visible.kind == "cpu":
+    if not visible.vendor.is_accelerator:
         warning, most = None, max(_MOST_ON_CPU, cores)
         if count is not None and count > most:
             raise MachineError(
                 f"{count:,} processes on {count_of(cores, 'core')} would only fill its memory",
+                code="too-many-processes",
                 remedy=f"use --devices {cores}; {most} is the most",
             )
         if count is not None and count > cores:
             warning = f"{count} processes share {count_of(cores, 'core')}: slower than {cores}"
-        return Devices("cpu", count or 1, warning=warning)
+        return Devices(CPU.kind, count or 1, warning=warning)
     there = len(visible.ids)
     if count is not None and count > there:
         raise MachineError(
-            f"{count} devices asked for, {there} {_WORDS[visible.kind]} visible",
-            remedy=f"use --devices {there}, or look at {VARIABLES[visible.kind]}",
+            f"{count} devices asked for, {there} {visible.vendor.noun} visible",
+            code="not-enough-devices",
+            remedy=f"use --devices {there}, or look at {visible.vendor.visible_variable}",
         )
     return Devices(visible.kind, count or there)
 
@@ -65,17 +69,21 @@ def _by_ids(visible: Visible, text: str) -> Devices:
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(set(names)) != len(names):
         raise InputError(
-            f"--device-ids {text} is not a list of different devices", remedy="write it as --device-ids 0,1"
+            f"--device-ids {text} is not a list of different devices",
+            code="bad-device-ids",
+            remedy="write it as --device-ids 0,1",
         )
-    if visible.kind == "cpu":
+    if not visible.vendor.is_accelerator:
         raise MachineError(
             "--device-ids names accelerators, and none is visible",
+            code="no-accelerator",
             remedy="use --devices N for N processes on the CPU" if visible.note is None else visible.note,
         )
     if missing := [name for name in names if name not in visible.ids]:
         raise MachineError(
-            f"{_WORDS[visible.kind]} {', '.join(missing)} is not visible",
-            remedy=f"choose from {', '.join(visible.ids)}, or look at {VARIABLES[visible.kind]}",
+            f"{visible.vendor.noun} {', '.join(missing)} is not visible",
+            code="device-not-visible",
+            remedy=f"choose from {', '.join(visible.ids)}, or look at {visible.vendor.visible_variable}",
         )
     # The Ascend runtime reads its variable only as long as it ascends.
     return Devices(visible.kind, len(names), tuple(sorted(names, key=visible.ids.index)))

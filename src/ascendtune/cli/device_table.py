@@ -1,16 +1,17 @@
-"""The picture that `ascendtune devices` prints."""
+"""What `ascendtune devices` prints: the table of devices, and with --topology the links between them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ascendtune.cli.terminal import colour, table, width
 from ascendtune.core.units import count_of, format_bytes
+from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
 
 if TYPE_CHECKING:
-    from ascendtune.machine.host import Host
+    from ascendtune.machine.host import HostInfo
     from ascendtune.machine.inventory import Accelerator, DeviceProcess
     from ascendtune.machine.snapshot import Snapshot
 
@@ -56,12 +57,12 @@ def _versions(snapshot: Snapshot) -> list[str]:
 
 
 def _devices(devices: tuple[Accelerator, ...]) -> str:
-    said = [name for name in _COLUMNS if any(_COLUMNS[name](device) != "-" for device in devices)]
+    hidden = {name for name in _COLUMNS if all(_COLUMNS[name](device) == "-" for device in devices)}
     if not any(device.chip_id for device in devices) and all(device.npu_id == device.logical_id for device in devices):
-        said = [name for name in said if name != "npu"]
+        hidden.add("npu")
     if all(not device.hugepages_total for device in devices):
-        said = [name for name in said if name != "huge pages"]
-    rows = {name: [_COLUMNS[name](device) for device in devices] for name in said}
+        hidden.add("huge pages")
+    rows = {name: [_COLUMNS[name](device) for device in devices] for name in _COLUMNS if name not in hidden}
     limit = width(sys.stdout)
     for name in _FIRST_TO_GO:
         if limit is not None and _size(rows) > limit:
@@ -94,7 +95,7 @@ def _process(device: Accelerator, process: DeviceProcess) -> str:
     return f"{device.label}: {process.name or '-'}, {pid}{used}"
 
 
-def _host(host: Host) -> str:
+def _host(host: HostInfo) -> str:
     usable = f", {host.cores_usable} usable" if host.cores_usable != host.cores else ""
     memory = f"{format_bytes(host.memory_available_bytes)} of {format_bytes(host.memory_total_bytes)} free"
     shown = [
@@ -126,3 +127,34 @@ def _of(used: int | None, total: int | None) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
+
+
+def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
+    """The matrix of links, the cores and NUMA nodes near each NPU, and what the links mean.
+
+    Args:
+        numa_nodes: node -> its cores, as the host says.
+    """
+    rows = [[f"NPU{npu}", *(_way(topology, npu, other) for other in topology.npus)] for npu in topology.npus]
+    matrix = table(["", *(f"NPU{npu}" for npu in topology.npus)], rows)
+    near = [f"NPU{npu}: {_near(topology.cores[npu], numa_nodes)}" for npu in topology.npus if npu in topology.cores]
+    used = set(topology.links.values())
+    meanings = [
+        f"{link}: {LINKS.get(link, 'a link that npu-smi does not explain')}" for link in sorted(used, key=_distance)
+    ]
+    return "\n".join([matrix, "", *near, "", *meanings])
+
+
+def _way(topology: Topology, npu: int, other: int) -> str:
+    return "X" if npu == other else topology.links.get((npu, other), "-")
+
+
+def _near(cores: str, numa_nodes: Mapping[str, str]) -> str:
+    near = cores_of(cores)
+    nodes = [node for node, its_cores in numa_nodes.items() if near & cores_of(its_cores)]
+    return f"cores {cores}" + (f", NUMA node {', '.join(nodes)}" if nodes else "")
+
+
+def _distance(link: str) -> int:
+    names = list(LINKS)
+    return names.index(link) if link in names else len(names)

@@ -35,7 +35,9 @@ def devices(
 
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
         raise InputError(
-            "--free, --topology and --watch exclude each other; --json goes with --watch alone", remedy="keep one"
+            "--free, --topology and --watch exclude each other; --json goes with --watch alone",
+            code="contradicting-options",
+            remedy="keep one",
         )
     if topology:
         return _show_topology()
@@ -101,7 +103,7 @@ def _print_free(snapshot: Snapshot, count: int) -> None:
 
 def _show_topology() -> int:
     from ascendtune.cli.complain import warn
-    from ascendtune.cli.device_topology import picture
+    from ascendtune.cli.device_table import topology_picture
     from ascendtune.machine.host import numa_nodes
     from ascendtune.machine.npu.smi import NpuSmi
 
@@ -112,5 +114,5 @@ def _show_topology() -> int:
     if topology is None:
         print("no topology: " + ("npu-smi does not tell" if smi.is_there else "npu-smi is not here or does not answer"))
         return 3 if smi.troubles else 0
-    print(picture(topology, numa_nodes()))
+    print(topology_picture(topology, numa_nodes()))
     return 0

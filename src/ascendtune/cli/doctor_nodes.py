@@ -13,13 +13,12 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import exit_code
 from ascendtune.check.nodes.ask import ask
 from ascendtune.check.nodes.compare import compare
-from ascendtune.check.nodes.table import as_json, as_text
-from ascendtune.check.nodes.verdict import verdict
+from ascendtune.check.nodes.summary import as_json, as_text, summary
 from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import paint, width
-from ascendtune.core.errors import MachineError
-from ascendtune.job.nodes.hosts import hosts_of
-from ascendtune.job.nodes.remote import portable
+from ascendtune.core.errors import together
+from ascendtune.job.nodes.cluster_spec import hosts_of
+from ascendtune.job.nodes.connection import portable
 
 _LIMIT_SECONDS = 30.0
 """Until an answer is there: the connection, Python's start, and the slowest check."""
@@ -53,13 +52,12 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             show=lambda done, total: progress.show(f"answers of {total} nodes:", done, 0),
         )
     if not nodes.answers:
-        first, *others = nodes.silent.values()
-        raise MachineError(first.what, remedy=first.remedy, where=first.where, further=others)
+        raise together(list(nodes.silent.values()))
     comparison = compare(nodes.answers)
     # Whether they answer is told whatever was asked.
     asked = [nodes_answer.CODE, *(code for code in chosen if code in NODE_CHECKS)]
     ours = examine(Outside(nodes=nodes), asked).findings
-    sentence = verdict(nodes, comparison, ours)
+    sentence = summary(nodes, comparison, ours)
     code = exit_code([*ours, *(each for answer in nodes.answers.values() for each in answer.findings)])
     if json:
         print(as_json(sentence, code, nodes, comparison, ours))

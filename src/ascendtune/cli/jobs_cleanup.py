@@ -1,4 +1,4 @@
-"""`ascendtune jobs reap`"""
+"""`ascendtune jobs cleanup`"""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ascendtune.job.cleanup import LeftBehind
+    from ascendtune.job.cleanup import Leftover
 
 
-def reap(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="End all that jobs of yours left, without asking.")] = False,
+def cleanup(
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="End all leftovers of your own jobs, without asking.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; ends nothing without --yes.")] = False,
 ) -> int:
-    """Find processes that earlier jobs left behind, and end those that you pick.
+    """Find leftover processes of earlier jobs, and end those that you pick.
 
     \b
-    ascendtune jobs reap
-    ascendtune jobs reap --json
+    ascendtune jobs cleanup
+    ascendtune jobs cleanup --json
 
-    Shown are processes of jobs that are over, and processes on a device whose parent is gone, whoever started them.
-    --yes ends those of jobs that `jobs list --all` knows; other users' are never ended. Exit code 1: some are left.
+    Lists the processes of jobs that are over, and the processes on a device whose parent has ended, of any user. --yes
+    ends those of jobs that `jobs list --all` shows; other users' processes are never ended. Exit code 1: some are left.
     """
-    from ascendtune.job.cleanup import end, left_behind
+    from ascendtune.job.cleanup import end, find_leftovers
     from ascendtune.machine.snapshot import take_snapshot
 
-    found = left_behind(take_snapshot().devices)
+    found = find_leftovers(take_snapshot().devices)
     if not as_json:
         _print(found)
     chosen = [each for each in found if each.is_ours] if yes else [] if as_json else _picked(found)
@@ -41,13 +43,13 @@ def reap(
     return 1 if len(ended) < len(found) else 0
 
 
-def _print(found: list[LeftBehind]) -> None:
-    from ascendtune.cli.process_table import process_table
+def _print(found: list[Leftover]) -> None:
+    from ascendtune.cli.job_display import process_table
     from ascendtune.core.procfs import user_name
     from ascendtune.core.units import format_bytes, format_duration
 
     if not found:
-        print("nothing is left behind")
+        print("no leftover processes")
         return
     rows = [
         [
@@ -66,13 +68,13 @@ def _print(found: list[LeftBehind]) -> None:
     print(process_table(header, rows, commands, right=["number", "pid", "age", "device memory"]), flush=True)
 
 
-def _job_of(each: LeftBehind) -> str:
+def _job_of(each: Leftover) -> str:
     if each.job_id is None:
         return "-"
     return each.job_id if each.is_of_our_job else f"{each.job_id} (not in your registry)"
 
 
-def _picked(found: list[LeftBehind]) -> list[LeftBehind]:
+def _picked(found: list[Leftover]) -> list[Leftover]:
     """Those that the user names by their numbers."""
     from ascendtune.core.errors import InputError, MachineError
     from ascendtune.core.procfs import user_name
@@ -80,34 +82,37 @@ def _picked(found: list[LeftBehind]) -> list[LeftBehind]:
     if not found:
         return []
     if not sys.stdin.isatty():
-        print("nothing is ended: add --yes for those of your own jobs", file=sys.stderr)
+        print("nothing is ended: add --yes to end those of your own jobs", file=sys.stderr)
         return []
     words = typer.prompt("Numbers to end (as 1,3; empty: none)", default="", show_default=False)
     numbers = words.replace(",", " ").split()
     if wrong := [word for word in numbers if not word.isdigit() or not 1 <= int(word) <= len(found)]:
         raise InputError(
-            f"not a number of this list: {', '.join(wrong)}", remedy=f"name numbers from 1 to {len(found)}"
+            f"not a number of this list: {', '.join(wrong)}",
+            code="unknown-process-number",
+            remedy=f"name numbers from 1 to {len(found)}",
         )
     chosen = [found[int(word) - 1] for word in dict.fromkeys(numbers)]
     for each in chosen:
         if not each.may_be_ended:
             raise MachineError(
                 f"pid {each.stat.pid} belongs to {user_name(each.uid)}; nothing was ended",
-                remedy="ask them; only your own processes are ended here",
+                code="not-the-owner",
+                remedy="ask that user; this command ends only your own processes",
             )
     return chosen
 
 
-def _tell(ended: list[LeftBehind], survivors: list[int]) -> None:
+def _tell(ended: list[Leftover], survivors: list[int]) -> None:
     from ascendtune.cli.complain import warn
 
     if ended:
         print(f"ended: {', '.join(str(each.stat.pid) for each in ended)}")
     for pid in survivors:
-        warn(f"pid {pid} lives on: it hangs in the kernel; only a reset of its device, or of the machine, ends it")
+        warn(f"pid {pid} did not end: it hangs in the kernel; only a reset of its device, or of the machine, ends it")
 
 
-def _as_json(each: LeftBehind, has_ended: bool) -> dict[str, Any]:
+def _as_json(each: Leftover, has_ended: bool) -> dict[str, Any]:
     return {
         "pid": each.stat.pid,
         "uid": each.uid,

@@ -42,7 +42,7 @@ def list_jobs(
 def _print(shown: list[Job]) -> None:
     import time
 
-    from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
+    from ascendtune.cli.job_display import devices_in_words, moment, state_in_words
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import format_duration
 

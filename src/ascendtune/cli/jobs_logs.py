@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.job_choice import JobId
+from ascendtune.cli.job_display import JobId
 
 
 def logs(
@@ -26,11 +26,11 @@ def logs(
     code 1: there was no log to print.
     """
     from ascendtune.cli.complain import warn
-    from ascendtune.cli.job_lines import show
+    from ascendtune.cli.job_display import show_lines
     from ascendtune.core.errors import InputError
     from ascendtune.job.follow import follow as followed
     from ascendtune.job.follow import has_the_terminal, logs_of, missing_logs
-    from ascendtune.job.hang.verdict import ranks
+    from ascendtune.job.hang.hang_report import ranks
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import find, reread
 
@@ -40,10 +40,12 @@ def logs(
         return not follow or state_of(reread(found)) in ("ended", "lost")
 
     if rank is not None and rank >= found.nproc and found.is_local and not logs_of(found.logs, rank):
-        raise InputError(f"{found.id} has no rank {rank}", remedy=f"name one from 0 to {found.nproc - 1}")
+        raise InputError(
+            f"{found.id} has no rank {rank}", code="no-such-rank", remedy=f"name one from 0 to {found.nproc - 1}"
+        )
     if rank in (None, 0) and has_the_terminal(found):
         print(f"rank 0 speaks in the terminal where {found.id} was started", file=sys.stderr)
     if (missing := missing_logs(found, rank)) and is_over():
         warn(f"no log of {ranks(missing)} is in {found.logs}: it was removed, or never begun")
-    show(followed(found.logs, is_over, began=found.log_sizes, last=lines or None, rank=rank))
+    show_lines(followed(found.logs, is_over, began=found.log_sizes, last=lines or None, rank=rank))
     return 0 if logs_of(found.logs, rank) else 1

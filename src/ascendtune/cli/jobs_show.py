@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ascendtune.cli.job_choice import JobId
+from ascendtune.cli.job_display import JobId
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ def processes_of(job: Job) -> list[dict[str, Any]]:
     from ascendtune.job.device_memory_holders import devices_of
     from ascendtune.job.members import members_of
     from ascendtune.machine.snapshot import take_snapshot
+    from ascendtune.machine.vendor.find import vendor_of
 
     members = members_of(job)
-    devices = take_snapshot().devices if members and job.kind != "cpu" else ()
+    devices = take_snapshot().devices if members and vendor_of(job.kind).is_accelerator else ()
     held = devices_of([stat.pid for stat in members], devices)
     return [
         {
@@ -79,7 +80,7 @@ def _rank(text: str | None) -> int | None:
 
 
 def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
-    from ascendtune.cli.job_choice import devices_in_words, moment, state_in_words
+    from ascendtune.cli.job_display import devices_in_words, moment, state_in_words
     from ascendtune.core.units import count_of, format_bytes
 
     cause = facts["exit_cause"] if facts["state"] != "running" else None
@@ -107,7 +108,7 @@ def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
 
 def processes_in_lines(processes: list[dict[str, Any]]) -> str:
     """One line a process."""
-    from ascendtune.cli.process_table import process_table
+    from ascendtune.cli.job_display import process_table
     from ascendtune.core.units import format_bytes, format_duration
 
     rows = [

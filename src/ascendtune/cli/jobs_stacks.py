@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.job_choice import complete
+from ascendtune.cli.job_display import complete
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def stacks(
     written into the job's directory of logs.
     """
     from ascendtune.core.errors import InputError
+    from ascendtune.job.hang.hang_report import HangReport
     from ascendtune.job.hang.heartbeat import beats_of
     from ascendtune.job.hang.stacks import collect
-    from ascendtune.job.hang.verdict import Verdict
 
     directory, workers = _meant(job)
     beats = beats_of(directory, workers)
@@ -45,11 +45,12 @@ def stacks(
         hosts = sorted({beat.host for beat in beats} - {socket.gethostname()})
         raise InputError(
             "no process of this run is alive on this machine",
+            code="run-not-alive",
             remedy=f"ask where it runs: {', '.join(hosts)}" if hosts else "give one that runs: `ascendtune jobs list`",
             where=directory,
         )
     place, taken = collect(directory, beats)
-    verdict = Verdict(tuple(beats), tuple(taken), place)
+    verdict = HangReport(tuple(beats), tuple(taken), place)
     print(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False) if as_json else "\n".join(verdict.lines()))
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.job_choice import JobId
+from ascendtune.cli.job_display import JobId
 
 if TYPE_CHECKING:
     from ascendtune.job.record import Job
-    from ascendtune.job.stop import Stopped
+    from ascendtune.job.stop import StopResult
 
 
 def stop(
@@ -28,7 +28,7 @@ def stop(
 
     Then looks whether its processes are gone and the memory of its devices is free. Exit code 1: they are not.
     """
-    from ascendtune.cli.job_choice import moment, state_in_words
+    from ascendtune.cli.job_display import moment, state_in_words
     from ascendtune.cli.jobs_show import processes_in_lines, processes_of
     from ascendtune.cli.progress import Progress
     from ascendtune.core.units import count_of
@@ -71,10 +71,11 @@ def _agreed(yes: bool) -> bool:
     return typer.confirm("Stop it?")
 
 
-def _told(job: Job, result: Stopped) -> int:
+def _told(job: Job, result: StopResult) -> int:
     from ascendtune.cli.complain import warn
     from ascendtune.core import procfs
     from ascendtune.core.units import format_bytes
+    from ascendtune.machine.vendor.find import vendor_of
 
     for stat in result.survivors:
         hangs = "; it hangs in the kernel, and only a reset of its device, or of the machine, ends it"
@@ -84,7 +85,7 @@ def _told(job: Job, result: Stopped) -> int:
         warn(f"{held.device}: {format_bytes(held.memory_used_bytes)} still held, {whose}")
     if result.survivors or result.held:
         return 1
-    gone = "every process is gone" + ("" if job.kind == "cpu" else ", the memory of its devices is free")
+    freed = ", the memory of its devices is free" if vendor_of(job.kind).is_accelerator else ""
     how = "; some had to be killed" if result.was_killed else ""
-    print(f"{job.id} has ended: {gone}{how}")
+    print(f"{job.id} has ended: every process is gone{freed}{how}")
     return 0

@@ -12,8 +12,8 @@ import typer
 from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes
 
 if TYPE_CHECKING:
-    from ascendtune.cli.node_choice import Nodes
-    from ascendtune.job.outcome import Outcome
+    from ascendtune.cli.node_choice import ChosenNodes
+    from ascendtune.job.result import JobResult
     from ascendtune.job.spec import JobSpec
 
 
@@ -42,12 +42,11 @@ def launch(
     shown with the rank in front, and kept. The exit code is that of the first rank that failed. Only `ascendtune train`
     sees by itself that ranks hang; for other programs `ascendtune jobs stacks` shows, with py-spy, where each is.
     """
-    from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.complain import complain, warn
-    from ascendtune.cli.dry_run import show
+    from ascendtune.cli.job_start import show_command, stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
-    from ascendtune.job.program import program
+    from ascendtune.job.command import program
     from ascendtune.job.registry import directory_of, require_place
     from ascendtune.job.spec import JobSpec, new_id
 
@@ -69,7 +68,7 @@ def launch(
         argv, directory, chosen.count, chosen.kind, chosen.ids, variables, max_restarts, is_foreign=True, id=job_id
     )
     if dry_run:
-        show(spec, where)
+        show_command(spec, where)
         return
     require_place()
     if detach and stays_with_the_terminal(spec):
@@ -81,11 +80,11 @@ def launch(
     raise typer.Exit(result.exit_code)
 
 
-def _shown(spec: JobSpec, where: Nodes) -> Outcome:
+def _shown(spec: JobSpec, where: ChosenNodes) -> JobResult:
     """Run the job, and print what its ranks say."""
     import threading
 
-    from ascendtune.cli.job_lines import show_while_read
+    from ascendtune.cli.job_display import show_while_read
     from ascendtune.job.follow import follow
 
     over = threading.Event()
@@ -112,5 +111,6 @@ def _require_torch() -> None:
     if find_spec("torch") is None:
         raise MachineError(
             f"torchrun, which starts the processes, is not installed for {sys.executable}",
+            code="torch-missing",
             remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
         )

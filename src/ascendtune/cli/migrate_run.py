@@ -52,7 +52,7 @@ def run(
             where=script,
         )
     visible = visible_devices()
-    if visible.kind != "npu":
+    if not visible.vendor.translates_cuda:
         raise MachineError(
             "no NPU can be used here, so there is nothing to turn CUDA calls into",
             remedy=visible.note or "`ascendtune doctor` says why",

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from ascendtune.cli.device_choice import Devices, choose
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.spec import ALONE, Place
+from ascendtune.job.spec import ALONE, NodePlace
 from ascendtune.machine.visible import cpu_count, visible_devices
 
 if TYPE_CHECKING:
-    from ascendtune.job.nodes.cluster_spec import Wanted
+    from ascendtune.job.nodes.cluster_spec import ClusterSpec
     from ascendtune.job.nodes.gather import Inquired
-    from ascendtune.job.outcome import Outcome
+    from ascendtune.job.result import JobResult
     from ascendtune.job.spec import JobSpec
 
 
 @dataclass(frozen=True)
-class Nodes:
+class ChosenNodes:
     """This machine alone, this machine as one of several that are started one by one, or hosts that we start."""
 
-    place: Place = ALONE
-    hosts: Wanted | None = None
+    place: NodePlace = ALONE
+    hosts: ClusterSpec | None = None
 
     @property
     def is_led(self) -> bool:
@@ -77,12 +77,13 @@ class Nodes:
         if (theirs := joined.read()["data_hash"]) != data_hash:
             raise DataError(
                 f"the data of this node are not those of node 0 ({data_hash[:12]}, there {theirs[:12]})",
+                code="data-differs-between-nodes",
                 remedy="give every node the same files, the same model and the same recipe",
                 where=joined.path,
             )
         return joined
 
-    def start(self, spec: JobSpec) -> Outcome:
+    def start(self, spec: JobSpec) -> JobResult:
         """Run the job there, to its end."""
         if self.hosts is not None:
             from ascendtune.job.backend.ssh import start as start_on_hosts
@@ -101,7 +102,7 @@ def choose_nodes(
     devices: int | None,
     device_ids: str | None,
     env: Mapping[str, str],
-) -> Nodes:
+) -> ChosenNodes:
     """Where the job runs.
 
     Args:
@@ -112,30 +113,35 @@ def choose_nodes(
     """
     if nodes is None:
         if min_nodes is not None:
-            raise InputError("--min-nodes needs --nodes", remedy="name the hosts: --nodes host1,host2")
+            raise InputError(
+                "--min-nodes needs --nodes", code="option-needs-another", remedy="name the hosts: --nodes host1,host2"
+            )
         from ascendtune.job.nodes.by_hand import place_by_hand
 
         place = place_by_hand(env)
         if max_restarts and not place.is_alone:
             raise InputError(
                 "--max-restarts cannot start nodes again that were started one by one",
+                code="contradicting-options",
                 remedy="let the scheduler start the command again, which resumes; or start all nodes with --nodes",
             )
-        return Nodes(place)
+        return ChosenNodes(place)
     if device_ids is not None:
         raise InputError(
             "--device-ids names devices of one machine, and --nodes several machines",
+            code="contradicting-options",
             remedy="use --devices N, or limit what each machine shows",
         )
-    from ascendtune.job.nodes.cluster_spec import Wanted
-    from ascendtune.job.nodes.hosts import hosts_of
+    from ascendtune.job.nodes.cluster_spec import ClusterSpec, hosts_of
 
     hosts = hosts_of(nodes)
     if min_nodes is not None and min_nodes > len(hosts):
         raise InputError(
-            f"--min-nodes {min_nodes} is more than the {len(hosts)} that --nodes names", remedy="lower it, or name more"
+            f"--min-nodes {min_nodes} is more than the {len(hosts)} that --nodes names",
+            code="too-many-min-nodes",
+            remedy="lower it, or name more",
         )
-    return Nodes(hosts=Wanted(hosts, devices, min_nodes))
+    return ChosenNodes(hosts=ClusterSpec(hosts, devices, min_nodes))
 
 
 def require_one_starter(env: Mapping[str, str]) -> None:
@@ -153,6 +159,7 @@ def require_one_starter(env: Mapping[str, str]) -> None:
     raise InputError(
         f"this is process {env['RANK']} of {world_size} that a launcher has started (RANK, WORLD_SIZE); this command "
         "starts the processes itself",
+        code="started-by-launcher",
         remedy="give it once, without torchrun, with --devices N; on several nodes with --nodes, or NNODES, NODE_RANK, "
         "MASTER_ADDR and MASTER_PORT. Under torchrun only the worker goes on in a run that has begun: "
         "torchrun … -m ascendtune.train.worker RUN",

@@ -16,7 +16,7 @@ from ascendtune.job.backend import compose, docker, slurm
 from ascendtune.job.backend.engine import ENGINES
 from ascendtune.job.backend.kubernetes import manifest, pod
 from ascendtune.job.backend.submission import Submission, job_name
-from ascendtune.machine.container import NEEDS
+from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 from ascendtune.machine.visible import Kind, attached
 
 _USUAL_COUNT = 8
@@ -46,7 +46,7 @@ _ONLY_FOR = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class SubmitOptions:
     """The options, as they were given."""
 
     to: str
@@ -64,7 +64,7 @@ class Asked:
     secret: str | None = None
 
 
-def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) -> tuple[Submission, str]:
+def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOptions) -> tuple[Submission, str]:
     """What the engine is told, and the file that tells it.
 
     Raises:
@@ -77,6 +77,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) ->
     if recipe.notes and asked.to in _CONTAINERS:
         raise RecipeError(
             "a recipe of LLaMA-Factory's names its data in a further file, which a container would not find",
+            code="recipe-needs-conversion",
             remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
             where=recipe_file,
         )
@@ -113,7 +114,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) ->
     return submission, (docker if asked.to == "docker" else compose).write(submission)
 
 
-def advice(submission: Submission, asked: Asked) -> list[str]:
+def advice(submission: Submission, asked: SubmitOptions) -> list[str]:
     """What a user should know that no file can say."""
     sentences = []
     if asked.to == "kubernetes" and (nodes_own := pod.from_nodes(submission)):
@@ -122,44 +123,56 @@ def advice(submission: Submission, asked: Asked) -> list[str]:
         sentences.append(f"in no --volume, so taken from the nodes' own file systems{shared}: {paths}")
     if asked.to == "slurm" and not submission.needs.told_by_slurm:
         sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
-    if ENGINES[asked.to].is_this_machine and submission.needs.is_accelerator:
-        here = len(attached(submission.kind))
+    if ENGINES[asked.to].is_this_machine and submission.vendor.is_accelerator:
+        here = len(attached(submission.vendor))
         if here < submission.devices:
-            sentences.append(f"this machine has {here} {submission.needs.noun}; the file is for one with more")
+            sentences.append(f"this machine has {here} {submission.vendor.noun}; the file is for one with more")
     if ENGINES[asked.to].is_this_machine and submission.nodes > 1:
         sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
     return sentences
 
 
-def _check(asked: Asked) -> None:
-    given = {field.name for field in fields(Asked) if getattr(asked, field.name) not in (None, ())}
+def _check(asked: SubmitOptions) -> None:
+    given = {field.name for field in fields(SubmitOptions) if getattr(asked, field.name) not in (None, ())}
     for name, (option, engines) in _ONLY_FOR.items():
         if name in given and asked.to not in engines:
             raise InputError(
-                f"{option} means nothing to {asked.to}", remedy=f"leave it out; it is for --to {', '.join(engines)}"
+                f"{option} means nothing to {asked.to}",
+                code="option-not-applicable",
+                remedy=f"leave it out; it is for --to {', '.join(engines)}",
             )
     for name, pattern in _KUBERNETES_NAMES.items():
         _require_name(f"--{name}", getattr(asked, name), pattern)
     if asked.image is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", asked.image):
-        raise InputError(f"--image {asked.image!r} is no name of an image", remedy="write it as registry/name:tag")
+        raise InputError(
+            f"--image {asked.image!r} is no name of an image",
+            code="bad-image-name",
+            remedy="write it as registry/name:tag",
+        )
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
             f"--hours {asked.hours:g} is no time in which to start, train and write a checkpoint",
+            code="bad-hours",
             remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit holds",
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(
-            f"--partition {asked.partition!r} is not a name of Slurm's", remedy="`sinfo --summarize` lists them"
+            f"--partition {asked.partition!r} is not a name of Slurm's",
+            code="bad-partition",
+            remedy="`sinfo --summarize` lists them",
         )
     for option in asked.sbatch:
         if not re.fullmatch(r"--?[a-zA-Z][^\n\r]*", option):
             raise InputError(
-                f"--sbatch {option!r} is not an option of sbatch", remedy="give one option each, as --sbatch=--qos=high"
+                f"--sbatch {option!r} is not an option of sbatch",
+                code="bad-sbatch-option",
+                remedy="give one option each, as --sbatch=--qos=high",
             )
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(
                 "--env takes the name of a variable, not its value: files are no place for secrets",
+                code="secret-in-file",
                 remedy=f"export the variable, and use --env {name.partition('=')[0] or 'NAME'}",
             )
 
@@ -168,35 +181,39 @@ def _require_name(option: str, name: str | None, pattern: str) -> None:
     if name is not None and not re.fullmatch(pattern, name):
         raise InputError(
             f"{option}: '{name}' is no name that Kubernetes takes",
+            code="bad-kubernetes-name",
             remedy="use lower-case letters, digits and '-', such as my-team",
         )
 
 
 def _kind_here() -> Kind:
-    accelerators: tuple[Kind, ...] = ("npu", "cuda")
-    return next((kind for kind in accelerators if attached(kind)), "cpu")
+    return next((vendor.kind for vendor in ACCELERATORS if attached(vendor)), CPU.kind)
 
 
-def _ids(asked: Asked, kind: Kind) -> tuple[str, ...]:
-    here, needs = attached(kind), NEEDS[kind]
-    count = asked.devices or len(here) or (_USUAL_COUNT if needs.is_accelerator else 1)
-    if needs.most_in_a_node and count > needs.most_in_a_node:
+def _ids(asked: SubmitOptions, kind: Kind) -> tuple[str, ...]:
+    vendor = vendor_of(kind)
+    here, most = attached(vendor), vendor.container.most_in_a_node
+    count = asked.devices or len(here) or (_USUAL_COUNT if vendor.is_accelerator else 1)
+    if most and count > most:
         raise InputError(
-            f"--devices {count}: no server has more than {needs.most_in_a_node} {needs.noun}",
+            f"--devices {count}: no server has more than {most} {vendor.noun}",
+            code="too-many-devices",
             remedy="--devices counts those of one node; use --nodes for more",
         )
     return here[:count] if len(here) >= count else tuple(map(str, range(count)))
 
 
-def _image(asked: Asked, kind: Kind) -> str:
-    if image := asked.image or NEEDS[kind].image:
+def _image(asked: SubmitOptions, kind: Kind) -> str:
+    if image := asked.image or vendor_of(kind).container.image:
         return image
     raise InputError(
-        f"--to {asked.to} needs an image", remedy="give --image one that has ascendtune[train] and bash in it"
+        f"--to {asked.to} needs an image",
+        code="image-missing",
+        remedy="give --image one that has ascendtune[train] and bash in it",
     )
 
 
-def _inherited(asked: Asked) -> tuple[str, ...]:
+def _inherited(asked: SubmitOptions) -> tuple[str, ...]:
     usual = [name for name in _PASSED_ON if os.environ.get(name)]
     return tuple(dict.fromkeys([*usual, *asked.env]))
 
@@ -204,6 +221,8 @@ def _inherited(asked: Asked) -> tuple[str, ...]:
 def _volume(text: str) -> tuple[Path, str]:
     claim, colon, path = text.partition(":")
     if not colon or not claim or not path.startswith("/"):
-        raise InputError(f"--volume {text} is not CLAIM:PATH", remedy="write it as --volume my-claim:/data")
+        raise InputError(
+            f"--volume {text} is not CLAIM:PATH", code="bad-volume", remedy="write it as --volume my-claim:/data"
+        )
     _require_name("--volume", claim, _KUBERNETES_NAMES["secret"])
     return Path(path), claim

@@ -65,12 +65,12 @@ def submit(
     to standard output. Being stopped leads to a checkpoint; submitted again, training resumes.
     """
     from ascendtune.cli.complain import warn
-    from ascendtune.cli.submission import Asked, advice, submission_for
+    from ascendtune.cli.submission import SubmitOptions, advice, submission_for
     from ascendtune.core import log
     from ascendtune.job.backend.engine import ENGINES
 
     log.set_up()
-    asked = Asked(
+    asked = SubmitOptions(
         to=to,
         devices=devices,
         nodes=nodes,
@@ -112,11 +112,12 @@ def _save(file: Path, text: str) -> None:
     from ascendtune.job.backend.submission import HEADER
 
     if file.is_dir():
-        raise InputError("--output names a directory", remedy="give a file in it", where=file)
+        raise InputError("--output names a directory", code="not-a-file", remedy="give a file in it", where=file)
     with translated_disk_errors(file, "writing the file"):
         if file.exists() and HEADER not in file.read_text(encoding="utf-8", errors="replace")[:500]:
             raise InputError(
                 "this file exists, and was not written by this command",
+                code="foreign-file",
                 remedy="give another name with --output",
                 where=file,
             )
@@ -130,5 +131,9 @@ def _agreed(submission: Submission, to: str, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise InputError("nothing is submitted: nobody can be asked", remedy="add --yes, or leave --apply out")
+        raise InputError(
+            "nothing is submitted: nobody can be asked",
+            code="confirmation-needed",
+            remedy="add --yes, or leave --apply out",
+        )
     return typer.confirm(f"Submit {submission.name} to {to}?")

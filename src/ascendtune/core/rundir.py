@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped, translated_disk_errors
 from ascendtune.core.files import (
     open_regular,
     parsed_record,
@@ -24,15 +25,66 @@ from ascendtune.core.files import (
 )
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
+CauseKind = Literal[
+    "exception", "oom", "stop", "hang", "exit", "signal", "launcher", "disk", "lost_host", "lost_starter"
+]
+"""Why an attempt did not finish.
+
+A worker records `exception`, `oom` (device memory) or `stop`. The process that started the workers records `hang`;
+`exit` or `signal` when a process ended without recording a cause; `launcher` when torchrun itself failed; `disk` when
+the logs could not be written; `lost_host` when a host stopped answering. `lost_starter`: nothing was recorded, readers
+infer it.
+"""
 SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
 """Free: neither torch, torchrun, DeepSpeed nor torch_npu has a handler for it."""
+OUT_OF_MEMORY = "out-of-memory"
+"""The error code of a device whose memory is exhausted."""
 _TAIL_BYTES = 64 * 1024
 
 
 def hash_of_recipe(recipe_yaml: str) -> str:
     """What run.json notes of recipe.yaml."""
     return hashlib.sha256(recipe_yaml.encode()).hexdigest()[:16]
+
+
+def exit_cause(
+    kind: CauseKind,
+    error: AscendtuneError,
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    signal_name: str | None = None,
+) -> dict[str, Any]:
+    """`exit_cause` of run.json: fields to decide on, and the sentence and remedy to show.
+
+    Args:
+        rank, host: where it happened; None where that is not known.
+        signal_name: of the signal that ended the process, such as SIGKILL.
+    """
+    return {
+        "kind": kind,
+        "code": error.code,
+        "what": error.what,
+        "remedy": error.remedy,
+        "exit_code": error.exit_code,
+        "rank": rank,
+        "host": host,
+        "signal": signal_name,
+    }
+
+
+def exit_cause_of_worker(error: BaseException, rank: int) -> dict[str, Any]:
+    """`exit_cause` for the exception that ended a worker on this host."""
+    if not isinstance(error, AscendtuneError):
+        remedy = "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more"
+        error = AscendtuneError(f"{type(error).__name__}: {error}", remedy=remedy)
+    kind: CauseKind = "exception"
+    if isinstance(error, Stopped):
+        kind = "stop"
+    elif error.code == OUT_OF_MEMORY:
+        kind = "oom"
+    return exit_cause(kind, error, rank=rank, host=socket.gethostname())
 
 
 class RunDir:
@@ -216,7 +268,7 @@ class RunDir:
         return number
 
     def end_attempt(self, state: State, cause: dict[str, Any] | None = None) -> None:
-        """Close the newest attempt. `cause` says why it did not finish: {what, remedy, exit_code, rank}."""
+        """Close the newest attempt. `cause`: why it did not finish, see `exit_cause`."""
         attempts = self.read()["attempts"]
         if attempts:
             code = cause["exit_code"] if cause else 0

@@ -9,8 +9,7 @@ from pathlib import Path
 from ascendtune.job.rank import CORES
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.host import numa_nodes
-from ascendtune.machine.near_cores import near_cores
-from ascendtune.machine.visible import VARIABLES, Kind
+from ascendtune.machine.vendor.find import vendor_of
 
 _OTHER_BINDER = "CPU_AFFINITY_CONF"
 """torch_npu's own, which binds single threads; whoever sets it has chosen."""
@@ -20,24 +19,26 @@ def binding(
     spec: JobSpec,
     user: Mapping[str, str],
     *,
-    near: Callable[[Kind, Sequence[str]], list[set[int]]] = near_cores,
+    near: Callable[[Sequence[str]], list[set[int]]] | None = None,
     root: Path = Path("/"),
 ) -> dict[str, str]:
     """The variable that tells each rank its cores; none on one NUMA node, on CPUs, or where the user has chosen.
 
     Args:
-        near: which cores are near devices, by the names that the kind's visibility variable takes.
+        near: which cores are near devices, by the names that the visibility variable takes (default: as the vendor
+            tells).
     """
-    if spec.kind == "cpu" or len(numa_nodes(root)) < 2 or CORES in user or _OTHER_BINDER in user:
+    vendor = vendor_of(spec.kind)
+    if not vendor.is_accelerator or len(numa_nodes(root)) < 2 or CORES in user or _OTHER_BINDER in user:
         return {}
     allowed = os.sched_getaffinity(0)
     # A user who has bound the command to a part of each node keeps that part.
-    parts = [_written(cores & allowed) for cores in near(spec.kind, _ids(spec, user))]
+    parts = [_written(cores & allowed) for cores in (near or vendor.near_cores)(_ids(spec, user))]
     return {CORES: ";".join(parts)} if any(parts) else {}
 
 
 def _ids(spec: JobSpec, user: Mapping[str, str]) -> list[str]:
-    named = spec.device_ids or tuple(filter(None, user.get(VARIABLES[spec.kind], "").split(",")))
+    named = spec.device_ids or tuple(filter(None, user.get(vendor_of(spec.kind).visible_variable, "").split(",")))
     return list(named[: spec.nproc]) or [str(number) for number in range(spec.nproc)]
 
 

@@ -1,6 +1,6 @@
-"""What have earlier jobs left behind? Processes without a parent that carry a mark of ours, or hold a device.
+"""Leftover processes of earlier jobs: without a parent, and with a job's mark or a device.
 
-Nothing is chosen by its name, and nothing is ended here that is not the user's own.
+No process is chosen by its name, and only the user's own processes are ended.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class LeftBehind:
-    """A process that nobody looks after any more."""
+class Leftover:
+    """A process whose job is over, or whose parent has ended."""
 
     stat: procfs.Stat
     uid: int | None
     command: str
     job_id: str | None
-    """The job whose mark it carries, or None: then it is here for the device that it holds."""
+    """The job whose mark it carries; None: it is listed because it holds a device."""
     devices: tuple[str, ...]
     memory_used_bytes: int | None
-    """Of all its devices; None where no vendor's tool tells."""
+    """On all its devices; None where no vendor's tool reports it."""
     is_of_our_job: bool
-    """The job is in this registry, and over. One that is not may run: whoever registered it elsewhere knows."""
+    """The job is in this registry, and over. A job of another registry may still run."""
 
     @property
     def is_ours(self) -> bool:
-        """The user's own, and left by a job that the user's registry knows."""
+        """The user's own, and of a job in the user's registry."""
         return self.is_of_our_job and self.may_be_ended
 
     @property
@@ -52,7 +52,7 @@ class LeftBehind:
         return self.uid == os.getuid()
 
 
-def left_behind(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> list[LeftBehind]:
+def find_leftovers(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> list[Leftover]:
     """Oldest first.
 
     Args:
@@ -68,10 +68,10 @@ def left_behind(devices: Sequence[Accelerator], dev: Path = Path("/dev")) -> lis
     return sorted(described, key=lambda each: each.stat.start_ticks)
 
 
-def end(chosen: Sequence[LeftBehind]) -> list[procfs.Stat]:
-    """SIGTERM, and SIGKILL to those that do not heed it; returns those that even then live.
+def end(chosen: Sequence[Leftover]) -> list[procfs.Stat]:
+    """Send SIGTERM, then SIGKILL to those that did not end; returns those that still run.
 
-    Another user's process is not touched.
+    Other users' processes are not touched.
     """
     left = still_there([each.stat for each in chosen if each.may_be_ended])
     for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
@@ -88,7 +88,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
     for each in marked():
         job = known.get(each.job_id)
         if job is None:
-            # It stands in another registry, of another machine or a container, or was forgotten.
+            # It is in the registry of another machine or container, or was removed from this one.
             is_over = _has_lost_its_parent(_highest(each))
         else:
             is_over = state_of(job) in ("ended", "lost")
@@ -97,7 +97,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
 
 
 def _highest(marked: Marked) -> procfs.Stat:
-    """The process of the same job that all of them come from."""
+    """The ancestor of all processes of the same job."""
     highest = marked.stat
     while (parent := procfs.stat_of(highest.parent)) and procfs.environment_of(parent.pid).get(MARK) == marked.job_id:
         highest = parent
@@ -105,7 +105,7 @@ def _highest(marked: Marked) -> procfs.Stat:
 
 
 def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs.Stat, str | None]]:
-    """Processes on a device whose parent is gone."""
+    """Processes on a device whose parent has ended."""
     listed = {pid_here(entry) for device in devices for entry in device.processes}
     has_files = any(_DEVICE_FILES.fullmatch(path.name) for path in dev.iterdir())
     for stat in procfs.stats():
@@ -121,8 +121,8 @@ def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs
 def _has_lost_its_parent(stat: procfs.Stat) -> bool:
     """Whether another process has adopted it.
 
-    A process is born into its parent's session. It has another one when its parent is not the one that made it, or when
-    it made a session itself: then its parent is gone if it is the first process by now.
+    A process starts in its parent's session. It is in another one when its parent is not the one that started it, or
+    when it has made a session itself: then its parent has ended if its parent is process 1 by now.
     """
     if stat.session == stat.pid:
         return stat.parent == 1
@@ -136,7 +136,7 @@ def _device_files(pid: int, dev: Path) -> set[str]:
 
 
 def _spared() -> Collection[int]:
-    """This process and those above it, and whoever runs a job: a job started inside another carries that one's mark."""
+    """This process and its ancestors, and the processes that run jobs: a job inside another carries the outer mark."""
     spared = {job.pid for job in registry.jobs() if is_alive(job)}
     stat = procfs.stat_of(os.getpid())
     while stat is not None:
@@ -147,9 +147,9 @@ def _spared() -> Collection[int]:
 
 def _described(
     stat: procfs.Stat, job_id: str | None, held: Sequence[Held], dev: Path, known: Collection[str]
-) -> LeftBehind:
+) -> Leftover:
     told = [each.memory_used_bytes for each in held if each.memory_used_bytes is not None]
-    return LeftBehind(
+    return Leftover(
         stat=stat,
         uid=procfs.owner_of(stat.pid),
         command=procfs.command_of(stat.pid),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.job.spec import ALONE, JobSpec, Place
+from ascendtune.core.suggest import path_suggestion
+from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 
 LOOPBACK = "127.0.0.1"
 _JOIN_SECONDS = 900
 """How long nodes that are started by hand may wait for each other."""
 
 
-def command(spec: JobSpec, env: Mapping[str, str], place: Place = ALONE) -> list[str]:
+def command(spec: JobSpec, env: Mapping[str, str], place: NodePlace = ALONE) -> list[str]:
     """The argv that starts `spec` on this machine.
 
     Args:
@@ -53,7 +57,7 @@ def _one_host_rendezvous(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
     return ["--rdzv-backend", "address", "--rdzv-endpoint", f"{LOOPBACK}:{port}"]
 
 
-def _among_nodes(place: Place) -> list[str]:
+def _among_nodes(place: NodePlace) -> list[str]:
     # Rank 0 is on node 0, and ranks follow the order of the nodes. torchrun's elastic rendezvous sorts nodes by their
     # addresses, and its agents go on by themselves where whoever started them wants to end them.
     host = place.connect_to or place.master_addr
@@ -80,6 +84,7 @@ def checked_port(given: str, address: str) -> int:
     if not given.isdigit() or not 0 < int(given) < 65536:
         raise InputError(
             f"MASTER_PORT={given} is not a port",
+            code="bad-port",
             remedy="set a number from 1 to 65535, or unset it: a free port is found then",
             where="environment variable MASTER_PORT",
         )
@@ -91,7 +96,46 @@ def checked_port(given: str, address: str) -> int:
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
         raise MachineError(
             f"port {given} {reason}",
+            code="port-unavailable",
             remedy="choose another, or unset MASTER_PORT where one command starts everything: a free port is found",
             where="environment variable MASTER_PORT",
         ) from error
     return int(given)
+
+
+def program(word: str) -> str:
+    """The absolute path of what `word` starts: a path, or the name of a program in PATH.
+
+    Raises:
+        InputError: there is none, or the operating system cannot start it.
+    """
+    path = Path(shutil.which(word) or word)
+    if path.is_dir():
+        raise InputError(
+            "this is a directory, not a program",
+            code="not-a-program",
+            remedy="name a program, then its arguments",
+            where=path,
+        )
+    if not path.is_file():
+        otherwise = "check its name and PATH"
+        remedy = path_suggestion(path, otherwise) if "/" in word or path.suffix else otherwise
+        raise InputError(f"there is no program '{word}'", code="no-such-program", remedy=remedy)
+    if not os.access(path, os.X_OK):
+        remedy = f"start it as `python {word}`" if path.suffix == ".py" else f"chmod +x {word}, or name its interpreter"
+        raise InputError(f"'{word}' is not executable", code="program-not-executable", remedy=remedy, where=path)
+    if not _can_start(path):
+        remedy = f"start it as `python {word}`" if path.suffix == ".py" else "name its interpreter, as `bash script`"
+        raise InputError(
+            f"'{word}' is neither a program nor a script with #! in its first line", code="not-a-program", remedy=remedy
+        )
+    return str(path.absolute())
+
+
+def _can_start(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith((b"#!", b"\x7fELF"))
+    except OSError:
+        # A program that may be started and not be read.
+        return True

@@ -44,7 +44,12 @@ def detach(spec: JobSpec) -> Job | None:
         other.end()
     said = log.read_bytes()[before:].decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
     kind = InputError if exit_code == InputError.exit_code else MachineError
-    raise kind(f"the job did not start:\n{said}", remedy="do what it says, or try without --detach", where=log)
+    raise kind(
+        f"the job did not start:\n{said}",
+        code="job-not-started",
+        remedy="follow its message, or try without --detach",
+        where=log,
+    )
 
 
 def _wait(other: BackgroundProcess, job_id: str) -> int | None:

@@ -11,6 +11,7 @@ from ascendtune.job.record import Job
 from ascendtune.machine.free import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
 from ascendtune.machine.snapshot import take_snapshot
+from ascendtune.machine.vendor.find import vendor_of
 
 _RELEASE_SECONDS = 10.0
 """How long a driver may take to clear up behind a process that was killed."""
@@ -45,7 +46,7 @@ def pid_here(entry: DeviceProcess) -> int:
 
 def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[Held, ...]:
     """What processes of a job that have ended still hold; waits while there is hope that it will be nothing."""
-    if job.kind == "cpu":
+    if not vendor_of(job.kind).is_accelerator:
         return ()
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:

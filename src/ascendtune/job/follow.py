@@ -18,7 +18,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """`rank` is None for what the job itself says."""
 
     rank: int | None
@@ -53,7 +53,7 @@ def follow(
     began: Mapping[str, int],
     last: int | None = None,
     rank: int | None = None,
-) -> Iterator[Line]:
+) -> Iterator[LogLine]:
     """Lines of all logs in `directory` until `is_over`; also of those that come into being meanwhile.
 
     Args:
@@ -77,9 +77,9 @@ def follow(
                 )
         at_first = False
         for of, tail in tails.values():
-            yield from (Line(of, text) for text in tail.lines())
+            yield from (LogLine(of, text) for text in tail.lines())
             if over:
-                yield from (Line(of, text) for text in tail.rest())
+                yield from (LogLine(of, text) for text in tail.rest())
                 tail.close()
         if not over:
             time.sleep(_LOOK_EVERY_SECONDS)

@@ -54,7 +54,7 @@ def require_place() -> None:
             ask_disk(directory)
     except MachineError as error:
         remedy = "free space there, or export XDG_STATE_HOME=<a directory on another disk>"
-        raise MachineError(error.what, remedy=remedy, where=error.where) from error
+        raise MachineError(error.what, code=error.code, remedy=remedy, where=error.where) from error
 
 
 def register(
@@ -184,11 +184,15 @@ def find(text: str, *, newest: bool = False) -> Job:
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise InputError(f"there is no job '{text}'", remedy="`ascendtune jobs list --all` shows them")
+        raise InputError(
+            f"there is no job '{text}'", code="no-such-job", remedy="`ascendtune jobs list --all` shows them"
+        )
     named = ", ".join(job.id for job in fitting[-5:])
     more = "…, " if len(fitting) > 5 else ""
     raise InputError(
-        f"'{text}' may be any of {len(fitting)} jobs: {more}{named} (the newest last)", remedy="write more of the id"
+        f"'{text}' may be any of {len(fitting)} jobs: {more}{named} (the newest last)",
+        code="ambiguous-job",
+        remedy="write more of the id",
     )
 
 

@@ -13,13 +13,13 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
 from ascendtune.job.hang.watcher import has_hung
-from ascendtune.job.outcome import Outcome, record_of
 from ascendtune.job.record import Job
+from ascendtune.job.result import JobResult, record_of
 from ascendtune.job.spec import JobSpec
-from ascendtune.job.stop_signals import Asked
+from ascendtune.job.stop_signals import StopSignals
 
 
-def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[Asked], Outcome]) -> Outcome:
+def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[StopSignals], JobResult]) -> JobResult:
     """Make attempts until one ends well, the user wants to stop, or no restart is left; the registry notes the end.
 
     Args:
@@ -29,14 +29,14 @@ def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[Asked], Outcome])
     keeps_checkpoints = record_of(spec.run_dir) is not None
     with (
         registry.closing(job) as ended_with,
-        Asked(keeps_checkpoints=keeps_checkpoints, can_pause=job.is_local) as asked,
+        StopSignals(keeps_checkpoints=keeps_checkpoints, can_pause=job.is_local) as asked,
     ):
         result = _last_of(spec, attempt, asked)
         ended_with(result.exit_code)
     return result
 
 
-def _last_of(spec: JobSpec, attempt: Callable[[Asked], Outcome], asked: Asked) -> Outcome:
+def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], asked: StopSignals) -> JobResult:
     told: tuple[str, int] | None = None
     for left in range(spec.max_restarts, -1, -1):
         result = attempt(asked)

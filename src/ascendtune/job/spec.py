@@ -49,17 +49,17 @@ class JobSpec:
     def logs(self) -> Path:
         return self.run_dir / "log"
 
-    def launcher_log(self, place: Place) -> Path:
+    def launcher_log(self, place: NodePlace) -> Path:
         """What torchrun's agent of a node says."""
         return self.logs / ("launcher.log" if place.node_rank == 0 else f"launcher_node_{place.node_rank}.log")
 
-    def agent_directory(self, place: Place) -> Path:
+    def agent_directory(self, place: NodePlace) -> Path:
         """Where torchrun's agent of a node keeps what it needs; of no use to anybody afterwards."""
         return self.logs / f".torchrun_{place.node_rank}"
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """Where a node stands among the nodes of its job, in torchrun's words."""
 
     nnodes: int = 1
@@ -80,7 +80,7 @@ class Place:
         return self.master_port == 0
 
 
-ALONE = Place()
+ALONE = NodePlace()
 
 _SUFFIX_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _SUFFIX_LENGTH = 4

@@ -23,8 +23,8 @@ from ascendtune.core.units import count_of
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import Held, held_after
 from ascendtune.job.members import driver_of, handle, members_of, still_there
-from ascendtune.job.outcome import close as close_run
 from ascendtune.job.record import Job, state_of
+from ascendtune.job.result import close as close_run
 
 _TERMINATE_SECONDS = 10.0
 _KILL_SECONDS = 10.0
@@ -35,7 +35,7 @@ Show = Callable[[str, float, float], None]
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopResult:
     """What is left of a job that was stopped; nothing, when all went well."""
 
     survivors: tuple[procfs.Stat, ...]
@@ -44,7 +44,7 @@ class Stopped:
     """Something had to be killed: what it had not yet written is lost."""
 
 
-def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Show) -> Stopped:
+def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Show) -> StopResult:
     """End every process of `job` on this machine; whoever started it ends those on other machines.
 
     Args:
@@ -69,7 +69,7 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
         if not survivors:
             _note_the_end(job, was_killed)
         held = held_after(job, seen, _LOOK_EVERY_SECONDS)
-    return Stopped(tuple(survivors), held, was_killed)
+    return StopResult(tuple(survivors), held, was_killed)
 
 
 def require_ours(job: Job) -> None:
@@ -77,6 +77,7 @@ def require_ours(job: Job) -> None:
     if state_of(job) == "unknown":
         raise InputError(
             f"{job.id} runs on {job.host}, or in another container: its processes cannot be reached from here",
+            code="job-not-here",
             remedy=f"run `ascendtune jobs stop {job.id}` there",
         )
     driver = driver_of(job)
@@ -85,7 +86,9 @@ def require_ours(job: Job) -> None:
         if uid != os.getuid():
             place = f" (pid {driver.pid})" if driver else ""
             raise MachineError(
-                f"{job.id} belongs to {procfs.user_name(uid)}{place}", remedy="only its owner may stop it"
+                f"{job.id} belongs to {procfs.user_name(uid)}{place}",
+                code="not-the-owner",
+                remedy="only its owner may stop it",
             )
 
 
@@ -162,6 +165,7 @@ def _alone(job: Job) -> Iterator[bool]:
             since = time.strftime("%H:%M:%S", time.localtime(note.get("since", 0)))
             raise CheckFailed(
                 f"{job.id} is being stopped already, by pid {note.get('pid', '?')} since {since}",
+                code="job-being-stopped",
                 remedy=f"wait for it; `ascendtune jobs show {job.id}` says what is left",
             )
         was_asked = bool(note.get("was_asked"))

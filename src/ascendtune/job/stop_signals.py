@@ -10,7 +10,7 @@ from typing import Self
 from ascendtune.core.log import say
 
 
-class Asked:
+class StopSignals:
     """Notes signals while it is entered; whoever runs the job looks at `first` and `again`.
 
     Args:
@@ -50,4 +50,4 @@ class Asked:
         if self._can_pause:
             self.pause = True
         else:
-            say("Ctrl-Z is not heeded: the other hosts would take the silence for death and end the job")
+            say("Ctrl-Z is ignored: the other hosts would time out and stop the job")

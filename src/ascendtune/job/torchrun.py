@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from ascendtune.machine.init_method import INIT_METHOD
+from ascendtune.machine.peers import INIT_METHOD
 
 _LOOPBACK = "127.0.0.1"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
-from ascendtune.machine.visible import VARIABLES
+from ascendtune.machine.vendor.find import ACCELERATORS, vendor_of
 
 # Idle 910B cards show 2.6 to 4.2 GB of 32 or 64 GB (transcripts of drivers 23.0 to 26.1): the driver's own share. In a
 # container processes of others are not listed, so that memory is the only sign of them.
@@ -22,10 +22,12 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
     Raises:
         MachineError: there are not as many; the message says who holds the others.
     """
-    kind = "npu" if any(device.kind == "npu" for device in devices) else "cuda"
-    ours = [device for device in devices if device.kind == kind and _is_visible(device, env)]
+    kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
+    ours = [device for device in devices if device.kind in kinds[:1] and _is_visible(device, env)]
     if not ours:
-        raise MachineError("there is no accelerator to pick from", remedy="look at `ascendtune devices`")
+        raise MachineError(
+            "there is no accelerator to pick from", code="no-accelerator", remedy="look at `ascendtune devices`"
+        )
     looked_at = [(device, _why_not(device)) for device in ours]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
@@ -41,7 +43,7 @@ def _rank(device: Accelerator) -> tuple[int, float, int]:
 
 
 def _is_visible(device: Accelerator, env: Mapping[str, str]) -> bool:
-    named = env.get(VARIABLES[device.kind])
+    named = env.get(vendor_of(device.kind).visible_variable)
     return named is None or str(device.logical_id) in named.split(",")
 
 
@@ -70,5 +72,6 @@ def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str |
     held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
     return MachineError(
         "\n       ".join([f"{count_of(count, 'free device')} asked for, {free} of {len(looked_at)} free", *held]),
+        code="not-enough-devices",
         remedy="ask for fewer, wait, or end those processes",
     )

@@ -13,7 +13,7 @@ import psutil
 
 
 @dataclass(frozen=True)
-class Host:
+class HostInfo:
     """`cores_usable` are those this process may run on; `numa_nodes` the cores of each node, as "0-23,96-119"."""
 
     hostname: str
@@ -30,10 +30,10 @@ class Host:
     numa_nodes: dict[str, str]
 
 
-def look_at_host(root: Path = Path("/")) -> Host:
+def look_at_host(root: Path = Path("/")) -> HostInfo:
     """What the computer is; `root` is where its files lie."""
     memory = psutil.virtual_memory()
-    return Host(
+    return HostInfo(
         hostname=socket.gethostname(),
         architecture=platform.machine(),
         operating_system=_operating_system(root),

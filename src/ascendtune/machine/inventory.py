@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ascendtune.machine.vendor.find import vendor_of
+
 
 @dataclass(frozen=True)
 class DeviceProcess:
@@ -53,9 +55,7 @@ class Accelerator:
     @property
     def label(self) -> str:
         """How messages call it: "NPU 4", "NPU 4 chip 1", "GPU 0"."""
-        if self.kind == "cuda":
-            return f"GPU {self.phy_id}"
-        return f"NPU {self.npu_id}" + (f" chip {self.chip_id}" if self.chip_id else "")
+        return vendor_of(self.kind).label(self)
 
 
 @dataclass(frozen=True)

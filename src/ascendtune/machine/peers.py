@@ -1,4 +1,4 @@
-"""Who is connected to the ports of this process.
+"""How the ranks of a job meet, and which processes are connected to the ports of this one.
 
 Gloo knows a rank by the number that a connection sends first, so that any process which reaches its port can take the
 place of a rank. On one machine the kernel tells whose process is at the other end of a connection.
@@ -14,11 +14,17 @@ from pathlib import Path
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.procfs import open_files, user_name
-from ascendtune.machine.init_method import is_on_one_host
 
+INIT_METHOD = "ASCENDTUNE_INIT_METHOD"
+"""A URL for torch's `init_method`, set by `ascendtune.job.torchrun` for ranks of ours on one host."""
 _LISTENS, _ESTABLISHED = "0A", "01"
 _LEAVES_WITHIN_SECONDS = 5.0
 """A program that looks which ports are open connects and leaves at once."""
+
+
+def init_method() -> str:
+    """What the ranks of this job give to torch as `init_method`; torchrun's variables where none is set."""
+    return os.environ.get(INIT_METHOD, "env://")
 
 
 def require_own_peers() -> None:
@@ -29,7 +35,8 @@ def require_own_peers() -> None:
     Raises:
         MachineError: somebody else is connected, root aside.
     """
-    if not is_on_one_host():
+    if INIT_METHOD not in os.environ:
+        # Not set: the job has several hosts.
         return
     deadline = time.monotonic() + _LEAVES_WITHIN_SECONDS
     while strangers := dict(_strangers()):
@@ -37,6 +44,7 @@ def require_own_peers() -> None:
             port, uid = next(iter(strangers.items()))
             raise MachineError(
                 f"a process of {user_name(uid)} is connected to port {port} of this rank, perhaps as another rank",
+                code="foreign-peer",
                 remedy=f"end it: `ss -tnp sport = :{port} or dport = :{port}` names it to root; then start again",
             )
         time.sleep(0.1)

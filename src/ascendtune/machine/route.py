@@ -27,6 +27,7 @@ def source_address(target: str) -> str:
     except OSError as error:
         raise MachineError(
             f"{socket.gethostname()} knows no way to {target}: {error.strerror or error}",
+            code="no-route-to-host",
             remedy="name the host by an address that every node reaches, or add it to DNS or /etc/hosts on each",
         ) from error
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ascendtune.machine.cuda import gpus
-from ascendtune.machine.host import Host, look_at_host
+from ascendtune.machine.host import HostInfo, look_at_host
 from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.smi import NpuSmi
 from ascendtune.machine.npu.versions import Versions, installed_versions
@@ -19,7 +19,7 @@ class Snapshot:
     npu_smi_version: str | None
     driver_version: str | None
     devices: tuple[Accelerator, ...]
-    host: Host
+    host: HostInfo
     versions: Versions
     troubles: tuple[Trouble, ...]
 

@@ -22,7 +22,7 @@ from ascendtune.core import log
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import AscendtuneError, CheckFailed, MachineError, Stopped, disk_fault
 from ascendtune.core.files import file_lock
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import OUT_OF_MEMORY, RunDir, State, exit_cause_of_worker
 from ascendtune.data.prepare import Prepared, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
@@ -234,6 +234,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
         return MachineError(
             f"out of device memory: {str(error).strip().splitlines()[0]}",
+            code=OUT_OF_MEMORY,
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
             "data.max_length, or use method.tuner: lora",
         )
@@ -263,17 +264,11 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
             remedy="give the same command again: it goes on from the newest checkpoint",
             signal_number=signal.SIGINT,
         )
-    cause = {
-        "what": getattr(error, "what", None) or f"{type(error).__name__}: {error}",
-        "code": getattr(error, "code", ""),
-        "remedy": getattr(error, "remedy", None) or "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more",
-        "exit_code": getattr(error, "exit_code", 1),
-        "rank": rank,
-    }
     try:
         with file_lock(run.path / ".cause.lock", wait=True):
             if run.read()["state"] in ("created", "running"):
-                run.end_attempt("stopped" if isinstance(error, Stopped) else "failed", cause)
+                state: State = "stopped" if isinstance(error, Stopped) else "failed"
+                run.end_attempt(state, exit_cause_of_worker(error, rank))
     except (OSError, AscendtuneError) as second:
         # The disk that broke the run may be the one that this goes to.
         log.warn(f"run.json could not be updated: {second}")

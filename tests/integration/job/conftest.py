@@ -22,8 +22,8 @@ from ascendtune.cli.complain import complain
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.job.backend import ssh
-from ascendtune.job.nodes.cluster_spec import Wanted
-from ascendtune.job.nodes.hosts import hosts_of
+from ascendtune.job.nodes.cluster_spec import ClusterSpec
+from ascendtune.job.nodes.cluster_spec import hosts_of
 from ascendtune.job.spec import JobSpec
 log.set_up()
 asked = json.loads(sys.argv[1])
@@ -38,7 +38,8 @@ spec = JobSpec(
 # Ten seconds in earnest; three are enough for programs without a process group.
 ssh._LEFT_ALONE_SECONDS = 3
 hosts = hosts_of(asked["hosts"])
-wanted = Wanted(hosts, asked["nproc"], asked["min_nodes"], silence_seconds=10, return_seconds=asked["return_seconds"])
+sizes = asked["nproc"], asked["min_nodes"]
+wanted = ClusterSpec(hosts, *sizes, silence_seconds=10, return_seconds=asked["return_seconds"])
 try:
     result = ssh.start(spec, wanted)
 except AscendtuneError as error:

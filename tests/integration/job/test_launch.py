@@ -15,7 +15,7 @@ import pytest
 
 from ascendtune.core import procfs
 from ascendtune.job import registry
-from ascendtune.job.cleanup import left_behind
+from ascendtune.job.cleanup import find_leftovers
 from ascendtune.job.members import members_of
 from ascendtune.job.record import state_of
 from cluster import until
@@ -106,7 +106,7 @@ def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:
     until(lambda: not members_of(job), 10)
     assert not any(procfs.stat_of(pid) for pid in pids)
     assert state_of(registry.find("tick")) == "lost"
-    assert not [each for each in left_behind(()) if each.job_id == job.id]
+    assert not [each for each in find_leftovers(()) if each.job_id == job.id]
 
 
 def test_a_shell_script_is_stopped_together_with_what_it_waits_for(tmp_path: Path) -> None:

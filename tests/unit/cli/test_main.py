@@ -22,7 +22,7 @@ HEAVY = ("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml"
     "words",
     [
         *([], ["train"], ["submit"], ["launch"], ["runs"], ["init"], ["devices"], ["recipe", "check"]),
-        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "reap"]),
+        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "cleanup"]),
     ],
     ids=" ".join,
 )

@@ -12,7 +12,7 @@ import pytest
 from ascendtune.cli import migrate_run
 from ascendtune.cli.main import main
 from ascendtune.job.backend import local
-from ascendtune.job.outcome import Outcome
+from ascendtune.job.result import JobResult
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine import visible
 from ascendtune.machine.visible import Visible
@@ -42,9 +42,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
     """On a machine with four NPUs: what would be started."""
     specs: list[JobSpec] = []
 
-    def note(spec: JobSpec) -> Outcome:
+    def note(spec: JobSpec) -> JobResult:
         specs.append(spec)
-        return Outcome(5)
+        return JobResult(5)
 
     monkeypatch.setattr(local, "start", note)
     monkeypatch.setattr(visible, "visible_devices", lambda: Visible("npu", ("0", "1", "2", "3")))

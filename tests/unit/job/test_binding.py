@@ -12,7 +12,6 @@ import pytest
 from ascendtune.job.binding import binding
 from ascendtune.job.rank import CORES, bind
 from ascendtune.job.spec import JobSpec
-from ascendtune.machine.near_cores import near_cores
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _near(kind: str, ids: Sequence[str]) -> list[set[int]]:
+def _near(ids: Sequence[str]) -> list[set[int]]:
     return [{4, 5, 6, 7} if int(each) % 2 else {0, 1, 2, 3} for each in ids]
 
 
@@ -44,7 +43,7 @@ def test_nothing_is_bound_where_there_is_nothing_to_choose(two_nodes: Path, tmp_
     assert binding(_spec(kind="cpu"), {}, near=_near, root=two_nodes) == {}
     assert binding(_spec(), {"CPU_AFFINITY_CONF": "1"}, near=_near, root=two_nodes) == {}
     assert binding(_spec(), {}, near=_near, root=tmp_path / "one-node") == {}
-    assert binding(_spec(), {}, near=lambda kind, ids: [set() for _ in ids], root=two_nodes) == {}
+    assert binding(_spec(), {}, near=lambda ids: [set() for _ in ids], root=two_nodes) == {}
 
 
 def test_a_rank_and_its_children_are_bound() -> None:
@@ -62,12 +61,3 @@ def test_a_rank_without_a_part_is_left_alone() -> None:
     bind(3, "0;0")
     bind(0, ";0")
     assert os.sched_getaffinity(0) == before
-
-
-def test_npu_smi_tells_which_cores_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
-    program = tmp_path / "npu-smi"
-    program.write_text(f"#!/bin/sh\ncat {shared}/fixtures/ascend/topo_910B1_23.0.rc2.txt\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    cores = near_cores("npu", ["0", "1", "9"])
-    assert cores == [set(range(144, 168)), set(range(24)), set()]

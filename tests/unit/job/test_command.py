@@ -8,7 +8,7 @@ import pytest
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.command import command
-from ascendtune.job.spec import JobSpec, Place
+from ascendtune.job.spec import JobSpec, NodePlace
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "torchrun_argv.txt"
 
@@ -32,11 +32,11 @@ def test_a_program_of_the_users_meets_its_ranks_at_a_loopback_address() -> None:
 
 
 def test_an_ipv6_address_of_node_0_stands_in_brackets() -> None:
-    assert "[fd00::1]:29500" in command(_spec(8), {}, Place(2, 1, "fd00::1", 29500, "fd00::2", "eth1"))
+    assert "[fd00::1]:29500" in command(_spec(8), {}, NodePlace(2, 1, "fd00::1", 29500, "fd00::2", "eth1"))
 
 
 def test_a_node_among_several_meets_the_others_at_node_0() -> None:
-    place = Place(4, 2, "node0", 29500, "192.168.1.7", "eth1")
+    place = NodePlace(4, 2, "node0", 29500, "192.168.1.7", "eth1")
     golden = GOLDEN.with_name("torchrun_argv_node.txt")
     assert _lines(command(_spec(8), {"MASTER_PORT": "nonsense"}, place)) == golden.read_text()
     assert "--nproc-per-node" in command(_spec(1), {}, place), "one device on each node is a job of several ranks"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ascendtune.job.environment import defaults, environment, note
 from ascendtune.job.hang import flight_recorder
-from ascendtune.job.spec import JobSpec, Place
+from ascendtune.job.spec import JobSpec, NodePlace
 
 MARK = {"ASCENDTUNE_JOB": "r-1"}
 
@@ -48,7 +48,7 @@ def test_the_allocator_is_set_by_one_variable_only() -> None:
 
 
 def test_every_library_takes_the_interface_that_leads_to_the_master() -> None:
-    place = Place(2, 1, "node0", 29500, "192.168.1.7", "eth1")
+    place = NodePlace(2, 1, "node0", 29500, "192.168.1.7", "eth1")
     found = defaults(_spec(kind="npu"), {"TP_SOCKET_IFNAME": "bond0"}, cores=8, place=place)
     assert {name: value for name, value in found.items() if name.endswith(("IFNAME", "IF_IP"))} == {
         "GLOO_SOCKET_IFNAME": "eth1",

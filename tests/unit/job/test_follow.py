@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.job import follow
-from ascendtune.job.follow import Line, logs_of
+from ascendtune.job.follow import LogLine, logs_of
 
 
 @pytest.fixture
@@ -70,4 +70,4 @@ def test_what_comes_is_followed_to_the_very_end(logs: Path, monkeypatch: pytest.
 
 def test_each_line_tells_its_rank(logs: Path) -> None:
     lines = list(follow.follow(logs, lambda: True, began={}, last=1))
-    assert lines == [Line(None, "job.log 2"), Line(2, "rank_2.log 2"), Line(10, "rank_10.log 2")]
+    assert lines == [LogLine(None, "job.log 2"), LogLine(2, "rank_2.log 2"), LogLine(10, "rank_10.log 2")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError
-from ascendtune.job.program import program
+from ascendtune.job.command import program
 
 
 @pytest.fixture(autouse=True)

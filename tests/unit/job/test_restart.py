@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ascendtune.job import registry
-from ascendtune.job.outcome import Outcome
 from ascendtune.job.restart import run_to_the_end
+from ascendtune.job.result import JobResult
 from ascendtune.job.spec import JobSpec
-from ascendtune.job.stop_signals import Asked
+from ascendtune.job.stop_signals import StopSignals
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
     return JobSpec(("program",), tmp_path / "run", nproc=2, kind="cpu", max_restarts=2)
 
 
-def _run(spec: JobSpec, outcomes: list[Outcome], *, interrupt: bool = False) -> tuple[int, int]:
+def _run(spec: JobSpec, outcomes: list[JobResult], *, interrupt: bool = False) -> tuple[int, int]:
     """(exit code, attempts left over)."""
     left = list(outcomes)
 
-    def attempt(asked: Asked) -> Outcome:
+    def attempt(asked: StopSignals) -> JobResult:
         if interrupt:
             os.kill(os.getpid(), signal.SIGINT)
         return left.pop(0)
@@ -38,19 +38,19 @@ def _run(spec: JobSpec, outcomes: list[Outcome], *, interrupt: bool = False) -> 
 
 
 def test_failures_are_tried_again_as_often_as_allowed(spec: JobSpec) -> None:
-    assert _run(spec, [Outcome(1), Outcome(3), Outcome(0)]) == (0, 0)
-    assert _run(spec, [Outcome(1), Outcome(1), Outcome(3), Outcome(0)]) == (3, 1)
+    assert _run(spec, [JobResult(1), JobResult(3), JobResult(0)]) == (0, 0)
+    assert _run(spec, [JobResult(1), JobResult(1), JobResult(3), JobResult(0)]) == (3, 1)
 
 
 def test_the_end_a_stop_and_a_wrong_recipe_are_not(spec: JobSpec) -> None:
     for code in (0, 2, 130):
-        assert _run(spec, [Outcome(code), Outcome(0)]) == (code, 1)
+        assert _run(spec, [JobResult(code), JobResult(0)]) == (code, 1)
 
 
 def test_who_wants_to_stop_sees_no_other_attempt_although_a_rank_fails_meanwhile(spec: JobSpec) -> None:
-    assert _run(spec, [Outcome(1), Outcome(0)], interrupt=True) == (1, 1)
+    assert _run(spec, [JobResult(1), JobResult(0)], interrupt=True) == (1, 1)
 
 
 def test_one_cause_without_progress_is_not_tried_a_third_time(spec: JobSpec) -> None:
-    assert _run(spec, [Outcome(1, cause="x"), Outcome(1, cause="x"), Outcome(0)]) == (1, 1)
-    assert _run(spec, [Outcome(1, cause="x"), Outcome(1, cause="y"), Outcome(0)]) == (0, 0)
+    assert _run(spec, [JobResult(1, cause="x"), JobResult(1, cause="x"), JobResult(0)]) == (1, 1)
+    assert _run(spec, [JobResult(1, cause="x"), JobResult(1, cause="y"), JobResult(0)]) == (0, 0)

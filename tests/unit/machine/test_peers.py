@@ -10,7 +10,7 @@ import pytest
 
 from ascendtune.core.errors import MachineError
 from ascendtune.machine import peers
-from ascendtune.machine.init_method import INIT_METHOD
+from ascendtune.machine.peers import INIT_METHOD
 
 _CONNECT = "import os, socket, sys; {}; c = socket.create_connection(('127.0.0.1', {})); print(flush=True); input()"
 

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.machine import visible
-from ascendtune.machine.visible import Visible, visible_devices
+from ascendtune.machine.vendor import cuda, npu
+from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.machine.visible import Visible, attached, visible_devices
 
 
 @pytest.fixture
 def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty /dev; GPUs are counted by their files; torch_npu and a CUDA build of torch are there."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(visible, "find_spec", lambda name: object())
-    monkeypatch.setattr(visible, "_torch_is_built_for_cuda", lambda: True)
+    monkeypatch.setattr(npu, "find_spec", lambda name: object())
+    monkeypatch.setattr(cuda, "cuda_of_torch", lambda directory: "12.8")
     return tmp_path
 
 
@@ -55,10 +56,18 @@ def test_gpus_may_have_unique_names(dev: Path) -> None:
 
 def test_devices_that_torch_cannot_use_are_said(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _add(dev, "nvidia0")
-    monkeypatch.setattr(visible, "_torch_is_built_for_cuda", lambda: False)
+    monkeypatch.setattr(cuda, "cuda_of_torch", lambda directory: None)
     found = visible_devices({}, dev)
     assert found.kind == "cpu" and found.note and "built without CUDA" in found.note
     _add(dev, "davinci0")
-    monkeypatch.setattr(visible, "find_spec", lambda name: None)
+    monkeypatch.setattr(npu, "find_spec", lambda name: None)
     found = visible_devices({}, dev)
     assert found.kind == "cpu" and found.note and "torch_npu is not installed" in found.note
+
+
+def test_devices_are_attached_whether_or_not_torch_can_use_them(tmp_path: Path) -> None:
+    for name in ("davinci0", "davinci1", "davinci_manager"):
+        (tmp_path / name).touch()
+    assert attached(vendor_of("npu"), {}, tmp_path) == ("0", "1")
+    assert attached(vendor_of("npu"), {"ASCEND_RT_VISIBLE_DEVICES": "1"}, tmp_path) == ("1",)
+    assert attached(vendor_of("cpu"), {}, tmp_path) == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.core.errors import InputError
-from ascendtune.machine.link_peak import Peak
+from ascendtune.machine.vendor.base import Peak
 
 CODE = "bandwidth"
 PEAK = "peak"

@@ -15,8 +15,8 @@ from ascendtune.check.comm.notes import RankNotes, notes_path, read_notes
 from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.job.backend.local import start
 from ascendtune.job.backend.ssh import start as start_on_hosts
-from ascendtune.job.nodes.cluster_spec import Wanted
-from ascendtune.job.outcome import Outcome
+from ascendtune.job.nodes.cluster_spec import ClusterSpec
+from ascendtune.job.result import JobResult
 from ascendtune.job.spec import JobSpec, new_id
 from ascendtune.machine.visible import Kind
 
@@ -34,7 +34,7 @@ class Ranks:
     """What the visibility variable is set to; None leaves it."""
     names: tuple[str, ...]
     """The device of each rank as messages call it; empty where there is nothing to tell, as on the CPU."""
-    hosts: Wanted | None = None
+    hosts: ClusterSpec | None = None
     """Where the ranks are, when that is not this machine alone."""
 
     def label(self, rank: int) -> str:
@@ -50,7 +50,7 @@ class Ran:
 
     ranks: Ranks
     directory: Path
-    outcome: Outcome
+    outcome: JobResult
     notes: tuple[RankNotes, ...]
 
     @property

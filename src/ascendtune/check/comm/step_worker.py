@@ -30,7 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ascendtune.check.comm.notes import NoteWriter
 from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
 from ascendtune.check.comm.world import AbsentRanksError, World
-from ascendtune.machine.init_method import init_method
+from ascendtune.machine.peers import init_method
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.machine.visible import Kind
 

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from ascendtune.check.comm.notes import NoteWriter
-from ascendtune.machine.init_method import init_method
-from ascendtune.machine.peers import require_own_peers
+from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 
 

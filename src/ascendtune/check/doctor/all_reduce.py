@@ -13,13 +13,12 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok
 from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
-from ascendtune.machine.visible import Kind, Visible
+from ascendtune.machine.visible import Visible
 
 CODE = "all_reduce"
 
 _RANKS = 2
 _CPU = Visible("cpu", ("0",))
-_INTERFACES: dict[Kind, tuple[str, ...]] = {"npu": ("HCCL_SOCKET_IFNAME",), "cuda": ("NCCL_SOCKET_IFNAME",), "cpu": ()}
 _ENDED_BY_THE_OTHER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "wait timeout")
 
 
@@ -46,7 +45,7 @@ def _judge(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> Findi
     silent = [rank for rank, told in enumerate(answers) if told is None]
     if silent:
         rank = _first_to_fail(ranks, silent)
-        names = " and ".join([*_INTERFACES[joined.kind], "GLOO_SOCKET_IFNAME"])
+        names = " and ".join([*joined.vendor.interface_variables, "GLOO_SOCKET_IFNAME"])
         return no_answer(
             CODE,
             f"rank {rank} of {_RANKS}, on {joined.label(rank)},",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown
-from ascendtune.machine.visible import cuda_of_torch
+from ascendtune.machine.vendor.cuda import cuda_of_torch
 
 CODE = "cuda"
 

@@ -13,6 +13,7 @@ from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.machine.free import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.vendor.find import vendor_of
 
 CODE = "device_memory"
 
@@ -24,7 +25,11 @@ def _look(outside: Outside) -> Iterator[Finding]:
             yield _without_npu_smi(outside)
         return
     # A desktop's windows hold a little of every GPU.
-    held = [device for device in devices if device.processes and (device.kind == "npu" or _is_used(device))]
+    held = [
+        device
+        for device in devices
+        if device.processes and (_is_used(device) or not vendor_of(device.kind).lists_desktop_processes)
+    ]
     silent = [device for device in devices if not device.processes and _is_used(device)]
     if held:
         yield _held(held)

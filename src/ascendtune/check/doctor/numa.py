@@ -11,7 +11,8 @@ from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.npu.topology import cores_of
-from ascendtune.machine.visible import VARIABLES, Kind
+from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.machine.visible import Kind
 
 CODE = "numa"
 
@@ -41,7 +42,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
     """Those that the kind's variable names; all where it is not set, or not by plain numbers."""
-    names = outside.env.get(VARIABLES[kind], "").split(",")
+    names = outside.env.get(vendor_of(kind).visible_variable, "").split(",")
     if not all(name.isdigit() and int(name) < len(devices) for name in names):
         return devices
     return [devices[int(name)] for name in names]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ascendtune.check.nodes.answer import Nodes
+from ascendtune.check.nodes.answer import NodeAnswers
 from ascendtune.core.directories import cache_directory, state_directory
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.cuda import gpus
@@ -86,7 +86,7 @@ class Outside:
     space: Callable[[Path], tuple[int, int]] = space
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
     ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
-    nodes: Nodes | None = None
+    nodes: NodeAnswers | None = None
     """What other machines have answered, where they were asked."""
     program: str = sys.executable
     """The Python whose torch is looked at."""

@@ -24,7 +24,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield unknown(CODE, "torch_npu is not installed", remedy="see the finding accelerators")
         return
     visible = outside.visible
-    if visible.kind != "npu":
+    if not visible.vendor.translates_cuda:
         yield unknown(CODE, "no NPU is visible", remedy="see the finding visible_devices")
         return
     # Read by torch_npu when torch loads it: the way of `ascendtune migrate run`.
@@ -35,7 +35,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         remedy = "ascendtune explain the lines below; where compute is right, torch_npu may be too old for the variable"
         who = "a product that is asked of torch.cuda"
         yield no_answer(CODE, who, done, expected="an answer of the NPU", remedy=remedy)
-    elif told["device"] != "npu" or not told["is_available"] or not told["error"] <= _TOLERANCE:
+    elif told["device"] != visible.kind or not told["is_available"] or not told["error"] <= _TOLERANCE:
         yield Finding(
             CODE,
             "failure",

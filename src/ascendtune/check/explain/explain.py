@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher, filled
@@ -16,22 +16,21 @@ from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
-from ascendtune.check.explain.verdict import Verdict, verdict
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import CauseKind, RunDir
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
 
-_SEEN_FROM_OUTSIDE = re.compile(r"rank \d+ (?:ended|was killed|crashed)|the processes could not")
-"""How `job` words a cause that it knows from torchrun only."""
+_SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
+"""Causes that say how a process ended and not why: the logs may say more."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    verdict: Verdict
+    verdict: Diagnosis
     scans: tuple[Scan, ...]
     run_cause: dict[str, Any] | None = None
     """`exit_cause` of run.json, where a run was asked about."""
@@ -63,7 +62,9 @@ class Explanation:
         """One sentence: what, and on which rank."""
         first = self.verdict.first
         if first is None and self.run_cause is not None:
-            return str(self.run_cause["what"]) + self._culprit()
+            # The sentence of a cause that was seen from outside names its rank.
+            culprit = "" if self.run_cause.get("kind") in _SEEN_FROM_OUTSIDE else self._culprit()
+            return str(self.run_cause["what"]) + culprit
         if first is None and self.stop:
             return f"nothing went wrong: {self.stop['what']}"
         if first is None and self.is_running:
@@ -138,7 +139,7 @@ def explain(names: Sequence[str]) -> Explanation:
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
     scans = tuple(Scan(name, _matcher(), start).run() for name, start in files)
-    found = _weighed(verdict(scans), cause)
+    found = _weighed(diagnose(scans), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
     return Explanation(found, scans, cause, stop, any(run.is_running for run in runs))
@@ -149,14 +150,14 @@ def _matcher() -> Matcher:
     return Matcher(entries())
 
 
-def _weighed(found: Verdict, cause: dict[str, Any] | None) -> Verdict:
+def _weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
     first = found.first
-    if cause is None or first is None or _SEEN_FROM_OUTSIDE.match(str(cause["what"])):
+    if cause is None or first is None or cause.get("kind") in _SEEN_FROM_OUTSIDE:
         return found
     is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
-        return Verdict("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
+        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
     return found
 
 

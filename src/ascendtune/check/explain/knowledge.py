@@ -50,7 +50,7 @@ _NUMBER = "error code is "
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownFailure:
     id: str
     kind: Kind
     what: str
@@ -80,7 +80,7 @@ class Entry:
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[KnownFailure, ...]:
     """Everything that is known, family by family."""
     folder = files(__package__) / "knowledge"
     found = []
@@ -94,9 +94,9 @@ def entries() -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def _entry(content: dict[str, Any], family: str) -> Entry:
+def _entry(content: dict[str, Any], family: str) -> KnownFailure:
     pattern, capture = content.get("pattern"), content.get("capture")
-    return Entry(
+    return KnownFailure(
         id=content["id"],
         kind=content["kind"],
         what=content["what"],
@@ -126,9 +126,9 @@ def _spellings(anchor: str) -> Iterator[str]:
         yield anchor.replace(_NUMBER, "error code:", 1)
 
 
-def _code(number: str, what: str, common: dict[str, Any]) -> Entry:
+def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:
     """A row of a table of numbers; everything but the meaning is common to the table."""
-    return Entry(
+    return KnownFailure(
         id=number,
         kind=common["kind"],
         what=what,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ascendtune.check.explain.knowledge import Entry
+from ascendtune.check.explain.knowledge import KnownFailure
 
 _WORD = re.compile(rb"[a-z0-9]+")
 _WORDS_ONLY = bytes(
@@ -26,7 +26,7 @@ _TROUBLE = frozenset(
 
 @dataclass(frozen=True)
 class Hit:
-    entry: Entry
+    entry: KnownFailure
     length: int
     """Characters of the anchor; the longer one is the more telling one."""
     names: dict[str, str]
@@ -40,8 +40,8 @@ class Matcher:
     trouble where it has another: of lines of trouble there are many. So an anchor begins and ends with whole words.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._by_word: dict[bytes, list[tuple[tuple[bytes, ...], Entry]]] = {}
+    def __init__(self, entries: Iterable[KnownFailure]) -> None:
+        self._by_word: dict[bytes, list[tuple[tuple[bytes, ...], KnownFailure]]] = {}
         longest = set()
         for entry in entries:
             for anchor in entry.anchors:
@@ -87,7 +87,7 @@ def filled(text: str, names: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
-def _names(entry: Entry, text: str, match: re.Match[str] | None) -> dict[str, str]:
+def _names(entry: KnownFailure, text: str, match: re.Match[str] | None) -> dict[str, str]:
     """What `pattern` and `capture` name in the line; the first one counts."""
     matches = [match] if match else []
     if entry.capture:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.errors import CheckFailed, Stopped
+from ascendtune.core.rundir import RunDir, exit_cause
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.registry import jobs
 
@@ -21,7 +23,7 @@ class Newest:
     logs: tuple[tuple[str, int], ...] = ()
     """Files, each with the byte at which the attempt begins: what stands before is of earlier ones."""
     cause: Cause | None = None
-    """Why it failed: {what, remedy, exit_code, rank}."""
+    """Why it failed: `exit_cause` of run.json."""
     stop: Cause | None = None
     """The same, where it was asked to stop."""
     is_running: bool = False
@@ -62,17 +64,21 @@ def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
 def _vanished(job: Job, stop: Cause | None) -> Cause:
     after = f"; its workers were then {stop['what']}" if stop else ""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started))
-    return {
-        "what": f"the process that started the run is gone, and did not say why (begun {began}, pid {job.pid}){after}",
-        "remedy": "it was killed (kill -9, the host out of memory, a container that went away), or the host restarted: "
-        "`dmesg | grep -i oom` and `last reboot` tell; the same command goes on from the newest checkpoint",
-        "exit_code": 1,
-        "rank": None,
-    }
+    error = CheckFailed(
+        f"the process that started the run ended without recording why (started {began}, pid {job.pid}){after}",
+        code="starter-lost",
+        remedy="it was killed (kill -9, out of host memory, a container that was removed), or the host restarted: see "
+        "`dmesg | grep -i oom` and `last reboot`; the same command resumes from the newest checkpoint",
+    )
+    return exit_cause("lost_starter", error, host=job.host)
 
 
-_STOPPED = {
-    # A job that was ended before its workers could write has noted nothing.
-    "what": "the run was asked to stop",
-    "remedy": "the same command goes on from its newest checkpoint",
-}
+_STOPPED = exit_cause(
+    # A job that was killed before its workers could write has recorded nothing.
+    "stop",
+    Stopped(
+        "the run was asked to stop",
+        remedy="the same command resumes from its newest checkpoint",
+        signal_number=signal.SIGTERM,
+    ),
+)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ascendtune.check.explain import generic, launcher, level
+from ascendtune.check.explain import level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
@@ -16,6 +17,7 @@ from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
 _LONGEST_TEXT = 2000
+_LONGEST_MESSAGE = 300
 _HITS_KEPT = 3
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
@@ -39,7 +41,7 @@ class Scan:
         self.name = name
         self.lines = self._skipped = lines_before(name, start)
         self.bytes = 0
-        self.launcher: launcher.RootCause | None = None
+        self.launcher: torchrun_summary.RootCause | None = None
         self.speaks_of_ascend = False
         """Some line that was worth reading does."""
         self._start = start
@@ -127,7 +129,7 @@ class Scan:
         if HEADER in said:
             self._begin_trace(line, text, said, number, lines[index - 1] if index else b"")
             return
-        if launcher.begins(said):
+        if torchrun_summary.begins(said):
             self._read_launcher(line, lines, index)
             return
         if any(link in said for link in LINKS):
@@ -163,7 +165,7 @@ class Scan:
             return
         said = said if trace.type and said and not trace.is_composed else trace.text
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
-        for hit in hits[:_HITS_KEPT] or [generic.exception(trace)]:
+        for hit in hits[:_HITS_KEPT] or [_unknown_exception(trace)]:
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
     def _note_line(self, line: Line, text: str, said: str, number: int, below: list[str]) -> None:
@@ -178,15 +180,15 @@ class Scan:
         if not hits and (weak or not level.is_error(text, said)):
             return
         quoting = not level.is_error(text, said)
-        for hit in hits[:_HITS_KEPT] or [generic.line(said)]:
+        for hit in hits[:_HITS_KEPT] or [_unknown_line(said)]:
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             self._note(line, text, said, number, hit, None, weak=weak and hit.entry.kind != "notice", quoted=quoted)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
         self._traces.close(line.speaker)
-        found = launcher.summary(
-            [each[:300].decode(errors="replace") for each in lines[index : index + launcher.LONGEST]]
+        found = torchrun_summary.summary(
+            [each[:300].decode(errors="replace") for each in lines[index : index + torchrun_summary.LONGEST]]
         )
         self._note_line(line, line.said, line.said, self.lines + index + 1, [])
         if found is None:
@@ -194,7 +196,7 @@ class Scan:
         self.launcher = found.root_cause
         self._passed = self.lines + index + 1 + found.last
         said = found.text.strip()
-        hits = self._matcher.hits(said) or self._matcher.hits(launcher.HEADER)
+        hits = self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)
         self._note(line, said, said, self.lines + index + 1 + found.index, hits[0], None)
 
     def _note_last_words(self) -> None:
@@ -205,7 +207,7 @@ class Scan:
         text = last[:_LONGEST_TEXT].decode(errors="replace")
         if level.are_last_words(text):
             line = lines_of.read(text)
-            self._note(line, text, line.said, number, generic.line(line.said), None)
+            self._note(line, text, line.said, number, _unknown_line(line.said), None)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
         for line in reversed(lines[max(0, index - _LOOK_BACK) : index + 1]):
@@ -253,3 +255,39 @@ def _with_message(said: str, below: list[str]) -> str:
     """An error line that says only where it happened, and the next one, which says what."""
     message = next(filter(None, map(str.strip, below)), "")
     return f"{said.rstrip()} {message}" if message and _SAYS_WHERE.search(said) else said
+
+
+def _unknown_exception(trace: Trace) -> Hit:
+    """For a Python exception that no entry knows."""
+    if not trace.type:
+        return Hit(_CUT_OFF, 0, {})
+    what = _EXCEPTION if trace.message else _BARE_EXCEPTION
+    function = trace.place[2] if trace.place else ""
+    names = {"type": trace.type, "message": trace.message[:_LONGEST_MESSAGE]}
+    return Hit(what, 0, {**names, "place": f"in {function}"} if function.isidentifier() else names)
+
+
+def _unknown_line(said: str) -> Hit:
+    """For a line that calls itself an error."""
+    return Hit(_LINE, 0, {"message": said.strip()[:_LONGEST_MESSAGE]})
+
+
+def _unknown(identity: str, what: str, source: str) -> KnownFailure:
+    return KnownFailure(
+        id=identity,
+        kind="unknown",
+        what=what,
+        anchors=(),
+        causes=(),
+        remedies=(),
+        source=source,
+        test="",
+        family="generic",
+    )
+
+
+_PYTHON = "https://docs.python.org/3/tutorial/errors.html"
+_EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
+_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} ({place})", _PYTHON)
+_CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before it says with what", _PYTHON)
+_LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")

@@ -36,7 +36,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     try:
         if name != STDIN and is_endless(Path(name)):
             remedy = f"give a log file; or its text: head -c 1G '{name}' | ascendtune explain -"
-            raise InputError("a pipe or a device, not a log", remedy=remedy, where=name)
+            raise InputError("a pipe or a device, not a log", code="not-a-log", remedy=remedy, where=name)
         with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
             if start:
                 file.seek(start)
@@ -64,7 +64,10 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         raise
     except OSError as error:
         raise InputError(
-            f"cannot be read: {error.strerror}", remedy="give a log file, a run directory, or - for stdin", where=name
+            f"cannot be read: {error.strerror}",
+            code="unreadable-file",
+            remedy="give a log file, a run directory, or - for stdin",
+            where=name,
         ) from error
 
 
@@ -87,6 +90,7 @@ def logs_in(directory: Path) -> list[str]:
     if not found:
         raise InputError(
             f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
+            code="no-logs-in-directory",
             remedy="name the files: ascendtune explain DIRECTORY/*",
             where=directory,
         )
@@ -101,6 +105,7 @@ def _require_text(block: bytes, name: str) -> None:
     is_gzip = block.startswith(b"\x1f\x8b")
     raise InputError(
         "not a log: the file is compressed" if is_gzip else "not a log: the file is not text",
+        code="not-a-log",
         remedy=f"zcat '{name}' | ascendtune explain -"
         if is_gzip
         else "give a log file, a run directory, or - for stdin",

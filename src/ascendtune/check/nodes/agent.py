@@ -28,8 +28,8 @@ from ascendtune.check.doctor.examine import Examination, examine, trains_on, ver
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.nodes.facts import facts, mtu_towards
 from ascendtune.core.process import below, send
+from ascendtune.job.nodes.handshake_reply import client_address, server_address
 from ascendtune.job.nodes.message import decode, encode
-from ascendtune.job.nodes.welcome import client_address, server_address
 
 _FACTS_SECONDS = 2.0
 """How long facts may take after the checks are done: a driver that hangs keeps back its own facts alone."""

@@ -52,7 +52,7 @@ def answer_of_json(content: Mapping[str, Any]) -> Answer:
 
 
 @dataclass(frozen=True)
-class Nodes:
+class NodeAnswers:
     """Machines by name, in the order in which they were named: those that answered, and what kept the others."""
 
     answers: Mapping[str, Answer]

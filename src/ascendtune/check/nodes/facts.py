@@ -15,7 +15,7 @@ from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import format_bytes
-from ascendtune.job.nodes.welcome import COMPARED
+from ascendtune.job.nodes.handshake_reply import COMPARED
 from ascendtune.machine.host import look_at_host
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.route import interface_of, source_address

@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.job.backend.docker import BY_HAND
-from ascendtune.job.backend.submission import GRACE_SECONDS, HEADER, SHARED_MEMORY_GIB, Submission, in_container
-from ascendtune.job.backend.yaml_text import to_yaml
+from ascendtune.job.backend.submission import (
+    GRACE_SECONDS,
+    HEADER,
+    SHARED_MEMORY_GIB,
+    Submission,
+    in_container,
+    to_yaml,
+)
 
 
 def write(submission: Submission, root: Path = Path("/")) -> str:
@@ -56,7 +62,7 @@ def _service(submission: Submission, root: Path) -> dict[str, Any]:
         reserved = {
             "driver": needs.docker_driver,
             "device_ids": list(submission.device_ids),
-            "capabilities": [submission.needs.noun.lower()],
+            "capabilities": [submission.vendor.noun.lower()],
         }
         service["deploy"] = {"resources": {"reservations": {"devices": [reserved]}}}
     if needs.ulimits:

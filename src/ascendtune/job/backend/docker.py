@@ -55,7 +55,7 @@ def _options(submission: Submission, root: Path) -> list[str]:
     options = [
         "--detach",
         f"--name {submission.name}",
-        # Reaps what training leaves behind and passes SIGTERM on; a first process of its own gets no default actions.
+        # Collects orphaned processes and passes SIGTERM on; without it the program is process 1, which ignores signals.
         "--init",
         f"--stop-timeout {GRACE_SECONDS}",
         "--security-opt no-new-privileges",

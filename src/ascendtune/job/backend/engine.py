@@ -12,7 +12,7 @@ from pathlib import Path
 from ascendtune.core import process
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.backend.submission import Submission
-from ascendtune.machine.visible import VARIABLES, attached
+from ascendtune.machine.visible import attached
 
 _SUBMIT_SECONDS = 1800
 """An image may have to be pulled."""
@@ -45,6 +45,7 @@ class Engine:
         if self.is_this_machine and submission.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= os.environ.keys():
             raise InputError(
                 f"this machine is one of {submission.nodes} nodes, and nobody has said which it is",
+                code="node-rank-missing",
                 remedy="set NODE_RANK (0, 1, …) and MASTER_ADDR (the address of node 0), on every node",
             )
         probed = process.run(self.probe)
@@ -52,17 +53,17 @@ class Engine:
             missing = probed.exit_code == 127
             what = "is not installed here" if missing else f"cannot be used: {_said(probed)}"
             remedy = "run this where it can be used, or leave --apply out: then the file is only written"
-            raise MachineError(f"{self.program} {what}", remedy=remedy)
-        there = self.largest_node(submission) if submission.needs.is_accelerator else None
+            raise MachineError(f"{self.program} {what}", code="engine-unavailable", remedy=remedy)
+        there = self.largest_node(submission) if submission.vendor.is_accelerator else None
         if there is None or there >= submission.devices:
             return
-        noun = submission.needs.noun
+        noun = submission.vendor.noun
         if there == 0:
             what, remedy = f"no {noun} is there", "choose another --accelerator, or another engine"
         else:
             what = f"{submission.devices} {noun} on one node asked for, {there} at most are there"
             remedy = f"use --devices {there}, and --nodes for more"
-        raise MachineError(what, remedy=f"{remedy} ({self._source(submission)})")
+        raise MachineError(what, code="not-enough-devices", remedy=f"{remedy} ({self._source(submission)})")
 
     def hand_over(self, file: Path) -> str:
         """Submit; returns what the engine answers.
@@ -74,13 +75,16 @@ class Engine:
         done = process.run(argv, timeout_seconds=_SUBMIT_SECONDS)
         if done.exit_code != 0:
             raise MachineError(
-                f"{self.program} refuses: {_said(done)}", remedy="mend what it names, and submit again", where=file
+                f"{self.program} refuses: {_said(done)}",
+                code="engine-refused",
+                remedy="mend what it names, and submit again",
+                where=file,
             )
         return done.output.strip()
 
     def _source(self, submission: Submission) -> str:
         if self.is_this_machine:
-            return f"seen in /dev and {VARIABLES[submission.kind]}"
+            return f"seen in /dev and {submission.vendor.visible_variable}"
         return f"{self.program} says so"
 
 
@@ -89,7 +93,7 @@ def _said(done: process.Finished) -> str:
 
 
 def _here(submission: Submission) -> int:
-    return len(attached(submission.kind))
+    return len(attached(submission.vendor))
 
 
 def _of_slurm(submission: Submission) -> int | None:

@@ -20,18 +20,18 @@ from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
-from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.rank import CORES, bind
 from ascendtune.job.restart import run_to_the_end
-from ascendtune.job.spec import ALONE, JobSpec, Place
-from ascendtune.job.stop_signals import Asked
+from ascendtune.job.result import Ending, JobResult, job_result, record_of
+from ascendtune.job.spec import ALONE, JobSpec, NodePlace
+from ascendtune.job.stop_signals import StopSignals
 from ascendtune.machine.visible import cpu_count
 
 _LOOK_ELSEWHERE_SECONDS = 2.0
 _LEFT_ALONE_SECONDS = 20.0
 
 
-def start(spec: JobSpec, place: Place = ALONE) -> Outcome:
+def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     """Run the job, or this node's part of it, to its end.
 
     For one process this does not return, this process becomes the program; unless it may have to be started again, or
@@ -66,7 +66,7 @@ def _watch_from_beside(run_dir: Path, env: dict[str, str]) -> None:
         process.start_beside(argv, env)
 
 
-def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], asked: Asked) -> Outcome:
+def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, str], asked: StopSignals) -> JobResult:
     before = record_of(spec.run_dir)
     log = spec.launcher_log(place) if argv != list(spec.argv) else None
     with translated_disk_errors(spec.logs, "opening a log"):
@@ -78,10 +78,10 @@ def _attempt(spec: JobSpec, place: Place, argv: list[str], env: dict[str, str], 
     exit_code = _until_the_end(launcher, asked, elsewhere, watcher)
     watcher.close()
     shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
-    return outcome(spec.run_dir, before, Ending(exit_code, log, said_before), asked.first)
+    return job_result(spec.run_dir, before, Ending(exit_code, log, said_before), asked.first)
 
 
-def _until_the_end(launcher: Launcher, asked: Asked, elsewhere: Elsewhere | None, watcher: Watcher) -> int:
+def _until_the_end(launcher: Launcher, asked: StopSignals, elsewhere: Elsewhere | None, watcher: Watcher) -> int:
     asked_them = False
     while (exit_code := launcher.wait()) is None:
         if asked.again or (elsewhere and elsewhere.is_over()):

@@ -80,7 +80,7 @@ def _options(submission: Submission) -> list[str]:
         "--requeue",
         f"--nodes={submission.nodes}",
         "--ntasks-per-node=1",
-        f"--cpus-per-task={submission.devices * (_CORES_FOR_A_DEVICE if submission.needs.is_accelerator else 1)}",
+        f"--cpus-per-task={submission.devices * (_CORES_FOR_A_DEVICE if submission.vendor.is_accelerator else 1)}",
     ]
     if submission.needs.gres:
         options += [f"--gres={submission.needs.gres}:{submission.devices}"]

@@ -14,18 +14,17 @@ from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
-from ascendtune.job.nodes.cluster_spec import Wanted
-from ascendtune.job.nodes.connected import connected
+from ascendtune.job.nodes.cluster_spec import ClusterSpec
+from ascendtune.job.nodes.connection import Received, RemoteNode, connected
 from ascendtune.job.nodes.gather import Gathered, gather
+from ascendtune.job.nodes.handshake import wait_for_reconnect
 from ascendtune.job.nodes.message import error_of_json
-from ascendtune.job.nodes.reconnect import wait_for_return
-from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.nodes.screen import Screen, screen
-from ascendtune.job.outcome import Ending, Outcome, outcome, record_of
 from ascendtune.job.record import Job
 from ascendtune.job.restart import run_to_the_end
-from ascendtune.job.spec import JobSpec, Place
-from ascendtune.job.stop_signals import Asked
+from ascendtune.job.result import Ending, JobResult, job_result, record_of
+from ascendtune.job.spec import JobSpec, NodePlace
+from ascendtune.job.stop_signals import StopSignals
 
 _LEFT_ALONE_SECONDS = 10.0
 """How long ranks whose peers have failed may take to notice and to say why."""
@@ -33,7 +32,7 @@ _LAST_CHECKPOINT_SECONDS = 30.0
 """How long they may then still write a checkpoint."""
 
 
-def start(spec: JobSpec, wanted: Wanted) -> Outcome:
+def start(spec: JobSpec, cluster: ClusterSpec) -> JobResult:
     """Run the job on all hosts to its end.
 
     Args:
@@ -42,31 +41,33 @@ def start(spec: JobSpec, wanted: Wanted) -> Outcome:
     Raises:
         MachineError: a host cannot be reached, or is not like the others.
     """
-    job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in wanted.hosts])
+    job = registry.register(spec, spec.argv, watched=True, hosts=[host.name for host in cluster.hosts])
     attempts = itertools.count()
     with screen(spec.logs, is_foreign=spec.is_foreign) as shown:
         result = run_to_the_end(
-            spec, job, lambda asked: _attempt(spec, job, wanted, asked, shown, is_restart=next(attempts) > 0)
+            spec, job, lambda asked: _attempt(spec, job, cluster, asked, shown, is_restart=next(attempts) > 0)
         )
         shown.finish(was_asked_to_stop=result.exit_code >= 128)
     return result
 
 
-def _attempt(spec: JobSpec, job: Job, wanted: Wanted, asked: Asked, screen: Screen, *, is_restart: bool) -> Outcome:
+def _attempt(
+    spec: JobSpec, job: Job, cluster: ClusterSpec, asked: StopSignals, screen: Screen, *, is_restart: bool
+) -> JobResult:
     before = record_of(spec.run_dir)
-    heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
     try:
         if is_restart:
-            wait_for_return(wanted, lambda: asked.first)
-        with connected(wanted.hosts, heard) as nodes:
-            gathered = gather(spec, wanted, nodes, heard, lambda: asked.first)
+            wait_for_reconnect(cluster, lambda: asked.first)
+        with connected(cluster.hosts, inbox) as nodes:
+            gathered = gather(spec, cluster, nodes, inbox, lambda: asked.first)
             registry.note_devices(job, gathered.kind, sum(gathered.nproc))
             for message, node in zip(_starts(spec, gathered), gathered.nodes, strict=True):
-                node.say(start=message)
-            ending = _Run(spec, gathered, heard, asked, screen, wanted.silence_seconds).until_the_end()
+                node.send(start=message)
+            ending = _Run(spec, gathered, inbox, asked, screen, cluster.silence_seconds).until_the_end()
     except Stopped as stopped:
-        return Outcome(stopped.exit_code)
-    return outcome(spec.run_dir, before, ending, asked.first)
+        return JobResult(stopped.exit_code)
+    return job_result(spec.run_dir, before, ending, asked.first)
 
 
 def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
@@ -99,18 +100,18 @@ class _Run:
         self,
         spec: JobSpec,
         gathered: Gathered,
-        heard: queue.SimpleQueue[Heard],
-        asked: Asked,
+        inbox: queue.SimpleQueue[Received],
+        asked: StopSignals,
         screen: Screen,
         silence_seconds: float,
     ) -> None:
         self._nodes = gathered.nodes
-        self._heard = heard
+        self._inbox = inbox
         self._asked = asked
         self._screen = screen
         self._silence_seconds = silence_seconds
         self._run_dir = spec.run_dir
-        places = [spec.launcher_log(Place(node_rank=rank)) for rank in range(len(self._nodes))]
+        places = [spec.launcher_log(NodePlace(node_rank=rank)) for rank in range(len(self._nodes))]
         self._logs = dict(zip(self._nodes, places, strict=True))
         self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
         self._failure: Ending | None = None
@@ -124,7 +125,7 @@ class _Run:
             self._listen()
             self._pass_on()
             self._look_for_silence()
-        while not self._heard.empty():
+        while not self._inbox.empty():
             self._listen()
         if self._hang:
             # Nobody else writes any more: what ranks have told meanwhile came of their end.
@@ -133,7 +134,7 @@ class _Run:
 
     def _listen(self) -> None:
         try:
-            said = self._heard.get(timeout=0.2)
+            said = self._inbox.get(timeout=0.2)
         except queue.Empty:
             return
         node, message = said.node, said.message
@@ -141,7 +142,7 @@ class _Run:
             return
         if message is None:
             if not node.is_over():
-                self._lose(node, node.why_gone())
+                self._lose(node, node.why_ended())
         elif "ended" in message:
             node.exit_code = message["ended"]
             self._note_hang(message["hang"])
@@ -180,6 +181,7 @@ class _Run:
                 name = node.host.name
                 error = MachineError(
                     f"{name} has been silent for {self._silence_seconds:.0f} s",
+                    code="host-lost",
                     remedy="look at that machine and at the network between; with --max-restarts and --min-nodes a job "
                     "goes on without it",
                     where=name,
@@ -204,4 +206,4 @@ class _Run:
             self._told.add(what)
             for node in self._nodes:
                 if not node.is_over():
-                    node.say(**message)
+                    node.send(**message)

@@ -7,10 +7,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
-from ascendtune.machine.container import NEEDS, Needs
+from ascendtune.machine.vendor.base import ContainerNeeds, Vendor
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
 HEADER = "Written by `ascendtune submit`"
@@ -89,13 +93,17 @@ class Submission:
         return len(self.device_ids)
 
     @property
-    def needs(self) -> Needs:
-        return NEEDS[self.kind]
+    def vendor(self) -> Vendor:
+        return vendor_of(self.kind)
+
+    @property
+    def needs(self) -> ContainerNeeds:
+        return self.vendor.container
 
     @property
     def places(self) -> str:
         """ "2 nodes × 8 NPU"."""
-        here = count_of(self.devices, self.needs.noun, self.needs.plural or self.needs.noun)
+        here = count_of(self.devices, self.vendor.noun, self.vendor.plural)
         return f"{self.nodes} nodes × {here}" if self.nodes > 1 else here
 
 
@@ -108,6 +116,7 @@ def require_text(text: str, refused: re.Pattern[str]) -> None:
     if found := refused.search(text):
         raise InputError(
             f"{text!r} has the character {found[0]!r}, which no file for an engine may have here",
+            code="bad-character",
             remedy="rename the path, or write the value without it",
         )
 
@@ -128,3 +137,21 @@ def in_container(submission: Submission, exports: Mapping[str, str]) -> list[str
     if not lines:
         return list(submission.argv)
     return ["bash", "-c", "\n".join([*lines, f"exec {shlex.join(submission.argv)}"])]
+
+
+def to_yaml(*documents: Any) -> str:
+    """The documents, one after the other, keys in the order given."""
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=200)
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        # Two equal pods would become one and a reference to it, which is hard to edit.
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _text)

@@ -39,14 +39,15 @@ class Recording:
     """When the file was written last; 0 where there was none."""
 
 
-def for_nccl(run_dir: Path) -> dict[str, str]:
-    """Environment variables that make NCCL's process group keep a recorder, and write it where `ask` looks."""
+def variables(library: str, run_dir: Path) -> dict[str, str]:
+    """Environment variables that make the process group of `library` (NCCL) keep a recorder, and write it where `ask`
+    looks."""
     return {
         # Both are torch's own defaults by now. Without the second the pipe is looked at every ten minutes only.
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(RunDir(run_dir).logs.resolve() / "flight_recorder_rank_"),
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(_pipes(run_dir)),
+        f"TORCH_{library}_TRACE_BUFFER_SIZE": "2000",
+        f"TORCH_{library}_DUMP_ON_TIMEOUT": "1",
+        f"TORCH_{library}_DEBUG_INFO_TEMP_FILE": str(RunDir(run_dir).logs.resolve() / "flight_recorder_rank_"),
+        f"TORCH_{library}_DEBUG_INFO_PIPE_FILE": str(_pipes(run_dir)),
     }
 
 

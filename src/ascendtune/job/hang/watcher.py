@@ -15,13 +15,13 @@ from ascendtune.core.errors import AscendtuneError, CheckFailed
 from ascendtune.core.files import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.procfs import Stat
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import RunDir, exit_cause
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang import flight_recorder
+from ascendtune.job.hang.hang_report import HangReport
 from ascendtune.job.hang.heartbeat import STARTUP, Beat, beats_of
 from ascendtune.job.hang.judge import Hang, Judge, Limits
 from ascendtune.job.hang.stacks import collect
-from ascendtune.job.hang.verdict import Verdict
 from ascendtune.job.spec import OnHang
 
 LOOK_EVERY_SECONDS = 2.0
@@ -124,14 +124,7 @@ class Watcher:
         """For run.json, why the ranks are being ended; None where none hangs."""
         if self._error is None:
             return None
-        return {
-            "what": self._error.what,
-            "remedy": self._error.remedy,
-            "exit_code": self._error.exit_code,
-            "rank": None,
-            "kind": "hang",
-            "odd_ranks": list(self._odd),
-        }
+        return {**exit_cause("hang", self._error), "odd_ranks": list(self._odd)}
 
     def _beats_here(self, now: float) -> list[Beat]:
         """Of the processes on this machine. Those of others, maybe hundreds on a shared disk, are seldom looked at."""
@@ -160,6 +153,7 @@ class Watcher:
         when = f"in step {hang.step}" if hang.step else "before its first step"
         self._error = CheckFailed(
             f"the run hung {when}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
+            code="run-hung",
             remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "
             "newest checkpoint",
             where=self._run.path,
@@ -171,14 +165,14 @@ class Watcher:
             (now + 2 * patience, kill),
         ]
 
-    def _look_closely(self) -> Verdict:
+    def _look_closely(self) -> HangReport:
         beats = tuple(beats_of(self._run.path, self._workers))
         try:
             directory, stacks = collect(self._run.path, beats)
         except (AscendtuneError, OSError) as error:
             warn(f"the stacks could not be taken: {error}")
-            return Verdict(beats, (), None)
-        return Verdict(beats, tuple(stacks), directory)
+            return HangReport(beats, (), None)
+        return HangReport(beats, tuple(stacks), directory)
 
 
 def _pace(hang: Hang) -> str:

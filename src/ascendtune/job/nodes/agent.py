@@ -25,24 +25,26 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
+from ascendtune.core.log import warn
+from ascendtune.job import registry
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
 from ascendtune.job.hang.watcher import Watcher, Ways
 from ascendtune.job.launcher import Launcher
-from ascendtune.job.nodes.joined import joined
-from ascendtune.job.nodes.log_queue import Backlog
-from ascendtune.job.nodes.log_streams import Voice, Voices, message_of
+from ascendtune.job.nodes.handshake_reply import endpoint, look_around, place_of
+from ascendtune.job.nodes.log_queue import LogQueue
+from ascendtune.job.nodes.log_streams import LogSource, LogStreams, message_of
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
-from ascendtune.job.nodes.welcome import endpoint, look_around, place_of
-from ascendtune.job.outcome import as_of_a_shell
-from ascendtune.job.spec import JobSpec, Place
+from ascendtune.job.result import as_of_a_shell
+from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.machine.visible import cpu_count
 
 _LAST_CHECKPOINT_SECONDS = 60.0
@@ -58,7 +60,7 @@ class Node:
     def __init__(self, hears: IO[bytes], says: IO[bytes]) -> None:
         self._says = says
         # A connection that takes nothing more must keep neither the ranks nor this thread, which watches over them.
-        self._outbox = Backlog[Voice](self._pass_on)
+        self._outbox = LogQueue[LogSource](self._pass_on)
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._silence_seconds = float("inf")
@@ -113,10 +115,10 @@ class Node:
             ended_with(as_of_a_shell(self._run_ranks(spec, place, user, env, start["ranks"])))
 
     def _run_ranks(
-        self, spec: JobSpec, place: Place, user: dict[str, str], env: dict[str, str], ranks: list[int]
+        self, spec: JobSpec, place: NodePlace, user: dict[str, str], env: dict[str, str], ranks: list[int]
     ) -> int:
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
-        voices = Voices(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
+        voices = LogStreams(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
             launcher = Launcher(argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file)
         voices.begin()
@@ -152,7 +154,7 @@ class Node:
     def _say(self, **message: Any) -> None:
         self._outbox.put(None, encode(message).decode())
 
-    def _pass_on(self, voice: Voice | None, what: str | int) -> None:
+    def _pass_on(self, voice: LogSource | None, what: str | int) -> None:
         try:
             self._says.write(encode(message_of(voice, what)) if voice else str(what).encode())
             self._says.flush()
@@ -198,6 +200,27 @@ class _Watch:
             self._launcher.kill()
             return True
         return False
+
+
+@contextmanager
+def joined(spec: JobSpec, hosts: Sequence[str], started_from: str) -> Iterator[Callable[[int], None]]:
+    """Note that this process has a part of the job, and how that ended; takes the exit code when there is one.
+
+    Where the registry has the job from whoever started it (on this machine, or in a home that hosts share), and where
+    nothing can be noted, the job goes on without.
+    """
+    known = [job for job in registry.jobs() if job.id == spec.id]
+    if any(job.started_from is None for job in known):
+        yield lambda exit_code: None
+        return
+    try:
+        job = registry.register(spec, spec.argv, watched=True, hosts=hosts, started_from=started_from)
+    except MachineError as error:
+        warn(f"`ascendtune jobs` will not know the job on this host: {error.what}")
+        yield lambda exit_code: None
+        return
+    with registry.closing(job) as ended_with:
+        yield ended_with
 
 
 def main() -> None:

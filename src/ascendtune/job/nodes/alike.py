@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.errors import InputError, MachineError, together
 from ascendtune.core.log import warn
+from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.difference import differ, groups_of, in_a_row, in_words, odd_hosts
-from ascendtune.job.nodes.hosts import Host
 
 _SKEW_SECONDS = 10.0
 
-Answers = Mapping[Host, Mapping[str, Any]]
-"""What `welcome.look_around` found on each host, and when it was `heard`."""
+Answers = Mapping[TargetHost, Mapping[str, Any]]
+"""What `handshake_reply.look_around` found on each host, and when it was `heard`."""
 
 
 def require_alike(answers: Answers) -> None:
@@ -37,9 +37,9 @@ def require_alike(answers: Answers) -> None:
         if differ(values):
             groups = groups_of(values)
             where = ", ".join(odd_hosts(groups))
-            errors.append(MachineError(in_words(name, groups), remedy=remedies[name], where=where))
+            errors.append(MachineError(in_words(name, groups), code="hosts-differ", remedy=remedies[name], where=where))
     if errors:
-        raise_all(errors)
+        raise together(errors)
     _require_apart(answers)
 
 
@@ -52,12 +52,6 @@ def warn_of_clocks(answers: Answers) -> None:
             warn(f"the clock of {host.name} is {abs(skew):.0f} s {side} ours: logs will not line up")
 
 
-def raise_all(errors: Sequence[AscendtuneError]) -> NoReturn:
-    """Raise the first, with the others in it."""
-    first, *others = errors
-    raise type(first)(first.what, remedy=first.remedy, where=first.where, further=others)
-
-
 def _require_apart(answers: Answers) -> None:
     names: dict[str, list[str]] = {}
     for host, answer in answers.items():
@@ -65,6 +59,7 @@ def _require_apart(answers: Answers) -> None:
     if same := [those for those in names.values() if len(those) > 1]:
         raise InputError(
             "; ".join(f"{in_a_row(those)} are the same machine" for those in same),
+            code="host-named-twice",
             remedy=f"name it once; for several processes there use --devices N, or `{same[0][0]} slots=N` in a host "
             "file",
             where="--nodes",

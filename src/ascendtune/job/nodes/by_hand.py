@@ -9,7 +9,7 @@ from contextlib import suppress
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.log import warn
 from ascendtune.job.command import checked_port
-from ascendtune.job.spec import ALONE, Place
+from ascendtune.job.spec import ALONE, NodePlace
 from ascendtune.machine.route import interface_of, is_loopback, source_address
 
 VARIABLES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -19,7 +19,7 @@ _ELSEWHERE = "192.0.2.1"
 """Nobody's, by RFC 5737: the way there is the way out."""
 
 
-def place_by_hand(env: Mapping[str, str]) -> Place:
+def place_by_hand(env: Mapping[str, str]) -> NodePlace:
     """This node's place by NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; alone without NNODES, or with 1.
 
     Raises:
@@ -48,7 +48,7 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
                 )
     if node_rank == 0:
         checked_port(str(port), address)
-    return Place(nnodes, node_rank, master, port, address, interface_of(address), connect_to)
+    return NodePlace(nnodes, node_rank, master, port, address, interface_of(address), connect_to)
 
 
 def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
@@ -58,6 +58,7 @@ def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
     if not given.isascii() or not given.isdigit() or not first <= int(given) <= last:
         raise InputError(
             f"{name}={given} is not a number from {first} to {last}",
+            code="bad-node-variable",
             remedy=f"set {' '.join(VARIABLES)} on every node, or start all nodes with --nodes",
             where=f"environment variable {name}",
         )
@@ -67,6 +68,7 @@ def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
 def _missing(name: str, wanted: str) -> InputError:
     return InputError(
         f"NNODES says that there are several nodes, and {name} is not set",
+        code="node-variable-missing",
         remedy=f"set it to {wanted}; or unset NNODES",
         where=f"environment variable {name}",
     )

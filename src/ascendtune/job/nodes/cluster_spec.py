@@ -1,18 +1,35 @@
-"""Which hosts a job wants, and how long it has patience with them."""
+"""`--nodes`: the hosts that a job needs, by name or from a file, and how long it waits for them."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from ascendtune.job.nodes.hosts import Host
+from ascendtune.core.errors import InputError
 
 _A_START_SECONDS = 600.0
 """A server with eight devices may take that long until it can be reached again."""
 _BEFORE_OTHERS_GO_ON_SECONDS = 120.0
 
+# What ssh takes, and nothing that it would read as an option. It takes no brackets around an address.
+_NAME = re.compile(r"(?P<user>[A-Za-z0-9_][\w.-]*@)?(?:(?P<name>[A-Za-z0-9_:][\w.:%-]*)|\[(?P<address>[\w.:%-]+)\])")
+
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetHost:
+    """A machine to start a node on."""
+
+    name: str
+    """As ssh takes it: a name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""
+    slots: int | None = None
+    """How many processes, where a host file says so."""
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
     """Which hosts, and what of them.
 
     Attributes:
@@ -23,7 +40,7 @@ class Wanted:
             start, less where others may go on without it.
     """
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[TargetHost, ...]
     nproc: int | None = None
     min_nodes: int | None = None
     silence_seconds: float = 30.0
@@ -38,3 +55,82 @@ class Wanted:
         if self.return_seconds is not None:
             return self.return_seconds
         return _BEFORE_OTHERS_GO_ON_SECONDS if self.fewest < len(self.hosts) else _A_START_SECONDS
+
+
+def hosts_of(text: str) -> tuple[TargetHost, ...]:
+    """The hosts that `text` names: `host1,host2`, or the path of a file with one `host [slots=N]` a line.
+
+    Raises:
+        InputError: a name that is none, a host twice, a line that is not understood, an empty file.
+    """
+    path = Path(text)
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        found = [(_host_of_line(line, f"{path}:{number}"), f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    elif "/" in text:
+        raise InputError(
+            f"no such host file: {text}", code="no-such-host-file", remedy="give a file, or names: --nodes host1,host2"
+        )
+    else:
+        found = [(_host(name.strip(), None, "--nodes"), "--nodes") for name in text.split(",")]
+    hosts: dict[str, TargetHost] = {}
+    for host, where in found:
+        if host is not None and host.name in hosts:
+            raise InputError(
+                f"{host.name} is named twice",
+                code="host-named-twice",
+                remedy="name each host once; for several processes there use --devices N, or `slots=N` in a host file",
+                where=where,
+            )
+        if host is not None:
+            hosts[host.name] = host
+    if not hosts:
+        raise InputError(
+            "the host file names no host",
+            code="empty-host-file",
+            remedy="write one host a line, as `node1 slots=8`",
+            where=path,
+        )
+    return tuple(hosts.values())
+
+
+def _host_of_line(line: str, where: str) -> TargetHost | None:
+    words = line.partition("#")[0].split()
+    if not words:
+        return None
+    slots = re.fullmatch(r"slots=([1-9]\d{0,3})", words[1]) if len(words) == 2 else None
+    if len(words) > 1 and slots is None:
+        raise InputError(
+            f"not understood: {' '.join(words[1:])}",
+            code="bad-host-line",
+            remedy="write one host a line, as `node1 slots=8`",
+            where=where,
+        )
+    return _host(words[0], int(slots[1]) if slots else None, where)
+
+
+def _host(name: str, slots: int | None, where: str) -> TargetHost:
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise InputError(
+            f"'{name}' is not the name of a host",
+            code="bad-host-name",
+            remedy="name hosts as ssh takes them: node1,user@node2; a port belongs into ~/.ssh/config",
+            where=where,
+        )
+    host = parts["address"] or parts["name"]
+    if _is_of_one_cable(host):
+        raise InputError(
+            f"'{name}' means another host on each network: the nodes would not find each other by it",
+            code="link-local-host",
+            remedy="name the host by an address that every node reaches",
+            where=where,
+        )
+    return TargetHost(f"{parts['user'] or ''}{host}", slots)
+
+
+def _is_of_one_cable(name: str) -> bool:
+    """Whether it is a link-local address of IPv6, which holds only with the interface that it is used on."""
+    with suppress(ValueError):
+        return ipaddress.IPv6Address(name).is_link_local
+    return False

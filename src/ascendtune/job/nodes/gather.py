@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, MachineError, together, translated_disk_errors
 from ascendtune.core.log import warn
-from ascendtune.job.nodes.alike import raise_all, require_alike, warn_of_clocks
-from ascendtune.job.nodes.cluster_spec import Wanted
-from ascendtune.job.nodes.connected import connected
-from ascendtune.job.nodes.handshake import ANSWER_SECONDS, Asked, greet, next_heard
+from ascendtune.job.nodes.alike import require_alike, warn_of_clocks
+from ascendtune.job.nodes.cluster_spec import ClusterSpec
+from ascendtune.job.nodes.connection import Received, RemoteNode, connected
+from ascendtune.job.nodes.handshake import ANSWER_SECONDS, StopRequested, handshake, next_message
 from ascendtune.job.nodes.message import error_of_json
-from ascendtune.job.nodes.remote import Heard, RemoteNode
 from ascendtune.job.spec import JobSpec
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
 _APPEARS_WITHIN_SECONDS = 10.0
@@ -45,27 +45,27 @@ class Inquired:
     nproc: tuple[int, ...]
 
 
-def inquire(wanted: Wanted) -> Inquired:
+def inquire(cluster: ClusterSpec) -> Inquired:
     """Ask every host, before anything is prepared, whether a job could start there, and with how many processes.
 
     Raises:
         MachineError: as `gather` would, but for the run directory, which need not exist yet.
     """
-    heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-    with connected(wanted.hosts, heard) as nodes:
-        hellos, troubles = greet(nodes, heard, silence_seconds=wanted.silence_seconds)
-        ready = _allowed(wanted, nodes, hellos, troubles)
+    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    with connected(cluster.hosts, inbox) as nodes:
+        hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds)
+        ready = _allowed(cluster, nodes, hellos, troubles)
         require_alike({node.host: hellos[node] for node in ready})
-        nproc = tuple(_nproc(node, hellos[node], wanted) for node in ready)
+        nproc = tuple(_nproc(node, hellos[node], cluster) for node in ready)
         return Inquired(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
 
 
 def gather(
     spec: JobSpec,
-    wanted: Wanted,
+    cluster: ClusterSpec,
     nodes: Sequence[RemoteNode],
-    heard: queue.SimpleQueue[Heard],
-    asked: Asked,
+    inbox: queue.SimpleQueue[Received],
+    asked: StopRequested,
 ) -> Gathered:
     """Greet every node, leave out those that do not answer where that is allowed, and find where they meet.
 
@@ -77,9 +77,9 @@ def gather(
         MachineError: a host cannot be reached or differs from the others; all that are found are named at once.
     """
     with _token(spec.run_dir) as token:
-        hellos, troubles = greet(nodes, heard, silence_seconds=wanted.silence_seconds, token=token, asked=asked)
+        hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, token=token, asked=asked)
         troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
-    ready = _allowed(wanted, nodes, hellos, troubles)
+    ready = _allowed(cluster, nodes, hellos, troubles)
     for node, error in troubles.items():
         warn(f"going on without {node.host.name}: {error.what}")
         node.end()
@@ -87,21 +87,21 @@ def gather(
     told = {node.host: hellos[node] for node in ready}
     require_alike(told)
     warn_of_clocks(told)
-    nproc = tuple(_nproc(node, answer, wanted) for node, answer in zip(ready, answers, strict=True))
-    address, port = _endpoint(ready, answers, heard, asked)
+    nproc = tuple(_nproc(node, answer, cluster) for node, answer in zip(ready, answers, strict=True))
+    address, port = _endpoint(ready, answers, inbox, asked)
     return Gathered(tuple(ready), nproc, answers[0]["kind"], address, port)
 
 
 def _allowed(
-    wanted: Wanted,
+    cluster: ClusterSpec,
     nodes: Sequence[RemoteNode],
     hellos: dict[RemoteNode, dict[str, Any]],
     troubles: dict[RemoteNode, AscendtuneError],
 ) -> list[RemoteNode]:
     """Those without trouble, in order, where they are enough."""
     ready = [node for node in nodes if node in hellos and node not in troubles]
-    if len(ready) < wanted.fewest:
-        raise_all(list(troubles.values()))
+    if len(ready) < cluster.fewest:
+        raise together(list(troubles.values()))
     return ready
 
 
@@ -126,6 +126,7 @@ def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError |
         if time.monotonic() > deadline:
             return MachineError(
                 f"what {node.host.name} writes into the run directory is not seen here",
+                code="run-not-shared",
                 remedy="put run_dir on a file system that all nodes share",
                 where=token.parent,
             )
@@ -133,12 +134,13 @@ def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError |
     return None
 
 
-def _nproc(node: RemoteNode, answer: dict[str, Any], wanted: Wanted) -> int:
-    is_cpu = answer["kind"] == "cpu"
-    nproc = wanted.nproc or node.host.slots or (1 if is_cpu else int(answer["devices"]))
-    if not is_cpu and nproc > answer["devices"]:
+def _nproc(node: RemoteNode, answer: dict[str, Any], cluster: ClusterSpec) -> int:
+    are_counted = vendor_of(answer["kind"]).is_accelerator
+    nproc = cluster.nproc or node.host.slots or (int(answer["devices"]) if are_counted else 1)
+    if are_counted and nproc > answer["devices"]:
         raise MachineError(
             f"{nproc} devices asked for, {node.host.name} shows {answer['devices']}",
+            code="not-enough-devices",
             remedy=f"use --devices {answer['devices']}, or leave the host out",
             where=node.host.name,
         )
@@ -148,24 +150,25 @@ def _nproc(node: RemoteNode, answer: dict[str, Any], wanted: Wanted) -> int:
 def _endpoint(
     nodes: Sequence[RemoteNode],
     answers: Sequence[dict[str, Any]],
-    heard: queue.SimpleQueue[Heard],
-    asked: Asked,
+    inbox: queue.SimpleQueue[Received],
+    asked: StopRequested,
 ) -> tuple[str, int]:
     """Where node 0 will wait for the others."""
     # This machine is not reached by ssh; the way to it is the one on which its ssh came.
     reached = [answer["address"] or answers[0]["client"] or nodes[0].host.name for answer in answers]
-    nodes[0].say(peers=reached[1:] or reached)
+    nodes[0].send(peers=reached[1:] or reached)
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
-        said = next_heard(heard, deadline, asked)
+        said = next_message(inbox, deadline, asked)
         if said is None:
             raise MachineError(
                 f"{nodes[0].host.name} does not say where to meet",
+                code="host-silent",
                 remedy="look whether the machine is up",
                 where=nodes[0].host.name,
             )
         if said.message is None and said.node in nodes:
-            raise said.node.why_gone()
+            raise said.node.why_ended()
         if said.message and "refused" in said.message:
             raise error_of_json(said.message["refused"], said.node.host.name)
         if said.message and "endpoint" in said.message:

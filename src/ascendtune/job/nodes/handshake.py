@@ -6,29 +6,34 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
+from ascendtune.core.log import say
+from ascendtune.core.units import format_duration
+from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
+from ascendtune.job.nodes.connection import Received, RemoteNode, connected, portable
+from ascendtune.job.nodes.difference import in_a_row
 from ascendtune.job.nodes.message import error_of_json
-from ascendtune.job.nodes.remote import Heard, RemoteNode, portable
 
 ANSWER_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.2
+_TRY_EVERY_SECONDS = 5.0
 
-Asked = Callable[[], signal.Signals | None]
+StopRequested = Callable[[], signal.Signals | None]
 """Whether the user wants to stop meanwhile."""
 
 
-def greet(
+def handshake(
     nodes: Sequence[RemoteNode],
-    heard: queue.SimpleQueue[Heard],
+    inbox: queue.SimpleQueue[Received],
     *,
     silence_seconds: float,
     token: Path | None = None,
-    asked: Asked = lambda: None,
+    asked: StopRequested = lambda: None,
 ) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
     """What those say that answer, and what keeps the others from it.
 
@@ -40,7 +45,7 @@ def greet(
         Stopped: the user wants to stop.
     """
     for number, node in enumerate(nodes):
-        node.say(
+        node.send(
             job={
                 "directory": str(Path.cwd()),
                 "env": portable(os.environ),
@@ -53,11 +58,11 @@ def greet(
     troubles: dict[RemoteNode, AscendtuneError] = {}
     deadline = time.monotonic() + ANSWER_SECONDS
     while len(hellos) + len(troubles) < len(nodes):
-        said = next_heard(heard, deadline, asked)
+        said = next_message(inbox, deadline, asked)
         if said is None:
             break
         if said.message is None:
-            troubles.setdefault(said.node, said.node.why_gone())
+            troubles.setdefault(said.node, said.node.why_ended())
         elif "hello" in said.message:
             hellos[said.node] = {**said.message["hello"], "heard": time.time()}
         elif "refused" in said.message:
@@ -66,13 +71,14 @@ def greet(
         if node not in hellos and node not in troubles:
             troubles[node] = MachineError(
                 f"{node.host.name} does not answer within {ANSWER_SECONDS:.0f} s",
+                code="host-silent",
                 remedy=f"look whether `ssh {node.host.name} {node.python} -V` answers",
                 where=node.host.name,
             )
     return hellos, troubles
 
 
-def next_heard(heard: queue.SimpleQueue[Heard], deadline: float, asked: Asked) -> Heard | None:
+def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: StopRequested) -> Received | None:
     """What is said next; None when nothing is until `deadline`.
 
     Raises:
@@ -82,5 +88,37 @@ def next_heard(heard: queue.SimpleQueue[Heard], deadline: float, asked: Asked) -
         if number := asked():
             raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
         with suppress(queue.Empty):
-            return heard.get(timeout=min(_LOOK_EVERY_SECONDS, deadline - now))
+            return inbox.get(timeout=min(_LOOK_EVERY_SECONDS, deadline - now))
     return None
+
+
+def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
+    """Wait until every host answers, for as long as it is worth; whoever then gathers them says what is still wrong.
+
+    Raises:
+        Stopped: the user wants to stop.
+    """
+    began = time.monotonic()
+    missing, was_told = cluster.hosts, False
+    while time.monotonic() - began < cluster.patience_seconds:
+        troubles = _troubles(missing, cluster, asked)
+        if not troubles:
+            if was_told:
+                say(f"all hosts answer, after {format_duration(time.monotonic() - began)}")
+            return
+        missing = tuple(troubles)
+        if not was_told:
+            names = in_a_row(host.name for host in missing)
+            why = next(iter(troubles.values())).what
+            say(f"waiting for {names} to come back, for at most {cluster.patience_seconds:.0f} s: {why}")
+            was_told = True
+        next_message(queue.SimpleQueue(), time.monotonic() + _TRY_EVERY_SECONDS, asked)
+
+
+def _troubles(
+    hosts: Sequence[TargetHost], cluster: ClusterSpec, asked: StopRequested
+) -> Mapping[TargetHost, AscendtuneError]:
+    inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+    with connected(hosts, inbox) as nodes:
+        _, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, asked=asked)
+    return {node.host: error for node, error in troubles.items()}

@@ -15,7 +15,7 @@ _LOOK_EVERY_SECONDS = 0.2
 Source = TypeVar("Source", bound=Hashable)
 
 
-class Backlog(Generic[Source]):
+class LogQueue(Generic[Source]):
     """A queue, and a thread that passes on what is put into it, in order.
 
     When too much waits, the oldest is left out; in its place stands how many lines that were.

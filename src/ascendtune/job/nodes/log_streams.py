@@ -13,21 +13,21 @@ from typing import Any, Literal, NamedTuple
 
 from ascendtune.core.tail import Tail
 from ascendtune.job.launcher import LOOK_EVERY_SECONDS
-from ascendtune.job.nodes.log_queue import Backlog
+from ascendtune.job.nodes.log_queue import LogQueue
 
 _LINE_BYTES = 64 * 1024
 
 Stream = Literal["out", "err", "line"]
 
 
-class Voice(NamedTuple):
+class LogSource(NamedTuple):
     """Rank 0's stdout or stderr, or a line of a rank's log."""
 
     rank: int
     stream: Stream
 
 
-def message_of(voice: Voice, what: str | int) -> dict[str, Any]:
+def message_of(voice: LogSource, what: str | int) -> dict[str, Any]:
     """As the agent says it; `what` is text, or how many lines are left out."""
     if isinstance(what, int):
         return {"rank": voice.rank, "left_out": what}
@@ -43,7 +43,7 @@ class _Log:
     unsaid: deque[str] = field(default_factory=deque)
 
 
-class Voices:
+class LogStreams:
     """Made before the ranks start, so that nothing is missed.
 
     Rank 0 never waits for whoever listens: what is too much is left out. Of logs no more is said than is listened to.
@@ -56,7 +56,7 @@ class Voices:
         out, err: descriptors to start the ranks with.
     """
 
-    def __init__(self, outbox: Backlog[Voice], logs: Path, ranks: Sequence[int]) -> None:
+    def __init__(self, outbox: LogQueue[LogSource], logs: Path, ranks: Sequence[int]) -> None:
         self._outbox = outbox
         self._logs = [_Log(rank, Tail(logs / f"rank_{rank}.log")) for rank in ranks]
         self._reads: dict[Stream, int] = {}
@@ -78,7 +78,7 @@ class Voices:
             if not log.unsaid:
                 log.unsaid.extend(log.tail.lines())
             while log.unsaid and self._outbox.has_room():
-                self._outbox.put(Voice(log.rank, "line"), log.unsaid.popleft())
+                self._outbox.put(LogSource(log.rank, "line"), log.unsaid.popleft())
 
     def finish(self, is_impatient: Callable[[], bool]) -> None:
         """Say all that is left: the ranks have ended, so nobody holds the pipes any more."""
@@ -96,4 +96,4 @@ class Voices:
         with os.fdopen(descriptor, "rb") as pipe:
             # Whole lines, so that those of other ranks do not come in between; but nobody waits for an endless one.
             while line := pipe.readline(_LINE_BYTES):
-                self._outbox.put(Voice(0, stream), line.decode(errors="surrogateescape"))
+                self._outbox.put(LogSource(0, stream), line.decode(errors="surrogateescape"))

@@ -28,12 +28,13 @@ def decode(line: bytes | str) -> dict[str, Any] | None:
 
 
 def error_to_json(error: AscendtuneError) -> dict[str, Any]:
-    return {"what": error.what, "remedy": error.remedy, "where": error.where, "exit_code": error.exit_code}
+    fields = {"what": error.what, "code": error.code, "remedy": error.remedy, "where": error.where}
+    return {**fields, "exit_code": error.exit_code}
 
 
 def error_of_json(content: dict[str, Any], host: str) -> AscendtuneError:
     """The error as it was on `host`, which it names."""
     where = f"{host}:{content['where']}" if content.get("where") else host
     return _CLASSES.get(content["exit_code"], CheckFailed)(
-        f"{host}: {content['what']}", remedy=content["remedy"], where=where
+        f"{host}: {content['what']}", code=content["code"], remedy=content["remedy"], where=where
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO, cast
 
 from ascendtune.core.terminal_text import SafeStream, plain
 from ascendtune.core.units import count_of
-from ascendtune.job.nodes.log_queue import Backlog
+from ascendtune.job.nodes.log_queue import LogQueue
 
 _LAST_WORDS_SECONDS = 5.0
 """How long a job that was asked to stop waits for its last words to be read."""
@@ -44,7 +44,7 @@ class Screen:
         self._is_foreign = is_foreign
         self._first_said: dict[str, int] = {}
         self._out, self._err = sys.stdout.fileno(), sys.stderr.fileno()
-        self._backlog = Backlog[_Voice](self._write)
+        self._backlog = LogQueue[_Voice](self._write)
 
     def show(self, host: str, message: dict[str, Any]) -> None:
         """Of a message what is to be seen. Returns at once."""

@@ -21,7 +21,7 @@ from typing import Any
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import read_record, write_json
 from ascendtune.core.log import say
-from ascendtune.job.spec import Place
+from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
 """The slowest node may tokenise for long."""
@@ -29,7 +29,7 @@ _TELL_AFTER_SECONDS = 15.0
 _LOOK_EVERY_SECONDS = 0.2
 
 
-def lead(runs: Path, place: Place, run: Path) -> None:
+def lead(runs: Path, place: NodePlace, run: Path) -> None:
     """As node 0: tell every other node that `run` it is, and wait until each knows.
 
     Raises:
@@ -55,7 +55,7 @@ def lead(runs: Path, place: Place, run: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def follow(runs: Path, place: Place) -> Path:
+def follow(runs: Path, place: NodePlace) -> Path:
     """As another node: ask node 0 which run it is.
 
     Raises:
@@ -90,12 +90,12 @@ def _say(path: Path, **content: str) -> None:
             raise
 
 
-def _directory(runs: Path, place: Place) -> Path:
+def _directory(runs: Path, place: NodePlace) -> Path:
     address = re.sub(r"[^\w.-]", "_", place.master_addr)
     return runs / f".nodes_{address}_{place.master_port}"
 
 
-def _missing(place: Place, directory: Path) -> str:
+def _missing(place: NodePlace, directory: Path) -> str:
     there = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
     missing = [str(rank) for rank in range(1, place.nnodes) if rank not in there]
     return f"node {', '.join(missing[:8])} of {place.nnodes}" if missing else "the nodes to go on"
@@ -116,6 +116,7 @@ def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Pat
         if waited > _PATIENCE_SECONDS:
             raise MachineError(
                 f"waited an hour {for_what()}",
+                code="nodes-not-started",
                 remedy="start the command on every node, with run_dir on a file system that all share",
                 where=directory,
             )

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass, field, replace
 
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
-from ascendtune.machine.npu import table
+from ascendtune.machine.npu import smi_table as table
 from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, pair, ratio, word
-from ascendtune.machine.npu.table import Header, Row, Values
+from ascendtune.machine.npu.smi_table import Header, Row, Values
 from ascendtune.machine.npu.trouble import read_troubles
 
 _VERSIONS = re.compile(r"\|\s*npu-smi\s+(?P<tool>[^\s|]+)(?:\s+Version:\s*(?P<driver>[^\s|]+)\s*\||\s)")

@@ -19,7 +19,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class ChipIds:
     """One chip. A helper chip (Mcu) has neither a logical nor a physical id, and cannot compute."""
 
     npu_id: int
@@ -29,9 +29,9 @@ class Place:
     name: str | None = None
 
 
-def read_mapping(text: str) -> list[Place]:
+def read_mapping(text: str) -> list[ChipIds]:
     """The chips in the order of the answer; empty without a header line, for then no number has a meaning."""
-    places: list[Place] = []
+    places: list[ChipIds] = []
     header: list[str | None] = []
     for line in text.splitlines():
         cells = re.split(r"\s{2,}|\t", line.strip())
@@ -45,5 +45,5 @@ def read_mapping(text: str) -> list[Place]:
         npu_id, chip_id = natural(values["npu_id"]), natural(values["chip_id"])
         if npu_id is not None and chip_id is not None:
             logical_id, phy_id = natural(values.get("logical_id")), natural(values.get("phy_id"))
-            places.append(Place(npu_id, chip_id, logical_id, phy_id, word(values.get("name"))))
+            places.append(ChipIds(npu_id, chip_id, logical_id, phy_id, word(values.get("name"))))
     return places

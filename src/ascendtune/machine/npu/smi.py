@@ -11,7 +11,7 @@ from ascendtune.core.process import Finished, run
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
 from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
 from ascendtune.machine.npu.info import Info, read_info
-from ascendtune.machine.npu.mapping import Place, read_mapping
+from ascendtune.machine.npu.mapping import ChipIds, read_mapping
 from ascendtune.machine.npu.topology import Topology, read_topology
 
 TIMEOUT_SECONDS = 5.0
@@ -118,7 +118,7 @@ def _is_missing(done: Finished) -> bool:
     return done.exit_code == 127 and done.error == f"{done.argv[0]}: not found"
 
 
-def _place_of(device: Accelerator, places: list[Place]) -> Place | None:
+def _place_of(device: Accelerator, places: list[ChipIds]) -> ChipIds | None:
     mine = [
         place
         for place in places

@@ -131,5 +131,6 @@ def require_index(index: int, count: int, kind: Kind) -> None:
     if index >= count:
         raise MachineError(
             f"there is no {kind} device {index}: torch sees {count}",
+            code="no-such-device",
             remedy="ask for fewer devices with --devices, or check the visible-devices variable",
         )

@@ -46,6 +46,7 @@ class NpuDevice(Device):
         except ImportError as error:
             raise MachineError(
                 f"torch_npu cannot be imported: {error}",
+                code="torch-npu-broken",
                 remedy="install the torch-npu that belongs to this torch and source CANN's set_env.sh",
             ) from error
         self._npu = torch_npu.npu

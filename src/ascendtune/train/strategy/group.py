@@ -8,8 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ascendtune.machine.init_method import init_method
-from ascendtune.machine.peers import require_own_peers
+from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.object_collectives import refuse_foreign_pickles

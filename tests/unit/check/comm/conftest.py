@@ -11,7 +11,7 @@ import pytest
 from ascendtune.check.comm.notes import NoteWriter, read_notes
 from ascendtune.check.comm.start import Ran, Ranks
 from ascendtune.core.errors import CheckFailed
-from ascendtune.job.outcome import Outcome
+from ascendtune.job.result import JobResult
 
 MakeRan = Callable[..., Ran]
 
@@ -26,7 +26,7 @@ def ran(tmp_path: Path) -> MakeRan:
             for note in of_rank:
                 writer.write(note)
             writer.close()
-        outcome = Outcome(1, CheckFailed(launcher, remedy="look")) if launcher else Outcome(0)
+        outcome = JobResult(1, CheckFailed(launcher, remedy="look")) if launcher else JobResult(0)
         return Ran(Ranks("cpu", len(notes), None, names), tmp_path, outcome, read_notes(tmp_path, len(notes)))
 
     return make

@@ -14,7 +14,7 @@ from ascendtune.check.comm.plot import bars, heat_map
 from ascendtune.check.comm.start import Ranks
 from ascendtune.check.comm.sweep import Link, Row
 from ascendtune.core.errors import InputError
-from ascendtune.machine.link_peak import Peak
+from ascendtune.machine.vendor.base import Peak
 
 
 def plain(text: str, colour: str) -> str:

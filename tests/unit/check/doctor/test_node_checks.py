@@ -8,7 +8,7 @@ from ascendtune.check.doctor import NODE_CHECKS
 from ascendtune.check.doctor.examine import examine
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
-from ascendtune.check.nodes.answer import Answer, Clock, Nodes
+from ascendtune.check.nodes.answer import Answer, Clock, NodeAnswers
 from ascendtune.core.errors import MachineError
 
 
@@ -17,7 +17,7 @@ def _answer(ahead_seconds: float = 0.0, within_seconds: float = 0.001, **facts: 
 
 
 def _answers(code: str, answers: dict[str, Answer], **silent: MachineError) -> list[Finding]:
-    return list(examine(Outside(nodes=Nodes(answers, silent)), [code]).findings)
+    return list(examine(Outside(nodes=NodeAnswers(answers, silent)), [code]).findings)
 
 
 def _clocks(*clocks: tuple[float, float]) -> list[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import Entry, entries
+from ascendtune.check.explain.knowledge import KnownFailure, entries
 
 _RANKS = 8
 _PREFIXES = (
@@ -34,7 +34,7 @@ _NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)
 _EXPLAINING = [entry for entry in entries() if entry.kind in ("cause", "symptom")]
 
 
-def _composed(entry: Entry, seed: int) -> tuple[list[str], int]:
+def _composed(entry: KnownFailure, seed: int) -> tuple[list[str], int]:
     """(lines, guilty rank): healthy lines of all ranks, the failure, echoes of the others."""
     choose = random.Random(seed)
     guilty = choose.randrange(_RANKS)
@@ -58,7 +58,7 @@ def _composed(entry: Entry, seed: int) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("entry", _EXPLAINING, ids=lambda entry: entry.id)
-def test_the_first_cause_is_found_among_echoes(entry: Entry, explained: Callable[..., Explanation]) -> None:
+def test_the_first_cause_is_found_among_echoes(entry: KnownFailure, explained: Callable[..., Explanation]) -> None:
     lines, guilty = _composed(entry, seed=sum(map(ord, entry.id)))
 
     verdict = explained("\n".join(lines)).verdict
@@ -71,7 +71,7 @@ def test_the_first_cause_is_found_among_echoes(entry: Entry, explained: Callable
 
 
 @pytest.mark.parametrize("entry", _EXPLAINING[::7], ids=lambda entry: entry.id)
-def test_a_truncated_log_is_explained_as_well(entry: Entry, explained: Callable[..., Explanation]) -> None:
+def test_a_truncated_log_is_explained_as_well(entry: KnownFailure, explained: Callable[..., Explanation]) -> None:
     """The beginning is lost, and the end: in the middle of a line, and of a character."""
     lines, _ = _composed(entry, seed=7)
     text = "\n".join(lines[20:])
@@ -84,7 +84,7 @@ def test_a_truncated_log_is_explained_as_well(entry: Entry, explained: Callable[
 
 
 @pytest.mark.parametrize("entry", _EXPLAINING[::11], ids=lambda entry: entry.id)
-def test_ranks_in_files_of_their_own(entry: Entry, explained: Callable[..., Explanation]) -> None:
+def test_ranks_in_files_of_their_own(entry: KnownFailure, explained: Callable[..., Explanation]) -> None:
     """Files are given in an order that says nothing; the times in the lines do."""
     failure = "2025-11-20 10:00:05,000 - trainer - going on\n" + entry.test.strip()
     echo = "2025-11-20 10:30:06,000 - trainer - going on\n" + _ECHOES[1]

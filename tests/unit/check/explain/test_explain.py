@@ -15,8 +15,8 @@ import pytest
 from ascendtune.check.explain.explain import Explanation, as_json, explain
 from ascendtune.check.explain.report import as_text
 from ascendtune.check.explain.source import BLOCK_BYTES
-from ascendtune.core.errors import InputError
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.rundir import CauseKind, RunDir, exit_cause
 from ascendtune.job.record import Job
 from ascendtune.job.registry import close, register
 from ascendtune.job.spec import JobSpec
@@ -218,6 +218,20 @@ def test_a_run_that_finished_is_healthy_whatever_earlier_attempts_said(run: RunD
     assert explain([str(run)]).is_healthy
 
 
+@pytest.mark.parametrize("host", [None, "node2"])
+@pytest.mark.parametrize("kind", ["exit", "signal", "launcher"])
+def test_a_log_that_says_why_outranks_a_cause_seen_from_outside(run: RunDir, kind: CauseKind, host: str | None) -> None:
+    error = CheckFailed("rank 3 on node2 was killed (SIGKILL)", remedy="look at dmesg")
+    run.end_attempt("failed", exit_cause(kind, error, rank=3, host=host, signal_name="SIGKILL"))
+    assert explain([str(run)]).headline() == "rank 3 on node2 was killed (SIGKILL)"
+    (run.logs / "rank_3.log").write_text("RuntimeError: CANN error: the moon is not what it should be\n")
+
+    explanation = explain([str(run)])
+
+    assert explanation.verdict.first is not None and explanation.run_cause is not None
+    assert (explanation.run_cause["kind"], explanation.run_cause["rank"]) == (kind, 3)
+
+
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
@@ -270,8 +284,8 @@ def test_a_starter_that_vanished_is_the_cause(run: RunDir, tmp_path: Path) -> No
 
     explanation = explain([str(run)])
 
-    assert explanation.headline().startswith("the process that started the run is gone, and did not say why")
-    assert not explanation.is_healthy and "the same command goes on" in explanation.remedies()[0]
+    assert explanation.headline().startswith("the process that started the run ended without recording why")
+    assert not explanation.is_healthy and "the same command resumes" in explanation.remedies()[0]
     run.end_attempt("stopped", {"what": "stopped by SIGTERM after step 2", "remedy": "-", "exit_code": 143, "rank": 0})
     assert explain([str(run)]).headline().endswith("; its workers were then stopped by SIGTERM after step 2")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor import CHECKS
-from ascendtune.check.explain.knowledge import KINDS, Entry, entries
+from ascendtune.check.explain.knowledge import KINDS, KnownFailure, entries
 from ascendtune.check.explain.matcher import Matcher, filled
 
 _LONGEST_ANCHOR = 75
@@ -34,7 +34,7 @@ def test_ids_are_unique() -> None:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
-def test_an_entry_is_whole(entry: Entry) -> None:
+def test_an_entry_is_whole(entry: KnownFailure) -> None:
     assert entry.kind in KINDS
     assert entry.what
     assert entry.remedies
@@ -48,7 +48,7 @@ def test_an_entry_is_whole(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
-def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: Entry) -> None:
+def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: KnownFailure) -> None:
     found = _found(matcher, entry.test.strip())
 
     assert found
@@ -56,7 +56,7 @@ def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: Entry) -> No
 
 
 @pytest.mark.parametrize("entry", [entry for entry in entries() if "{" in entry.what], ids=lambda entry: entry.id)
-def test_an_entry_captures_what_it_speaks_of(matcher: Matcher, entry: Entry) -> None:
+def test_an_entry_captures_what_it_speaks_of(matcher: Matcher, entry: KnownFailure) -> None:
     hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
 
     assert "{" not in filled(entry.what, hits[entry.id].names)

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ascendtune.check.finding import Finding, ok
-from ascendtune.check.nodes.answer import Answer, Clock, Nodes, answer_of_json
+from ascendtune.check.nodes.answer import Answer, Clock, NodeAnswers, answer_of_json
 from ascendtune.check.nodes.compare import compare
-from ascendtune.check.nodes.table import as_json, as_text
-from ascendtune.check.nodes.verdict import verdict
+from ascendtune.check.nodes.summary import as_json, as_text, summary
 from ascendtune.core.errors import MachineError
 
 FACTS = {"torch_npu": "2.7.1", "driver": "25.2.0", "NPUs": "8 x 910B4 with 64.0 GiB"}
@@ -34,7 +33,7 @@ def _odd(**facts: str | None) -> Answer:
 
 
 def _sentence(answers: dict[str, Answer], **silent: MachineError) -> str:
-    return verdict(Nodes(answers, silent), compare(answers), ())
+    return summary(NodeAnswers(answers, silent), compare(answers), ())
 
 
 def test_four_that_are_alike() -> None:
@@ -46,7 +45,7 @@ def test_four_that_are_alike() -> None:
 def test_a_few_checks_say_nothing_of_versions() -> None:
     answers = {name: replace(ALIKE, facts={}) for name in FOUR}
     assert _sentence(answers) == "all 4 nodes are alike in what was asked"
-    text = as_text("v", Nodes(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
     assert text.splitlines()[-1] == "the same on all 4 nodes: 2 checks"
 
 
@@ -108,7 +107,7 @@ def test_the_same_check_finds_other_things() -> None:
 def test_what_every_node_has_is_told_once() -> None:
     answers = {name: replace(ALIKE, findings=(FILES, OFFLINE)) for name in FOUR}
     assert compare(answers).shared == (FILES, OFFLINE)
-    text = as_text("v", Nodes(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
     assert text.splitlines()[1:] == [
         "",
         "on all 4 nodes",
@@ -129,7 +128,7 @@ def test_a_silent_node_is_named_before_all() -> None:
 def test_the_table_of_differences() -> None:
     odd = replace(_odd(torch_npu="2.6.0"), findings=(FILES,))
     answers = {**FOUR, "node2": odd}
-    text = as_text("v", Nodes(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
     assert text.splitlines()[1:] == [
         "",
         "differences",
@@ -141,14 +140,14 @@ def test_the_table_of_differences() -> None:
         "",
         "the same on all 4 nodes: 2 facts and 1 check",
     ]
-    narrow = as_text("v", Nodes(answers, {}), compare(answers), (), columns=40, paint=lambda text, colour: text)
+    narrow = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=40, paint=lambda text, colour: text)
     assert max(map(len, narrow.splitlines())) <= 46
 
 
 def test_json_holds_everything_of_every_node() -> None:
     answers = {**FOUR, "node2": _odd(driver="24.1.0")}
     gone = MachineError("node5 is not there", remedy="look", where="node5")
-    told = json.loads(as_json("v", 1, Nodes(answers, {"node5": gone}), compare(answers), ()))
+    told = json.loads(as_json("v", 1, NodeAnswers(answers, {"node5": gone}), compare(answers), ()))
     assert {name: answer_of_json(answer) for name, answer in told["nodes"].items()} == answers
     assert told["silent"] == {"node5": {"what": "node5 is not there", "remedy": "look"}}
     assert told["differences"][0]["groups"][0] == {"value": "24.1.0", "nodes": ["node2"]}

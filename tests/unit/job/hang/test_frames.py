@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.job.hang.frames import Frame, main_thread, telling, waits_for_others
+from ascendtune.job.hang.stacks import Frame, main_thread, telling, waits_for_others
 
 OF_FAULTHANDLER = """\
 Thread 0x00007f3b2d7fa6c0 (most recent call first):

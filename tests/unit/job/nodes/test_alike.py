@@ -6,16 +6,16 @@ import pytest
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.nodes.alike import require_alike, warn_of_clocks
-from ascendtune.job.nodes.hosts import Host
+from ascendtune.job.nodes.cluster_spec import TargetHost
 
 
-def _answers(*different: dict[str, Any]) -> dict[Host, dict[str, Any]]:
+def _answers(*different: dict[str, Any]) -> dict[TargetHost, dict[str, Any]]:
     """Of as many hosts as are given, with what is different on each."""
     answers = {}
     for number, own in enumerate(different, 1):
         answer = {"machine": str(number), "kind": "npu", "note": None, "time": 100.0, "heard": 100.5}
         versions = {"python": "3.11.9", "torch": "2.7.1", "torch_npu": "2.7.1"} | own.pop("versions", {})
-        answers[Host(f"node{number}")] = answer | {"versions": versions} | own
+        answers[TargetHost(f"node{number}")] = answer | {"versions": versions} | own
     return answers
 
 

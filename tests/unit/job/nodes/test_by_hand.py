@@ -9,7 +9,7 @@ from ascendtune.core.errors import InputError, MachineError
 from ascendtune.job.command import command
 from ascendtune.job.nodes import by_hand
 from ascendtune.job.nodes.by_hand import place_by_hand
-from ascendtune.job.spec import ALONE, JobSpec, Place
+from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 
 GIVEN = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -20,7 +20,7 @@ def test_without_nnodes_a_node_is_alone() -> None:
 
 
 def test_the_usual_variables_give_the_place_and_the_way() -> None:
-    assert place_by_hand(GIVEN) == Place(2, 1, "127.0.0.1", 29500, "127.0.0.1", "lo")
+    assert place_by_hand(GIVEN) == NodePlace(2, 1, "127.0.0.1", 29500, "127.0.0.1", "lo")
 
 
 @pytest.mark.parametrize("name", ["NODE_RANK", "MASTER_ADDR", "MASTER_PORT"])

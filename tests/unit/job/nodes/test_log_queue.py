@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from ascendtune.job.nodes.log_queue import Backlog
+from ascendtune.job.nodes.log_queue import LogQueue
 
 _LINE = "x" * 899 + "\n"
 """A thousand bytes, as they are counted."""
@@ -14,7 +14,7 @@ class _Listener:
     def __init__(self, limit_bytes: int) -> None:
         self.ready = threading.Event()
         self.heard: list[tuple[str | None, str | int]] = []
-        self.backlog = Backlog[str](self._take, limit_bytes=limit_bytes)
+        self.backlog = LogQueue[str](self._take, limit_bytes=limit_bytes)
         # One is taken out and waits to be heard.
         self.backlog.put(None, "first")
         while not self.backlog.has_room() or self.backlog._items:
@@ -50,7 +50,7 @@ def test_what_was_left_out_before_is_counted_on() -> None:
 
 def test_what_is_listened_to_is_whole_and_in_order() -> None:
     heard: list[str | int] = []
-    backlog = Backlog[str](lambda _, what: heard.append(what))
+    backlog = LogQueue[str](lambda _, what: heard.append(what))
     for number in range(1000):
         backlog.put("a", f"{number}\n")
     assert backlog.finish()

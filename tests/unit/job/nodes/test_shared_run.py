@@ -10,9 +10,9 @@ from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_json
 from ascendtune.job.nodes import shared_run
 from ascendtune.job.nodes.shared_run import follow, lead
-from ascendtune.job.spec import Place
+from ascendtune.job.spec import NodePlace
 
-NODE_0 = Place(3, 0, "10.0.0.1", 29500)
+NODE_0 = NodePlace(3, 0, "10.0.0.1", 29500)
 
 
 def _agree(runs: Path, run: Path) -> list[Path]:

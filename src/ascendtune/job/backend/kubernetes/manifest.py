@@ -5,8 +5,7 @@ from __future__ import annotations
 from pkgutil import resolve_name
 
 from ascendtune.job.backend.kubernetes.pod import config_map
-from ascendtune.job.backend.submission import HEADER, Submission
-from ascendtune.job.backend.yaml_text import to_yaml
+from ascendtune.job.backend.submission import HEADER, Submission, to_yaml
 
 _ROOM = "ascendtune.job.backend.kubernetes"
 

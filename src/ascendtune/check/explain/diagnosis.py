@@ -1,0 +1,178 @@
+"""Which of all that was said is the first cause?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.scan import Scan
+
+Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
+
+_LAUNCHER = "launcher"
+_INTERRUPTED = "interrupted"
+_NEAR_LINES = 60
+_MESSAGE_LINES = 10
+"""Lines below an exception that are likely to belong to its message."""
+_NOT_FATAL = ("notice",)
+_TAIL = 200
+"""An error line without more counts only among the last lines: a job that goes on was not ended by it."""
+_IN_VAIN = 3
+"""A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
+once is enough."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    certainty: Certainty
+    """`symptom`: what broke is known, why is not in these logs."""
+    first: Event | None
+    echoes: tuple[Event, ...] = ()
+    """The other trouble, in order; without what the first cause's own lines say again."""
+    notices: tuple[Event, ...] = ()
+    rank: int | None = None
+    """The rank that failed first, as far as anything says it."""
+    host: str | None = None
+
+
+def diagnose(scans: Sequence[Scan]) -> Diagnosis:
+    """Weigh everything that the scans found, of any number of files and ranks."""
+    ordered = in_order(scans)
+    notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
+    lengths = {scan.name: scan.lines for scan in scans}
+    harmless = {event.hit.entry.id for event in notices}
+    grave = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
+    fatal = [event for event in grave if not event.weak]
+    fatal = _with_warnings(grave, fatal) if fatal else [event for event in grave if _in_vain(event, lengths)]
+    if not fatal:
+        return Diagnosis("healthy", None, notices=notices)
+    first = _first_cause(fatal)
+    rank, host = _guilty(first, scans)
+    # One reading of a line is enough: the first cause's for its own, the best for every other.
+    readings = {(event.source, event.number): event for event in reversed(fatal)}
+    echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
+    return Diagnosis(_certainty(first), first, echoes, notices, rank, host)
+
+
+def in_order(scans: Sequence[Scan]) -> list[Event]:
+    """By time where every file tells the time, else file by file; within a file as they stand."""
+    timed = all(any(event.time is not None for event in scan.events) for scan in scans if scan.events)
+    places = {scan.name: index for index, scan in enumerate(scans)}
+    earliest = {
+        scan.name: min((event.time for event in scan.events if event.time is not None), default=0.0) for scan in scans
+    }
+
+    def key(event: Event) -> tuple[float, int, int]:
+        time = event.time if event.time is not None else earliest[event.source]
+        return (time if timed and len(scans) > 1 else 0.0, places[event.source], event.number)
+
+    return sorted((event for scan in scans for event in scan.events), key=key)
+
+
+def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
+    if event.survived or event.hit.entry.kind in _NOT_FATAL:
+        return False
+    has_words_only = event.hit.entry.kind in ("detail", "unknown") and event.trace is None
+    return not (has_words_only and lengths[event.source] - event.last > _TAIL)
+
+
+def _echoes(event: Event, ids: set[str]) -> bool:
+    return not ids.isdisjoint(event.hit.entry.echo_of)
+
+
+def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
+    """What was said as a warning is believed when what is known to follow from it has followed."""
+    foretold = {name for event in fatal for name in event.hit.entry.echo_of}
+    return [event for event in grave if not event.weak or event.hit.entry.id in foretold]
+
+
+def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
+    if event.last < lengths[event.source]:
+        return False
+    return event.trace is not None or (event.hit.entry.kind in ("cause", "symptom") and event.in_a_row >= _IN_VAIN)
+
+
+def _first_cause(fatal: list[Event]) -> Event:
+    """The earliest of those that explain most; an exception that led to a known one gives way to it."""
+    overruled = set()
+    for event in fatal:
+        parent = event.trace.parent if event.trace and not event.says_little and event.weight == 0 else None
+        while parent is not None:
+            overruled.add(id(parent))
+            parent = parent.parent
+    ids = {event.hit.entry.id for event in fatal}
+    candidates = [
+        event
+        for event in fatal
+        if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled) or _ends(event, fatal))
+    ] or fatal
+    first = min(candidates, key=lambda event: event.weight)
+    if first.is_quoted:
+        first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
+    return _better_known(first, candidates) if first.says_little else first
+
+
+def _ends(event: Event, fatal: list[Event]) -> bool:
+    """Whether an interrupt only ended what had failed before, in words other than those that it was raised among."""
+    if event.hit.entry.id != _INTERRUPTED:
+        return False
+    handled, parent = set(), event.trace.parent if event.trace else None
+    while parent is not None:
+        handled.add(id(parent))
+        parent = parent.parent
+    return any(
+        each.hit.entry.kind in ("symptom", "detail") or (each.is_raised and not each.is_known)
+        for each in fatal[: fatal.index(event)]
+        if id(each.trace) not in handled
+    )
+
+
+def _better_known(first: Event, candidates: list[Event]) -> Event:
+    """An unknown exception is explained by a known cause right beside it, and by what its own message goes on with."""
+    for event in candidates:
+        if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker):
+            below = event.number - first.number
+            if (event.weight == 0 and abs(below) <= _NEAR_LINES) or (event.weight == 1 and _touches(event, first)):
+                return event
+    return _more_specific(first, candidates) if first.is_vague else first
+
+
+def _touches(event: Event, exception: Event) -> bool:
+    """Whether a line belongs to an exception's message, or was said right before the traceback began."""
+    begin = exception.trace.first_line if exception.trace else exception.number
+    return 0 < event.number - exception.number <= _MESSAGE_LINES or 0 < begin - event.number <= _MESSAGE_LINES
+
+
+def _more_specific(first: Event, candidates: list[Event]) -> Event:
+    """An exception that only says that something failed gives way to what was said before it, in whatever words."""
+    for event in candidates:
+        before = event.source == first.source and event.number < first.number
+        if before and event.hit.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):
+            return event
+    return first
+
+
+def _certainty(first: Event) -> Certainty:
+    if first.hit.entry.kind in ("cause", "symptom"):
+        return "cause" if first.hit.entry.kind == "cause" else "symptom"
+    return "symptom" if first.hit.entry.kind == "wrapper" else "unexplained"
+
+
+def _guilty(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None]:
+    names = first.hit.names
+    if first.hit.entry.family == _LAUNCHER:
+        # Its own lines count ranks per machine; its summary counts all of them.
+        for launcher in filter(None, (scan.launcher for scan in scans)):
+            return launcher.rank, launcher.host
+    host = names.get("host") or first.host
+    said = names.get("guilty_rank") or names.get("rank")
+    if said is not None and said.isdigit():
+        return int(said), host
+    if first.rank is not None:
+        return first.rank, host
+    for scan in scans:
+        if scan.launcher is not None:
+            return scan.launcher.rank, host or scan.launcher.host
+    return None, host

@@ -1,0 +1,111 @@
+"""Several machines in one sentence, and their differences as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ascendtune.check.doctor import clock_skew
+from ascendtune.check.finding import Finding
+from ascendtune.check.nodes.answer import Answer, NodeAnswers
+from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
+from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
+from ascendtune.core.units import count_of
+from ascendtune.job.nodes.difference import in_a_row
+
+
+def as_text(
+    sentence: str,
+    nodes: NodeAnswers,
+    comparison: Comparison,
+    ours: Sequence[Finding],
+    *,
+    columns: int | None,
+    paint: Paint,
+) -> str:
+    """What was found from here, the table of differences, what is wrong on every machine, and how much is equal.
+
+    Args:
+        ours: those that the table of differences does not show.
+        columns: width of the terminal, None where there is none.
+    """
+    limit, everywhere = columns or WIDE, f"on {all_nodes(nodes.answers)}"
+    lines = [*headline(sentence, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
+    if comparison.differences:
+        width = max(len(each.name) for each in comparison.differences)
+        lines += ["", "differences"]
+        lines += [line for each in comparison.differences for line in _row(each, width, limit, paint)]
+    if comparison.shared:
+        lines += ["", everywhere, *blocks(comparison.shared, limit=limit, paint=paint)]
+    if len(nodes.answers) > 1:
+        counts = {"fact": comparison.equal_facts, "check": comparison.equal_checks}
+        equal = " and ".join(count_of(count, what) for what, count in counts.items() if count)
+        lines += ["", f"the same {everywhere}: {equal or 'nothing'}"]
+    return "\n".join(lines)
+
+
+def as_json(sentence: str, code: int, nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
+    """Everything of every machine, and what of it differs. `code` is the exit code."""
+    content = {
+        "verdict": sentence,
+        "exit_code": code,
+        "findings": [each.as_json() for each in ours],
+        "differences": [
+            {
+                "name": each.name,
+                "is_fact": each.is_fact,
+                "status": each.status,
+                "groups": [{"value": group.value, "nodes": list(group.hosts)} for group in each.groups],
+            }
+            for each in comparison.differences
+        ],
+        "on_all": [each.as_json() for each in comparison.shared],
+        "equal": {"facts": comparison.equal_facts, "checks": comparison.equal_checks},
+        "nodes": {name: answer.as_json() for name, answer in nodes.answers.items()},
+        "silent": {name: {"what": error.what, "remedy": error.remedy} for name, error in nodes.silent.items()},
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[str]:
+    def body(indent: int) -> list[str]:
+        lines: list[str] = []
+        for group in difference.groups:
+            lines += wrapped(f"{group.who()}: ", group.value, indent, limit)
+            if remedy := difference.remedies.get(group.value):
+                lines += wrapped("do: ", remedy, indent + 2, limit)
+        return lines
+
+    return row(difference.status, difference.name, width, limit, paint, body)
+
+
+def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
+    """Who does not answer, the worst difference, what is wrong everywhere; or what they train on.
+
+    Args:
+        ours: what was found by looking at all of them from here.
+    """
+    parts = []
+    if nodes.silent:
+        parts.append(f"{in_a_row(nodes.silent)} {'do' if len(nodes.silent) > 1 else 'does'} not answer")
+    count, differences = len(nodes.answers), comparison.differences
+    everywhere = f"the other {count}" if nodes.silent and count > 1 else all_nodes(nodes.answers)
+    if differences:
+        more = len(differences) - 1
+        parts.append(differences[0].in_words() + (f" ({count_of(more, 'more difference')})" if more else ""))
+    parts += [each.measured for each in ours if each.code == clock_skew.CODE and each.status == "warning"]
+    failures = [each for each in comparison.shared if each.status == "failure"]
+    if failures:
+        parts.append(f"on {everywhere}: {failures[0].measured}; do: {failures[0].remedy}")
+    if not differences and not failures:
+        parts.append(_alike(list(nodes.answers.values()), everywhere))
+    return "; ".join(parts)
+
+
+def _alike(answers: Sequence[Answer], everywhere: str) -> str:
+    first, *others = answers
+    if not others:
+        return f"{everywhere} trains on {first.trains_on}"
+    if not first.facts:
+        return f"{everywhere} are alike in what was asked"
+    return f"{everywhere} are alike and train on {first.trains_on}"

@@ -1,0 +1,93 @@
+"""What the `jobs` commands have in common: which job is meant, and how jobs, processes and log lines are shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.terminal import colour, table, width
+from ascendtune.core.terminal_text import plain
+
+if TYPE_CHECKING:
+    from ascendtune.job.follow import LogLine
+    from ascendtune.job.record import Job
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+def complete(incomplete: str) -> list[tuple[str, str]]:
+    """Ids that begin so, the newest first, each with what has become of the job."""
+    from ascendtune.job.record import state_of
+    from ascendtune.job.registry import jobs
+
+    fitting = [job for job in jobs() if job.id.startswith(incomplete)]
+    return [(job.id, f"{state_of(job)}, {' '.join(job.argv[-3:])}") for job in reversed(fitting)]
+
+
+JobId = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Its id, or the beginning of it.", show_default=False, autocompletion=complete),
+]
+
+
+def state_in_words(job: Job) -> str:
+    """ "running", "ended (exit code 1)", "lost": what `jobs list` and `jobs show` say."""
+    from ascendtune.job.record import state_of
+
+    state = state_of(job)
+    if state == "ended" and job.exit_code is not None:
+        return "finished" if job.exit_code == 0 else f"ended ({job.exit_code})"
+    return state
+
+
+def devices_in_words(job: Job) -> str:
+    """ "npu 0,1", "npu x 8", "cpu x 2"."""
+    return f"{job.kind} {','.join(job.device_ids)}" if job.device_ids else f"{job.kind} x {job.nproc}"
+
+
+def moment(seconds: float | None) -> str:
+    """A date and a time of day, for people."""
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def show_lines(lines: Iterable[LogLine]) -> None:
+    """Print them on stdout as they come. What the job itself says stands without a prefix."""
+    for line in lines:
+        shown = plain(line.text)
+        if line.rank is None:
+            print(shown, flush=True)
+        else:
+            prefix = f"[rank {line.rank}]"
+            # A worker of ours names its rank itself.
+            text = shown.removeprefix(f"{prefix} ")
+            print(f"{colour(prefix, _COLOURS[line.rank % len(_COLOURS)], sys.stdout)} {text}", flush=True)
+
+
+def show_while_read(lines: Iterable[LogLine]) -> None:
+    """`show_lines` beside a job that goes on when nobody reads any more, as in `| head`: its logs keep everything."""
+    with suppress(BrokenPipeError):
+        show_lines(lines)
+
+
+def process_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], commands: Sequence[str], *, right: Sequence[str]
+) -> str:
+    """`table` with a last column; on a terminal without the folder of the program, and cut where the terminal ends."""
+    lines = table(header, rows, right=right).splitlines()
+    longest = max(map(len, lines))
+    limit = width(sys.stdout)
+    if limit is not None:
+        commands = [_without_folder(command) for command in commands]
+    return "\n".join(
+        f"{line.ljust(longest)}  {command}"[:limit] for line, command in zip(lines, ("command", *commands), strict=True)
+    )
+
+
+def _without_folder(command: str) -> str:
+    program, blank, words = command.partition(" ")
+    return program.rpartition("/")[2] + blank + words

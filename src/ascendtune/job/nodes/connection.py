@@ -1,0 +1,209 @@
+"""The transport to other hosts: a module runs there over ssh, and both sides send one JSON object a line."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shlex
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.process import Dialogue
+from ascendtune.job.nodes.cluster_spec import TargetHost
+from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode
+
+_CONNECT_SECONDS = 10
+_ERROR_LINES_KEPT = 20
+_END_SECONDS = 3.0
+_WAIT_SECONDS = 1.0
+"""For a process that has closed its output to end."""
+
+# Variables that hold for one machine, or one login, only.
+_OF_THIS_MACHINE = re.compile(
+    r"HOME|USER|LOGNAME|SHELL|MAIL|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM|TTY|COLUMNS|LINES|DISPLAY|XAUTHORITY|TMPDIR"
+    r"|LS_COLORS|HCCL_IF_IP|RANK_TABLE_FILE|(SSH|XDG|DBUS|TMUX|STY|INVOCATION|SYSTEMD|JOURNAL)(_.*)?"
+)
+
+
+class HostConnection:
+    """`python -m module` on a host: over ssh, or as a child where the host is this machine. Made, it is connecting.
+
+    Args:
+        python: the interpreter on the host.
+        on_error_line: called from a thread with each line of the module's stderr, which is ssh's too.
+    """
+
+    def __init__(
+        self,
+        host: TargetHost,
+        module: str,
+        *,
+        python: str = sys.executable,
+        on_error_line: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.host = host
+        self.python = python
+        self._on_error_line = on_error_line
+        self._error_lines = deque[str](maxlen=_ERROR_LINES_KEPT)
+        self._dialogue = Dialogue(module_on(host, module, python))
+        self._collector = threading.Thread(target=self._collect, daemon=True)
+        self._collector.start()
+
+    def send(self, **message: Any) -> None:
+        """Send one message; nothing happens where the connection has ended."""
+        self._dialogue.say(encode(message).decode().rstrip("\n"))
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What the host sends, until the connection ends. Lines that are not messages are skipped."""
+        for line in self._dialogue.answers():
+            if (message := decode(line)) is not None:
+                yield message
+
+    def why_ended(self) -> MachineError:
+        """Why the connection ended, with ssh's message where there is one."""
+        self._collector.join(_WAIT_SECONDS)
+        return why_ended(self.host, self.python, self._dialogue.wait(_WAIT_SECONDS), list(self._error_lines))
+
+    def hang_up(self) -> None:
+        """Close the host's stdin: its module stops by itself."""
+        self._dialogue.hang_up()
+
+    def end(self, within_seconds: float = _END_SECONDS) -> None:
+        """Hang up, and kill what has not ended after `within_seconds`."""
+        self.hang_up()
+        if self._dialogue.wait(within_seconds) is None:
+            self._dialogue.kill()
+            self._dialogue.wait(_WAIT_SECONDS)
+
+    def _collect(self) -> None:
+        for line in self._dialogue.complaints():
+            self._error_lines.append(line)
+            self._on_error_line(line)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of a node; `message` is None when its connection has ended."""
+
+    node: RemoteNode
+    message: dict[str, Any] | None
+
+
+class RemoteNode(HostConnection):
+    """A node of a job on another host. A thread receives; every message goes into `inbox`."""
+
+    def __init__(self, host: TargetHost, inbox: queue.SimpleQueue[Received], python: str = sys.executable) -> None:
+        self.last_received = time.monotonic()
+        self.exit_code: int | None = None
+        """The launcher's, once it has ended."""
+        self.is_gone = False
+        self._inbox = inbox
+        super().__init__(
+            host,
+            "ascendtune.job.nodes.agent",
+            python=python,
+            on_error_line=lambda line: inbox.put(Received(self, {"complaint": line})),
+        )
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def is_over(self) -> bool:
+        """Whether nothing runs there any more that we could reach."""
+        return self.exit_code is not None or self.is_gone
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether no message has arrived for `seconds`."""
+        return time.monotonic() - self.last_received > seconds
+
+    def _receive(self) -> None:
+        for message in self.messages():
+            self.last_received = time.monotonic()
+            if message != ALIVE:
+                self._inbox.put(Received(self, message))
+        self._inbox.put(Received(self, None))
+
+
+@contextmanager
+def connected(hosts: Sequence[TargetHost], inbox: queue.SimpleQueue[Received]) -> Iterator[Sequence[RemoteNode]]:
+    """Connections to hosts, which are told every two seconds that this process runs."""
+    nodes = [RemoteNode(host, inbox) for host in hosts]
+    over = threading.Event()
+
+    def send_alive() -> None:
+        # Not in the main thread, which waits while the terminal is held with Ctrl-S.
+        while not over.wait(ALIVE_EVERY_SECONDS):
+            for node in nodes:
+                node.send(**ALIVE)
+
+    threading.Thread(target=send_alive, daemon=True).start()
+    try:
+        yield nodes
+    finally:
+        over.set()
+        # At the same time: each host may take seconds to notice, or never does.
+        endings = [threading.Thread(target=node.end) for node in nodes]
+        for ending in endings:
+            ending.start()
+        for ending in endings:
+            ending.join()
+
+
+def portable(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of our environment that holds on other machines too.
+
+    A command over ssh has none of the variables that the shell's start-up files or CANN's set_env.sh set.
+    """
+    return {name: value for name, value in env.items() if not _OF_THIS_MACHINE.fullmatch(name)}
+
+
+def module_on(host: TargetHost, module: str, python: str = sys.executable) -> Sequence[str]:
+    """The command that runs `python -m module` on `host`, over ssh unless it is this machine; ssh asks no question."""
+    words = [python, "-m", module]
+    if host.name in ("localhost", socket.gethostname()):
+        return words
+    # The words after the name go through the login shell there. PYTHONPATH lets python find this package.
+    path = os.environ.get("PYTHONPATH")
+    words = [*(["env", f"PYTHONPATH={path}"] if path else []), *words]
+    return [
+        "ssh",
+        *("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"),
+        *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+        *(host.name, shlex.join(["exec", *words])),
+    ]
+
+
+def why_ended(host: TargetHost, python: str, exit_code: int | None, error_lines: Sequence[str]) -> MachineError:
+    """Why the command of `module_on` has ended.
+
+    Args:
+        error_lines: its stderr: ssh's own messages, the login shell's and python's.
+    """
+    name, said = host.name, " ".join(error_lines[-3:])
+    if exit_code == 127 or "No such file or directory" in said:
+        return MachineError(
+            f"{name} has no {python}",
+            code="host-without-python",
+            remedy="install ascendtune at the same path on every node, or share its environment between them",
+            where=name,
+        )
+    if "No module named" in said:
+        return MachineError(
+            f"{name}: {said}",
+            code="host-without-ascendtune",
+            remedy="install ascendtune there, in the same version",
+            where=f"{name}:{python}",
+        )
+    return MachineError(
+        f"the connection to {name} has ended{f': {said}' if said else ''}",
+        code="host-connection-ended",
+        remedy=f"check that the machine is up and that passwordless ssh works: ssh {name} true",
+        where=name,
+    )

@@ -1,0 +1,185 @@
+"""How did a job of several processes end? The cause, in place of the launcher's account of its own troubles."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError, NoVerdict, disk_fault
+from ascendtune.core.files import ask_disk
+from ascendtune.core.rundir import CauseKind, RunDir, State, exit_cause
+
+_CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
+_ROOT_CAUSE = re.compile(r"rank\s*: (\d+) \(local_rank.*?exitcode\s*: (-?\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The exit code for the user's shell, and what the user has not been told yet."""
+
+    exit_code: int
+    error: AscendtuneError | None = None
+    cause: str | None = None
+    """What a rank gave as its reason; None where no rank could say anything."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Something broke: neither the end nor a stop, nor a recipe that will be as wrong next time."""
+        return self.exit_code not in (0, InputError.exit_code) and self.exit_code < 128
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the launcher of a node left behind."""
+
+    exit_code: int
+    """torchrun's, or the program's own where it ran alone; negative for a signal."""
+    launcher_log: Path | None
+    """None where the program ran alone."""
+    said_before: int = 0
+    """Length of `launcher_log` before this attempt, in bytes."""
+    host: str | None = None
+    """Named where there are several."""
+    lost: AscendtuneError | None = None
+    """Why nothing was heard of the node's end."""
+
+
+def record_of(run_dir: Path) -> dict[str, Any] | None:
+    """run.json, or None where the job keeps none."""
+    run = RunDir(run_dir)
+    return run.read() if run.run_json.is_file() else None
+
+
+def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked: signal.Signals | None) -> JobResult:
+    """The cause from run.json; where the workers could not write one, from what the launcher saw.
+
+    Args:
+        before: run.json as it was before the attempt; an old cause must not explain a new failure.
+        ending: of the node that failed first.
+        asked: the signal that asked the job to stop.
+    """
+    if ending.exit_code == 0:
+        return JobResult(0)
+    record = record_of(run_dir)
+    if before is not None and record is None:
+        try:
+            RunDir(run_dir).require_present()
+        except MachineError as removed:
+            return JobResult(removed.exit_code, removed)
+    cause = record.get("exit_cause") if record and record != before else None
+    # Ranks on other hosts are asked to stop when one host fails: that they did is not why the job ended.
+    is_echo = cause and cause["exit_code"] > 128 and ending.host and not asked
+    if cause and not is_echo:
+        return _told(run_dir, cause)
+    if record and record != before and record.get("state") == "stopped" and not is_echo:
+        return JobResult(128 + (asked or signal.SIGTERM))
+    if asked:
+        close(run_dir, "stopped", None)
+        return JobResult(128 + asked)
+    failure = _seen(ending, run_dir / "log")
+    close(run_dir, "failed", failure.cause())
+    # A program without a run.json reports by its exit code alone.
+    return JobResult(failure.error.exit_code if record else failure.exit_code, failure.error)
+
+
+def _told(run_dir: Path, cause: dict[str, Any]) -> JobResult:
+    code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
+    if rank == 0 or code > 128:
+        # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
+        return JobResult(code, cause=cause["what"])
+    names_its_rank = rank is None or cause.get("kind") in _SEEN
+    error = _CLASSES.get(code, CheckFailed)(
+        cause["what"] if names_its_rank else f"rank {rank}: {cause['what']}",
+        code=cause.get("code", ""),
+        remedy=cause["remedy"],
+        where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
+    )
+    return JobResult(code, error, cause["what"])
+
+
+_SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What was seen of a failure from outside of the workers."""
+
+    kind: CauseKind
+    error: AscendtuneError
+    exit_code: int
+    """Of the process that failed, as a shell would show it."""
+    rank: int | None = None
+    host: str | None = None
+    signal_name: str | None = None
+
+    def cause(self) -> dict[str, Any]:
+        return exit_cause(self.kind, self.error, rank=self.rank, host=self.host, signal_name=self.signal_name)
+
+
+def _seen(ending: Ending, logs: Path) -> _Failure:
+    """What the launcher saw of the failure: used when no worker recorded a cause."""
+    at = f" on {ending.host}" if ending.host else ""
+    if ending.lost is not None:
+        return _Failure("lost_host", ending.lost, ending.lost.exit_code, host=ending.host)
+    if ending.launcher_log is None:
+        return _death("the worker", ending.exit_code, logs, rank=0)
+    said = _said(ending.launcher_log, ending.said_before)
+    roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
+    if not roots and ending.exit_code < 0:
+        return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log, host=ending.host)
+    if roots:
+        rank, code = int(roots[0][0]), int(roots[0][1])
+        log = logs / f"rank_{rank}.log"
+        where = log if log.exists() else ending.launcher_log
+        return _death(f"rank {rank}{at}", code, where, rank=rank, host=ending.host)
+    if full := _full_disk(logs):
+        return _Failure("disk", full, full.exit_code, host=ending.host)
+    error = CheckFailed(
+        f"the workers{at} failed to start, or lost connection to each other",
+        code="workers-not-connected",
+        remedy="look at torchrun's messages",
+        where=ending.launcher_log,
+    )
+    return _Failure("launcher", error, error.exit_code, host=ending.host)
+
+
+def _full_disk(logs: Path) -> MachineError | None:
+    """Why torchrun could not write what happened, where that is why."""
+    try:
+        ask_disk(logs)
+    except OSError as error:
+        return disk_fault(error, logs, "writing the logs")
+    return None
+
+
+def as_of_a_shell(code: int) -> int:
+    """The exit code of a process, negative for a signal, as a shell tells it."""
+    return 128 - code if code < 0 else code
+
+
+def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> _Failure:
+    name = signal.Signals(-code).name if code < 0 else None
+    what, error_code, remedy = f"{who} ended with exit code {code}", "process-exited", "look at the end of its log"
+    if code == -signal.SIGKILL:
+        what, error_code = f"{who} was killed ({name})", "process-killed"
+        remedy = "usually the host ran out of memory: see `dmesg | grep -i oom`; take a smaller batch"
+    elif name:
+        what, error_code = f"{who} crashed ({name})", "process-crashed"
+    error = CheckFailed(what, code=error_code, remedy=remedy, where=where)
+    return _Failure("signal" if name else "exit", error, as_of_a_shell(code), rank, host, name)
+
+
+def _said(launcher_log: Path, said_before: int) -> str:
+    with launcher_log.open("rb") as file:
+        file.seek(said_before)
+        return file.read().decode(errors="replace")
+
+
+def close(run_dir: Path, state: State, cause: dict[str, Any] | None) -> None:
+    """Record the end of an attempt whose workers could not: they have all ended, so nothing else writes run.json."""
+    run = RunDir(run_dir)
+    if run.run_json.is_file() and run.read()["state"] in ("created", "running", "stopped"):
+        run.end_attempt(state, cause)

@@ -1,0 +1,128 @@
+"""The interface of a vendor: an object per kind of device that answers what differs between vendors. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ascendtune.machine.inventory import Accelerator
+    from ascendtune.machine.visible import Kind
+
+
+@dataclass(frozen=True)
+class ContainerNeeds:
+    """What a container or a scheduler is told, so that a program in it can use devices of a kind."""
+
+    most_in_a_node: int | None = None
+    """No server that the vendor sells has more devices."""
+    device_file: str | None = None
+    """The file of one device, `{}` for its number."""
+    control_files: tuple[str, ...] = ()
+    """Device files that all devices share."""
+    driver: tuple[str, ...] = ()
+    """Paths of the host that are mounted read-only at the same place; without them nothing works."""
+    driver_if_there: tuple[str, ...] = ()
+    """Likewise, on hosts that have them."""
+    docker_driver: str | None = None
+    """Docker's name for what hands the devices over, where device files alone would not do."""
+    ulimits: Mapping[str, int] = field(default_factory=dict)
+    resource: str | None = None
+    """Kubernetes' name for one device."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which the vendor's scheduler recognises a job."""
+    granted: Mapping[str, str] = field(default_factory=dict)
+    """Variable -> annotation of the pod: how the vendor's container runtime learns which devices were granted."""
+    gres: str | None = None
+    """Slurm's usual name for one device."""
+    told_by_slurm: bool = True
+    """Whether Slurm sets the variable that limits a job to its devices."""
+    image: str | None = None
+    """Built from a Dockerfile of ours."""
+    set_up: tuple[str, ...] = ()
+    """Lines for the shell before a program starts."""
+
+    def device_files(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """The device files for the devices `ids`."""
+        own = tuple(self.device_file.format(each) for each in ids) if self.device_file else ()
+        return own + self.control_files
+
+    def mounts(self, root: Path = Path("/")) -> tuple[str, ...]:
+        """Paths to mount on this host: all that are required, and those of the optional ones that exist."""
+        return self.driver + tuple(path for path in self.driver_if_there if (root / path.lstrip("/")).exists())
+
+
+def ids_of_files(dev: Path, pattern: str) -> tuple[str, ...]:
+    """An id from 0 for each device file in `dev` whose whole name matches `pattern`."""
+    found = [path for path in dev.glob("*") if re.fullmatch(pattern, path.name)]
+    return tuple(map(str, range(len(found))))
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The published speed of a link, in bytes per second. `what`: the source, or why there is none."""
+
+    bytes_per_second: float | None
+    what: str
+
+
+class Vendor(ABC):
+    """What differs between kinds of devices; the defaults are those of the CPU."""
+
+    kind: Kind
+    noun: str
+    """How messages call one device."""
+    plural: str
+    is_accelerator = True
+    """Whether devices are counted: any number of processes may share a CPU."""
+    visible_variable = ""
+    """Environment variable that limits the devices which a process sees; empty where there is none."""
+    interface_variables: tuple[str, ...] = ()
+    """Environment variables that tell the collective library which network interface to use."""
+    flight_recorder: str | None = None
+    """The name of torch's flight recorder in its environment variables, where a job switches it on."""
+    lists_desktop_processes = False
+    """Whether the list of a device's processes includes those that draw windows."""
+    translates_cuda = False
+    """Whether the vendor's package runs code that was written for torch.cuda."""
+    container = ContainerNeeds()
+
+    @abstractmethod
+    def device_ids(self, dev: Path) -> tuple[str, ...]:
+        """The devices in this machine, by the names that `visible_variable` takes; `dev` is where device files are."""
+
+    @abstractmethod
+    def why_unused(self) -> str | None:
+        """Why the installed torch cannot compute on these devices; None where it can."""
+
+    @abstractmethod
+    def near_cores(self, ids: Sequence[str], root: Path = Path("/")) -> list[set[int]]:
+        """The cores on the NUMA node of each device of `ids`; an empty set where that is not known.
+
+        Args:
+            root: where the kernel's files lie.
+        """
+
+    @abstractmethod
+    def link_peak(self, ids: Sequence[str]) -> Peak:
+        """The published speed of one link between two of the devices `ids`."""
+
+    @abstractmethod
+    def label(self, device: Accelerator) -> str:
+        """How messages call a device of the inventory."""
+
+    def environment(self, user: Mapping[str, str]) -> dict[str, str]:
+        """Defaults for the environment of a job's processes.
+
+        Args:
+            user: the user's environment, whose variables may exclude some of these.
+        """
+        return {}
+
+    def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
+        """Variables that keep the collective library on `interface`, which has `address`."""
+        return {}

@@ -1,0 +1,84 @@
+"""NVIDIA GPUs. `--gpus` and the ulimits: NVIDIA's user guide for its framework containers; `nvidia.com/gpu`: its device
+plugin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Vendor, ids_of_files
+
+if TYPE_CHECKING:
+    from ascendtune.machine.inventory import Accelerator
+
+
+class CudaVendor(Vendor):
+    kind = "cuda"
+    noun = "GPU"
+    plural = "GPU"
+    visible_variable = "CUDA_VISIBLE_DEVICES"
+    interface_variables = ("NCCL_SOCKET_IFNAME",)
+    flight_recorder = "NCCL"
+    lists_desktop_processes = True
+    container = ContainerNeeds(
+        most_in_a_node=16,
+        docker_driver="nvidia",
+        ulimits={"memlock": -1, "stack": 67_108_864},
+        resource="nvidia.com/gpu",
+        gres="gpu",
+    )
+
+    def device_ids(self, dev: Path) -> tuple[str, ...]:
+        try:
+            import pynvml
+        except ImportError:
+            return ids_of_files(dev, r"nvidia\d+")
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            return ()
+        try:
+            return tuple(map(str, range(pynvml.nvmlDeviceGetCount())))
+        finally:
+            pynvml.nvmlShutdown()
+
+    def why_unused(self) -> str | None:
+        spec = find_spec("torch")
+        is_built_for_cuda = spec and spec.origin and cuda_of_torch(Path(spec.origin).parent)
+        return None if is_built_for_cuda else "the installed torch is built without CUDA"
+
+    def near_cores(self, ids: Sequence[str], root: Path = Path("/")) -> list[set[int]]:
+        from ascendtune.machine.cuda import gpus
+        from ascendtune.machine.npu.topology import cores_of
+
+        found: dict[str, set[int]] = {}
+        for gpu in gpus()[0]:
+            # NVIDIA writes the domain with eight digits, the kernel with four.
+            place = (gpu.bus_id or "").lower()[-12:]
+            try:
+                found[str(gpu.phy_id)] = cores_of((root / "sys/bus/pci/devices" / place / "local_cpulist").read_text())
+            except OSError:
+                found[str(gpu.phy_id)] = set()
+        return [found.get(each, set()) for each in ids]
+
+    def link_peak(self, ids: Sequence[str]) -> Peak:
+        return Peak(None, "no published speed of the links between these GPUs is known here")
+
+    def label(self, device: Accelerator) -> str:
+        return f"GPU {device.phy_id}"
+
+    def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
+        return {"NCCL_SOCKET_IFNAME": f"={interface}"}
+
+
+def cuda_of_torch(directory: Path) -> str | None:
+    """The CUDA that the torch in `directory` is built for, or None; not imported, because that takes a second."""
+    try:
+        text = (directory / "version.py").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)", text, re.MULTILINE)
+    return found[1] if found else None

@@ -1,0 +1,121 @@
+"""Ascend NPUs.
+
+Device files and driver mounts: LLaMA-Factory's docs for NPU and vllm-ascend's `docs/source/installation.md`, which hand
+over the same ones; the second does without `--privileged`. The whole driver directory rather than its `lib64`: so do
+MindCluster's samples, and hccn_tool lies in it. /etc/hccn.conf: addresses of the NPUs' network ports.
+`huawei.com/Ascend910`: Ascend/mind-cluster, "Full-NPU scheduling", for A2 and A3 too (Ascend 950: huawei.com/npu).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Vendor, ids_of_files
+
+if TYPE_CHECKING:
+    from ascendtune.machine.inventory import Accelerator
+    from ascendtune.machine.npu.smi import NpuSmi
+
+_ENVIRONMENT = {
+    # Level 2 of the dispatch queue also overlaps workspace allocation; runs are often bound by the host. More memory at
+    # the peak: https://www.hiascend.com/document/detail/zh/Pytorch/600/apiref/Envvariables/Envir_019.html
+    "TASK_QUEUE_ENABLE": "2",
+    # Ranks reach their first collective at different times (weights are read, kernels compiled); 120 s is too short.
+    "HCCL_CONNECT_TIMEOUT": "600",
+    # A multiple of 68, as the first generation wants it, and less than the 30 minutes after which torch gives up:
+    # HCCL's own message names the rank that is missing.
+    "HCCL_EXEC_TIMEOUT": "1768",
+    # What CANN documents as its default; releases before had it the other way round and refused every peer.
+    "HCCL_WHITELIST_DISABLE": "1",
+}
+
+_HCCS_LINK = 56e9
+"""Bytes per second between two 910B of a server in which each is linked to each. Not a figure of Huawei's: it is the
+one-to-one maximum in arthurchiao.art, "GPU Performance (Data Sheets) Quick Reference" (one to seven: 392), which does
+not say whether both directions are counted."""
+_HCCS_CHIP = "910B"
+
+_SET_ENV = "/usr/local/Ascend/ascend-toolkit/set_env.sh"
+
+
+class NpuVendor(Vendor):
+    kind = "npu"
+    noun = "NPU"
+    plural = "NPU"
+    visible_variable = "ASCEND_RT_VISIBLE_DEVICES"
+    interface_variables = ("HCCL_SOCKET_IFNAME",)
+    translates_cuda = True
+    container = ContainerNeeds(
+        # Atlas 800T A3: 8 cards of two chips each; Atlas 200T A2 Box: 16 chips.
+        most_in_a_node=16,
+        device_file="/dev/davinci{}",
+        control_files=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
+        driver=("/usr/local/Ascend/driver", "/usr/local/dcmi", "/etc/ascend_install.info"),
+        # The driver's installer puts npu-smi into one or the other, depending on its version.
+        driver_if_there=("/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi", "/etc/hccn.conf"),
+        resource="huawei.com/Ascend910",
+        # Ascend/mind-cluster: "product type identifier", for A2 and A3.
+        labels={"ring-controller.atlas": "ascend-910b"},
+        granted={"ASCEND_VISIBLE_DEVICES": "huawei.com/Ascend910"},
+        # Slurm has no plugin for NPUs: a site names them itself in gres.conf, and no variable is set.
+        gres="npu",
+        told_by_slurm=False,
+        image="ascendtune:ascend",
+        set_up=(f'if [ -z "${{ASCEND_HOME_PATH:-}}" ] && [ -f {_SET_ENV} ]; then . {_SET_ENV}; fi',),
+    )
+
+    def device_ids(self, dev: Path) -> tuple[str, ...]:
+        # Logical ids count from 0 whatever the numbers of the device files are (containers map a part of them).
+        return ids_of_files(dev, r"davinci\d+")
+
+    def why_unused(self) -> str | None:
+        return None if find_spec("torch_npu") else "torch_npu is not installed (pip install 'ascendtune[npu]')"
+
+    def near_cores(self, ids: Sequence[str], root: Path = Path("/")) -> list[set[int]]:
+        from ascendtune.machine.npu.smi import NpuSmi
+        from ascendtune.machine.npu.topology import cores_of
+
+        topology = NpuSmi().topology()
+        if topology is None:
+            return [set() for _ in ids]
+        # The lines are in the order of the logical ids.
+        cores = {str(index): cores_of(topology.cores.get(npu, "")) for index, npu in enumerate(topology.npus)}
+        return [cores.get(each, set()) for each in ids]
+
+    def link_peak(self, ids: Sequence[str], *, smi: NpuSmi | None = None) -> Peak:
+        """`smi`: npu-smi (default: this machine's)."""
+        from ascendtune.machine.npu.smi import NpuSmi
+
+        smi = smi or NpuSmi()
+        topology = smi.topology()
+        if topology is None:
+            return Peak(None, "npu-smi does not tell the topology")
+        wanted = [int(name) for name in ids if name.isdigit()]
+        if len(wanted) < len(ids) or any(number >= len(topology.npus) for number in wanted):
+            return Peak(None, f"the topology does not show the NPUs {', '.join(ids)}")
+        npus = [topology.npus[number] for number in wanted]
+        ways = sorted({topology.links.get(pair, "NA") for pair in combinations(npus, 2)})
+        chips = {device.name for device in smi.info().devices}
+        if ways == ["HCCS"] and chips and all(name and name.startswith(_HCCS_CHIP) for name in chips):
+            return Peak(_HCCS_LINK, "HCCS of the 910B, as reported in public")
+        return Peak(None, f"no published speed of {', '.join(ways)} between these NPUs is known here")
+
+    def label(self, device: Accelerator) -> str:
+        return f"NPU {device.npu_id}" + (f" chip {device.chip_id}" if device.chip_id else "")
+
+    def environment(self, user: Mapping[str, str]) -> dict[str, str]:
+        # Both variables at once are an error from torch_npu 26.2 on.
+        if "PYTORCH_ALLOC_CONF" in user:
+            return dict(_ENVIRONMENT)
+        # Segments that grow leave fewer gaps where lengths differ from batch to batch; needs Ascend HDK 23.0.0.
+        # https://www.hiascend.com/document/detail/zh/Pytorch/710/comref/Envvariables/Envir_011.html
+        return {**_ENVIRONMENT, "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+
+    def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
+        # With "=" the name is taken as a whole; HCCL otherwise takes it as the beginning of names.
+        own_address = {"HCCL_IF_IP": address} if address else {}
+        return {"HCCL_SOCKET_IFNAME": f"={interface}", **own_address}

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import InputError
+from ascendtune.job.nodes.cluster_spec import TargetHost, hosts_of
+
+
+def test_names_are_taken_as_ssh_takes_them() -> None:
+    assert hosts_of("node1, root@10.0.0.7") == (TargetHost("node1"), TargetHost("root@10.0.0.7"))
+    assert hosts_of("fd00::1, [fd00::2],root@[fd00::3]") == (
+        TargetHost("fd00::1"),
+        TargetHost("fd00::2"),
+        TargetHost("root@fd00::3"),
+    )
+
+
+def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# the rack\nnode1 slots=8\n\nnode2   # spare\n")
+    assert hosts_of(str(path)) == (TargetHost("node1", 8), TargetHost("node2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node1,node1", "node1 is named twice"),
+        ("[fd00::1],fd00::1", "fd00::1 is named twice"),
+        ("[fd00::1]:2222", "is not the name of a host"),
+        ("node1,[fe80::1%eth0]", "means another host on each network"),
+        ("node1,,node2", "'' is not the name of a host"),
+        ("-oProxyCommand=rm", "is not the name of a host"),
+        ("no/such/file", "no such host file: no/such/file"),
+    ],
+)
+def test_what_names_no_host_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hosts_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node1 gpus=8", "not understood: gpus=8"),
+        ("node1 slots=0", "not understood: slots=0"),
+        ("#\n", "names no host"),
+    ],
+)
+def test_a_line_that_is_not_understood_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as raised:
+        hosts_of(str(path))
+    assert raised.value.where is not None and raised.value.where.startswith(str(path))

@@ -1,0 +1,77 @@
+"""How a job ended: exit codes as a shell shows them, and the cause in fields."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.rundir import RunDir
+from ascendtune.job.result import Ending, as_of_a_shell, job_result
+
+
+@pytest.mark.parametrize("ending", [0, 1, 3, 77, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT])
+def test_an_exit_code_is_the_one_that_a_shell_shows(ending: int) -> None:
+    program = f"import os; os.kill(os.getpid(), {-ending})" if ending < 0 else f"raise SystemExit({ending})"
+    code = subprocess.run([sys.executable, "-S", "-c", program], timeout=30).returncode
+    shown = subprocess.run(["bash", "-c", f"{sys.executable} -S -c '{program}' 2>/dev/null; exit $?"], timeout=30)
+    assert as_of_a_shell(code) == shown.returncode
+
+
+_TORCHRUN = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  host      : node2
+  rank      : 3 (local_rank: 1)
+  exitcode  : {} (pid: 7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind", "signal_name", "code"),
+    [
+        (7, "exit", None, "process-exited"),
+        (-9, "signal", "SIGKILL", "process-killed"),
+        (-11, "signal", "SIGSEGV", "process-crashed"),
+    ],
+)
+def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
+    tmp_path: Path, exit_code: int, kind: str, signal_name: str | None, code: str
+) -> None:
+    run = _running(tmp_path)
+    (run.logs / "launcher.log").write_text(_TORCHRUN.format(exit_code))
+    before = run.read()
+
+    job_result(run.path, before, Ending(1, run.logs / "launcher.log", host="node2"), None)
+
+    cause = run.read()["exit_cause"]
+    assert (cause["kind"], cause["signal"], cause["code"]) == (kind, signal_name, code)
+    assert (cause["rank"], cause["host"], cause["exit_code"]) == (3, "node2", 1)
+
+
+def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    (run.logs / "launcher.log").write_text("RendezvousTimeoutError\n")
+    job_result(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
+    cause = run.read()["exit_cause"]
+    assert (cause["kind"], cause["rank"], cause["code"]) == ("launcher", None, "workers-not-connected")
+
+
+def test_the_cause_is_a_lost_host_when_it_stopped_answering(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    lost = MachineError("nodeb has been silent", code="host-lost", remedy="look at it")
+    job_result(run.path, run.read(), Ending(1, None, host="nodeb", lost=lost), None)
+    cause = run.read()["exit_cause"]
+    assert (cause["kind"], cause["host"], cause["code"], cause["exit_code"]) == ("lost_host", "nodeb", "host-lost", 3)
+
+
+def _running(path: Path) -> RunDir:
+    run = RunDir(path / "run")
+    run.create("", {}, {})
+    run.begin_attempt({})
+    return run
