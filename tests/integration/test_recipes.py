@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.cli.recipe_check import check
+from ascendtune.cli.recipe import check
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 from matrix.cells import attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ import typer
 from ascendtune.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ascendtune.check.doctor.examine import Examination
+    from ascendtune.check.doctor.check import Examination
+    from ascendtune.check.doctor.mend import Action, Plan
     from ascendtune.check.doctor.outside import Outside
 
 
@@ -62,13 +64,12 @@ def doctor(
     import sys
 
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
-    from ascendtune.check.doctor.examine import examine, verdict
+    from ascendtune.check.doctor.check import examine, verdict
     from ascendtune.check.doctor.mend import plan
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
-    from ascendtune.cli.doctor_fix import carry_out, fix
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_place_for
@@ -132,7 +133,7 @@ def _list(as_json: bool) -> str:
     import textwrap
 
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
-    from ascendtune.check.doctor.examine import get_check
+    from ascendtune.check.doctor.check import get_check
     from ascendtune.cli.terminal import width
 
     checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
@@ -153,3 +154,45 @@ def _write_bundle(path: Path, sentence: str, examination: Examination, outside: 
 
     write_bundle(path, sentence, examination, outside)
     print(f"wrote {path}: look through it before you send it", file=sys.stderr)
+
+
+def fix(plan: Plan, *, yes: bool) -> None:
+    """Print the plan, and carry it out when it is agreed to. What cannot be done is said, and the rest still done."""
+    print()
+    if plan.actions:
+        print("can be done by --fix:", *(f"  {each.what}" for each in plan.actions), sep="\n")
+    else:
+        print("nothing that --fix may do by itself: it only tidies ascendtune's own cache and makes directories")
+    if plan.shell:
+        print("for this shell, and for the job script; a program cannot set them for you:")
+        print(*(f"  {line}" for line in plan.shell), sep="\n")
+    if plan.left:
+        print("--fix does not touch the system, packages or other people's processes; do yourself:")
+        print(*(f"  {each.code}: {each.remedy}" for each in plan.left), sep="\n")
+    if plan.actions and _agreed(len(plan.actions), yes):
+        carry_out(plan)
+
+
+def carry_out(plan: Plan) -> list[Action]:
+    """Do the actions, one line on stderr for each; returns those that were done."""
+    from ascendtune.core.errors import MachineError
+
+    done = []
+    for action in plan.actions:
+        try:
+            action.do()
+        except MachineError as error:
+            print(f"not done: {action.what}: {error.what}; {error.remedy}", file=sys.stderr)
+        else:
+            print(f"done: {action.what}", file=sys.stderr)
+            done.append(action)
+    return done
+
+
+def _agreed(count: int, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        print("nothing is done: add --yes", file=sys.stderr)
+        return False
+    return typer.confirm(f"Do {'this' if count == 1 else f'these {count} things'}?")

@@ -30,8 +30,7 @@ def init(
     The data's columns and first rows, and the model's config.json, decide stage, format, template, lengths and tuner:
     conversations are for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain.
     """
-    from ascendtune.cli.draft import draft
-    from ascendtune.cli.draft_facts import look_at_data, look_at_model
+    from ascendtune.cli.draft import draft, look_at_data, look_at_model
     from ascendtune.core.config import validate
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically

@@ -1,14 +1,22 @@
-"""Which job is meant: what a shell completes, and how a job is called in words."""
+"""What the commands on jobs share: which job is meant, how a job and its log lines are shown, `--detach`."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.terminal import colour
+from ascendtune.core.safe_text import plain
+from ascendtune.job.follow import Line
+
 if TYPE_CHECKING:
     from ascendtune.job.record import Job
+    from ascendtune.job.spec import JobSpec
 
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
@@ -44,3 +52,39 @@ def devices_in_words(job: Job) -> str:
 def moment(seconds: float | None) -> str:
     """A date and a time of day, for people."""
     return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+def show(lines: Iterable[Line]) -> None:
+    """Print them on stdout as they come. What the job itself says stands without a prefix."""
+    for line in lines:
+        shown = plain(line.text)
+        if line.rank is None:
+            print(shown, flush=True)
+        else:
+            prefix = f"[rank {line.rank}]"
+            # A worker of ours names its rank itself.
+            text = shown.removeprefix(f"{prefix} ")
+            print(f"{colour(prefix, _COLOURS[line.rank % len(_COLOURS)], sys.stdout)} {text}", flush=True)
+
+
+def show_while_read(lines: Iterable[Line]) -> None:
+    """`show` beside a job that goes on when nobody reads any more, as in `| head`: its logs keep everything."""
+    with suppress(BrokenPipeError):
+        show(lines)
+
+
+def stays_with_the_terminal(spec: JobSpec) -> bool:
+    """Divide this process in two: True in the one that keeps the terminal, once the other has begun with the job."""
+    from ascendtune.job.detach import detach
+
+    job = detach(spec)
+    if job is None:
+        return False
+    print(f"{job.id} runs in the background")
+    print(f"directory: {job.run_dir}")
+    print(f"   follow: ascendtune jobs logs -f {job.id}")
+    print(f"     stop: ascendtune jobs stop {job.id}")
+    return True

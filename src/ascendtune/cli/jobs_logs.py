@@ -26,7 +26,7 @@ def logs(
     code 1: there was no log to print.
     """
     from ascendtune.cli.complain import warn
-    from ascendtune.cli.job_lines import show
+    from ascendtune.cli.job_choice import show
     from ascendtune.core.errors import InputError
     from ascendtune.job.follow import follow as followed
     from ascendtune.job.follow import has_the_terminal, logs_of, missing_logs

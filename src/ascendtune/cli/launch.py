@@ -42,9 +42,9 @@ def launch(
     shown with the rank in front, and kept. The exit code is that of the first rank that failed. Only `ascendtune train`
     sees by itself that ranks hang; for other programs `ascendtune jobs stacks` shows, with py-spy, where each is.
     """
-    from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.complain import complain, warn
     from ascendtune.cli.dry_run import show
+    from ascendtune.cli.job_choice import stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
     from ascendtune.job.program import program
@@ -85,7 +85,7 @@ def _shown(spec: JobSpec, where: Nodes) -> Outcome:
     """Run the job, and print what its ranks say."""
     import threading
 
-    from ascendtune.cli.job_lines import show_while_read
+    from ascendtune.cli.job_choice import show_while_read
     from ascendtune.job.follow import follow
 
     over = threading.Event()

@@ -59,7 +59,7 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
 
 
 def _evaluations(run: RunDir) -> dict[int, dict[str, Any]]:
-    from ascendtune.cli.run_summary import unless_damaged
+    from ascendtune.cli.runs import unless_damaged
 
     return _of_steps(unless_damaged(lambda: list(run.read_evaluations())) or [])
 
@@ -88,7 +88,7 @@ def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | No
 
 def _recipes(runs: Sequence[RunDir]) -> list[dict[str, Any]] | None:
     """The keys of each; None where the recipe of a run cannot be known."""
-    from ascendtune.cli.run_summary import unless_damaged
+    from ascendtune.cli.runs import unless_damaged
     from ascendtune.core.document import read_document
 
     recipes = [unless_damaged(partial(read_document, run.recipe)) for run in runs]
@@ -121,7 +121,7 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _lines(compared: dict[str, Any]) -> list[str]:
-    from ascendtune.cli.run_words import plain
+    from ascendtune.cli.runs import plain
     from ascendtune.cli.terminal import table
 
     names = _short_names(compared["runs"])

@@ -48,8 +48,8 @@ def train(
     Runs until the end, or until Ctrl-C: then it writes a checkpoint and stops; Ctrl-C again stops at once. The same
     command resumes. The result is in the run directory: the model, the metrics and a picture of the loss.
     """
-    from ascendtune.cli.background import stays_with_the_terminal
     from ascendtune.cli.dry_run import show
+    from ascendtune.cli.job_choice import stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log

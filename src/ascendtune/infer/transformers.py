@@ -15,7 +15,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
-from ascendtune.infer.weights import Weights
+from ascendtune.infer.engine import Weights
 from ascendtune.machine.torch_backend.device import Device
 
 # Prompts for the trial of batches, and tokens that each is continued with: a state is carried from one to the next.

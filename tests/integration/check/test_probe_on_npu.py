@@ -12,7 +12,7 @@ import pytest
 
 from ascend_node.cann.build import PACKAGES, why_not
 from ascend_node.cann.environment import simulated_environment
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_directory
 from ascendtune.check.finding import Finding
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.simulated_npu
 
 def _probe(index: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ascendtune.check.doctor.probe", "npu", str(index)],
+        [sys.executable, "-m", "ascendtune.check.doctor.probe", "compute", "npu", str(index)],
         env=simulated_environment(dict(os.environ)),
         capture_output=True,
         text=True,

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.collective import COLLECTIVES
-from ascendtune.check.comm.dtype import LARGEST_EXACT
-from ascendtune.cli.comm_names import _OTHER_NAMES, known
+from ascendtune.check.comm.collective import COLLECTIVES, LARGEST_EXACT
+from ascendtune.cli.comm import _OTHER_NAMES, known
 from ascendtune.core.errors import InputError
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ascendtune.core.errors import InputError
-from ascendtune.infer.weights import find_weights
+from ascendtune.infer.engine import find_weights
 
 
 def write_config(directory: Path, name: str, content: dict[str, object]) -> Path:

@@ -1,15 +1,15 @@
-"""What `comm test` makes of the notes of all ranks: a finding per collective, and every value that was seen."""
+"""What `comm test` concludes from the notes of all ranks: a finding per collective, and the rank or link at fault."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ascendtune.check.comm.blame import blame
 from ascendtune.check.comm.collective import BARRIER
+from ascendtune.check.comm.notes import RankNotes
 from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.comm.trouble import trouble
 from ascendtune.check.finding import Finding, ok, unknown
 
 Cells = Mapping[int, Mapping[str, Any]]
@@ -140,3 +140,127 @@ def _barrier(ranks: Ranks, dtypes: Cells) -> Finding:
 
 def _without_names(cell: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in cell.items() if key not in ("collective", "dtype")}
+
+
+Label = Callable[[Sequence[int]], str]
+
+
+def blame(cells: Mapping[int, Mapping[str, Any]], label: Label) -> str | None:
+    """One sentence on the cells of one collective and dtype, by rank; None where nothing is wrong.
+
+    Args:
+        label: ranks as messages call them.
+    """
+    seen = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"]}
+    wrong = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"] if part["wrong"]}
+    if not wrong:
+        return None
+    if any(source is None for source, _ in wrong):
+        return _of_sums({rank for _, rank in wrong}, cells, label)
+    senders = _always_wrong(seen, wrong, lambda way: way[0])
+    receivers = _always_wrong(seen, wrong, lambda way: way[1])
+    if wrong == seen and len(seen) > 1:
+        return f"every value is wrong, on {label(sorted(cells))}"
+    if senders and all(source in senders for source, _ in wrong):
+        return f"what {label(senders)} sends arrives wrong everywhere"
+    if receivers and all(rank in receivers for _, rank in wrong):
+        return f"{label(receivers)} gets everything wrong"
+    ways = [f"from {label([source])} to {label([rank])}" for source, rank in sorted(wrong)]
+    return f"wrong on the way {', '.join(ways)}"
+
+
+def _always_wrong(seen: Iterable[Any], wrong: Iterable[Any], end: Callable[[Any], int]) -> list[int]:
+    """Ranks at one end of ways that are all wrong; two ways at least, or it could be the other end."""
+    all_ways, bad_ways = list(map(end, seen)), list(map(end, wrong))
+    return sorted(rank for rank in set(bad_ways) if bad_ways.count(rank) == all_ways.count(rank) > 1)
+
+
+def _of_sums(wrong: set[int], cells: Mapping[int, Mapping[str, Any]], label: Label) -> str:
+    if wrong != set(cells):
+        return f"{label(sorted(wrong))} gets wrong sums, the others right ones"
+    groups = [(set(each["group"]), each["wrong"] > 0) for each in next(iter(cells.values())).get("isolated", ())]
+    bad = [members for members, is_wrong in groups if is_wrong]
+    suspects = sorted(rank for rank in cells if all(is_wrong for members, is_wrong in groups if rank in members))
+    if groups and not bad:
+        return "the sums are wrong on every rank, and right in groups of two: none of them is wrong alone"
+    if len(groups) > 2 and len(bad) == 1:
+        return f"the sums are wrong between {label(sorted(bad[0]))}, and right in other groups of two"
+    if groups and suspects and len(suspects) < len(cells):
+        return f"{label(suspects)} spoils the sums: without it they are right"
+    return f"the sums are wrong on every rank: {label(sorted(cells))}"
+
+
+RANKS = "ranks"
+
+
+def trouble(ran: Ran, timeout_seconds: float) -> Finding:
+    """The finding for ranks of which at least one has not done its work.
+
+    A rank that failed of itself is named first; then one for which others waited; then one that ended, or was ended,
+    without a word. Who merely lost the connection to another is not to blame.
+    """
+    failed = [each for each in ran.notes if each.one("error") and not each.is_echo]
+    if failed:
+        return _trouble_with(ran, failed, f"failed at {failed[0].one('at')}: {failed[0].one('error')}")
+    absent = sorted({rank for each in ran.notes for rank in each.one("absent") or ()})
+    if absent:
+        waiting = next(each for each in ran.notes if each.one("absent"))
+        at, last = waiting.one("at"), ran.notes[absent[0]].one("at")
+        waited = f"{at}: {ran.ranks.label(waiting.rank)} waited {timeout_seconds:g} s"
+        before = f"it was last at {last}" if last else "it has not said a word"
+        what = f"did not come back from {waited}" if last == at else f"never came to {waited}; {before}"
+        return _trouble_with(ran, [ran.notes[rank] for rank in absent], what)
+    silent = [each for each in ran.notes if not each.is_done and not each.one("error")]
+    if silent:
+        return _silent(ran, silent)
+    told = next(each for each in ran.notes if each.one("error"))
+    everyone = ran.ranks.labels(range(ran.ranks.count))
+    return Finding(
+        RANKS,
+        "failure",
+        f"{everyone} lost each other at {told.one('at')}: {told.one('error')}",
+        expected="every rank reaches every other",
+        remedy="look at the link and at the interface that the backend uses: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME "
+        "or HCCL_SOCKET_IFNAME",
+        evidence=_evidence(ran, ran.notes),
+    )
+
+
+def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
+    furthest_behind = min(len(each.notes) for each in silent)
+    ranks = [each for each in silent if len(each.notes) == furthest_behind]
+    said = ran.outcome.error.what if ran.outcome.error else ""
+    # The launcher tells which rank it saw ending first, and how. NCCL ends ranks that wait for a silent one, though:
+    # then the first to end is not the one that is behind.
+    dead = [each for each in ranks if said.startswith(f"rank {each.rank} ")]
+    if dead:
+        ending = said.removeprefix(f"rank {dead[0].rank} ")
+        return _trouble_with(ran, dead, f"{ending} at {dead[0].one('at') or 'its start'}")
+    return _trouble_with(ran, ranks, f"did not come back from {ranks[0].one('at') or 'its start'}")
+
+
+def _trouble_with(ran: Ran, guilty: Sequence[RankNotes], what: str) -> Finding:
+    log = ran.log(guilty[0].rank)
+    if log is None:
+        look = "look at the messages above, which are those of rank 0"
+    else:
+        look = f"ascendtune explain {log}" if _said(log) else f"its log says nothing ({log})"
+    return Finding(
+        RANKS,
+        "failure",
+        f"{ran.ranks.labels([each.rank for each in guilty])} {what}",
+        expected="every rank takes part to the end",
+        remedy=f"{look}; check its device and its links with `ascendtune doctor --deep`",
+        evidence=_evidence(ran, guilty),
+    )
+
+
+def _evidence(ran: Ran, guilty: Sequence[RankNotes]) -> tuple[str, ...]:
+    logs = [log for each in guilty if (log := ran.log(each.rank))]
+    return tuple(f"{log}: {said}" for log in logs if (said := _said(log)))
+
+
+def _said(log: Path) -> str:
+    """The last words in a log; empty where there are none."""
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

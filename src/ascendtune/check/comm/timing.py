@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.check.comm.call import Setting, prepare
-from ascendtune.check.comm.collective import COLLECTIVES
-from ascendtune.check.comm.dtype import modulus
+from ascendtune.check.comm.collective import COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 from ascendtune.machine.torch_backend.device import Device
 

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.check.comm.call import Setting, prepare
-from ascendtune.check.comm.collective import BARRIER, COLLECTIVES
-from ascendtune.check.comm.dtype import modulus
+from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 
 _COUNTS = (1021, 131_101)

@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ascendtune import __version__
-from ascendtune.check.doctor.examine import Examination
+from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
 from ascendtune.core.errors import translated_disk_errors

@@ -9,7 +9,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, Status, ok
 
-CODE = "container"
+CONTAINER = "container"
 
 _MOUNTS: dict[str, tuple[Status, str]] = {
     "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot reach the driver without its libraries"),
@@ -31,14 +31,14 @@ def _look(outside: Outside) -> Iterator[Finding]:
         mounted = "driver libraries, version file and dcmi are mounted" if outside.npu_nodes else "not privileged"
         untraced = held is not None and not held >> _CAP_SYS_PTRACE & 1
         note = "; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs"
-        yield ok(CODE, mounted + (note if untraced else ""))
+        yield ok(CONTAINER, mounted + (note if untraced else ""))
 
 
 def _mounts(outside: Outside) -> Iterator[Finding]:
     for place, (status, why) in _MOUNTS.items():
         if not outside.path(place).exists():
             yield Finding(
-                CODE,
+                CONTAINER,
                 status,
                 f"{place} is not here: {why}",
                 expected="mounted from the host",
@@ -56,7 +56,7 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
     if held is not None and held & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
         devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
         yield Finding(
-            CODE,
+            CONTAINER,
             "warning",
             "the container runs with --privileged, which training does not need",
             expected=devices,
@@ -65,8 +65,8 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
         )
 
 
-CHECK = Check(
-    CODE,
+CONTAINER_CHECK = Check(
+    CONTAINER,
     what="Within a container: looks for the driver's libraries and version file, for dcmi, and for rights that are not "
     "needed.",
     why="Images bring CANN, but never the driver: that comes from the host by mounts. Each that is missing fails in "

@@ -11,7 +11,7 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok
 from ascendtune.core.units import format_bytes
 
-CODE = "disk"
+DISK = "disk"
 
 _ENOUGH_BYTES = 20 << 30
 """One 7B model in bf16 and its final weights again, without checkpoints of the optimizer."""
@@ -36,7 +36,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         found += _speed(name, there, kind, options)
     yield from found
     if not found:
-        yield ok(CODE, "; ".join(told))
+        yield ok(DISK, "; ".join(told))
 
 
 def _downloads(outside: Outside) -> dict[str, Path]:
@@ -51,7 +51,7 @@ def _downloads(outside: Outside) -> dict[str, Path]:
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
         yield Finding(
-            CODE,
+            DISK,
             "warning",
             f"the {name} {path} cannot be written",
             expected="a directory of yours",
@@ -59,7 +59,7 @@ def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
         )
     elif free < _ENOUGH_BYTES:
         yield Finding(
-            CODE,
+            DISK,
             "warning",
             f"the {name} {path} has {format_bytes(free)} free",
             expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
@@ -72,7 +72,7 @@ def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Fi
         return
     if name == "cache":
         yield Finding(
-            CODE,
+            DISK,
             "warning",
             f"the cache {path} is on {kind}",
             expected="a local disk: every rank maps its tokens from there",
@@ -80,7 +80,7 @@ def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Fi
         )
     elif kind.startswith("nfs") and "vers=3" in options and "nolock" in options.split(","):
         yield Finding(
-            CODE,
+            DISK,
             "warning",
             f"the {name} {path} is on NFS 3 mounted with nolock: locks do not reach other machines",
             expected="NFS 4, or NFS 3 with locks, for what several machines share",
@@ -109,8 +109,8 @@ def _file_system(path: Path, mounts: str) -> tuple[str | None, str]:
     return best[1], best[2]
 
 
-CHECK = Check(
-    CODE,
+DISK_CHECK = Check(
+    DISK,
     what="Looks at free space and kind of file system below the working directory (runs are written there), the "
     "download directory of models, and the cache of tokens.",
     why="A full disk ends a run in the middle of a checkpoint. Token files are mapped into memory by every rank: over "

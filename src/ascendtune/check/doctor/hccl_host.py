@@ -9,7 +9,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.finding import Finding, ok
 
-CODE = "hccl_host"
+HCCL_HOST = "hccl_host"
 
 _SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _CONNECT_SECONDS, _EXEC_SECONDS, _EVENT_SECONDS = 120, 1836, 1868
@@ -26,7 +26,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
     yield from found
     if not found:
         usable = [name for name, each in interfaces.items() if each.is_up and _is_real(name)]
-        yield ok(CODE, f"interfaces that ranks can meet on: {', '.join(usable) or 'only lo, enough for one machine'}")
+        yield ok(
+            HCCL_HOST, f"interfaces that ranks can meet on: {', '.join(usable) or 'only lo, enough for one machine'}"
+        )
 
 
 def _is_real(name: str) -> bool:
@@ -46,7 +48,7 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
                 state = f"{', '.join(fitting)} is down" if fitting else "no interface has that name"
                 others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
                 yield Finding(
-                    CODE,
+                    HCCL_HOST,
                     "failure",
                     f"{variable}={value}: {state}",
                     expected=f"one of {others}",
@@ -54,7 +56,7 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
                 )
             elif not any(map(_is_real, up)):
                 yield Finding(
-                    CODE,
+                    HCCL_HOST,
                     "warning",
                     f"{variable}={value}: {up[0]} reaches no other machine",
                     expected="the interface that reaches the other nodes",
@@ -73,7 +75,7 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
         known = False
     if not known:
         yield Finding(
-            CODE,
+            HCCL_HOST,
             "failure",
             f"HCCL_IF_IP={value} is no address of this machine",
             expected="an address of one of its interfaces; it goes before HCCL_SOCKET_IFNAME",
@@ -87,7 +89,7 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     event = _seconds(env, "HCCL_EVENT_TIMEOUT", _EVENT_SECONDS)
     if connect is None or not 120 <= connect <= 7200:
         yield Finding(
-            CODE,
+            HCCL_HOST,
             "failure",
             f"HCCL_CONNECT_TIMEOUT={env['HCCL_CONNECT_TIMEOUT']} is refused (EI0001)",
             expected="whole seconds, 120 to 7200, the same on all nodes",
@@ -96,11 +98,11 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     if running is None or event is None:
         name = "HCCL_EXEC_TIMEOUT" if running is None else "HCCL_EVENT_TIMEOUT"
         yield Finding(
-            CODE, "failure", f"{name}={env[name]} is no number", expected="whole seconds", remedy=f"unset {name}"
+            HCCL_HOST, "failure", f"{name}={env[name]} is no number", expected="whole seconds", remedy=f"unset {name}"
         )
     elif event and (running >= event or running == 0):
         yield Finding(
-            CODE,
+            HCCL_HOST,
             "warning",
             f"HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event gives up first, and its "
             "message names no rank",
@@ -116,8 +118,8 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
     return int(value) if value.isdigit() else None
 
 
-CHECK = Check(
-    CODE,
+HCCL_HOST_CHECK = Check(
+    HCCL_HOST,
     what="Holds HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP against the interfaces of this machine, and the "
     "time-outs against each other.",
     why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script that was "

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from ascendtune.check.doctor.examine import Examination
+from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
 from ascendtune.core.building import abandoned, remove_abandoned

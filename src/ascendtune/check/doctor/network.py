@@ -12,7 +12,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, unknown
 
-CODE = "network"
+NETWORK = "network"
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
@@ -20,7 +20,7 @@ _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 def _look(outside: Outside) -> Iterator[Finding]:
     env = outside.env
     if env.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "ON", "YES"):
-        yield ok(CODE, "HF_HUB_OFFLINE is set: nothing is downloaded, models come from local directories")
+        yield ok(NETWORK, "HF_HUB_OFFLINE is set: nothing is downloaded, models come from local directories")
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
     proxy = _value(env, "https_proxy") or _value(env, "all_proxy")
@@ -33,7 +33,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     yield from _contradictions(env)
     if proxy and proxy in asked.values() and not answers[proxy]:
         yield Finding(
-            CODE,
+            NETWORK,
             "warning",
             f"the proxy {_without_password(proxy)} does not answer within {NETWORK_SECONDS:g} s",
             expected="a proxy that takes connections",
@@ -44,10 +44,10 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if not reached:
         why = f"neither {hubs[0]} nor {hubs[1]} answers within {NETWORK_SECONDS:g} s: this machine seems to be offline"
         remedy = "a local model needs no hub; else set HF_ENDPOINT to a mirror, or https_proxy"
-        yield unknown(CODE, why, remedy=remedy)
+        yield unknown(NETWORK, why, remedy=remedy)
     else:
         by = f" by the proxy {_without_password(proxy)}" if proxy and proxy in asked.values() else ""
-        yield ok(CODE, f"{' and '.join(reached)} can be reached{by}")
+        yield ok(NETWORK, f"{' and '.join(reached)} can be reached{by}")
 
 
 def _modelscope(env: Mapping[str, str]) -> str:
@@ -70,7 +70,7 @@ def _contradictions(env: Mapping[str, str]) -> Iterator[Finding]:
         lower, upper = env.get(name), env.get(name.upper())
         if lower and upper and lower != upper:
             yield Finding(
-                CODE,
+                NETWORK,
                 "warning",
                 f"{name} and {name.upper()} differ; programs do not agree on which one counts",
                 expected="one value",
@@ -105,8 +105,8 @@ def _without_password(address: str) -> str:
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 
 
-CHECK = Check(
-    CODE,
+NETWORK_CHECK = Check(
+    NETWORK,
     what="Opens a connection to the hub (HF_ENDPOINT, else huggingface.co) and to ModelScope, through the proxy if one "
     "is set, 1.5 s at most. Nothing is sent.",
     why="Behind a closed network the first download waits for minutes and then reports a retry error. A proxy that "

@@ -22,7 +22,7 @@ from ascendtune.machine.npu.hccn import (
     read_udp_source,
 )
 
-CODE = "npu_network"
+NPU_NETWORK = "npu_network"
 
 _PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
 _AT_ONCE = 8
@@ -49,14 +49,16 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     tool = next((str(outside.path(place)) for place in _PLACES if outside.path(place).exists()), None)
     if tool is None:
-        yield unknown(CODE, "hccn_tool is not here", remedy="mount /usr/local/Ascend/driver/tools; or ask on the host")
+        yield unknown(
+            NPU_NETWORK, "hccn_tool is not here", remedy="mount /usr/local/Ascend/driver/tools; or ask on the host"
+        )
         return
     devices = [int(node.name[7:]) for node in outside.npu_nodes]
     # The first alone: a tool that hangs, or that this user may not run, is asked once.
     first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
     if first.timed_out or first.exit_code in (126, 127):
         yield unknown(
-            CODE, f"hccn_tool does not answer: {first.error.strip()[:200]}", remedy="try it as root, on the host"
+            NPU_NETWORK, f"hccn_tool does not answer: {first.error.strip()[:200]}", remedy="try it as root, on the host"
         )
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -83,19 +85,19 @@ def _ask(outside: Outside, tool: str, device: int) -> Port:
 def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
     if all(port.link is None and port.address is None for port in ports):
         yield unknown(
-            CODE, "hccn_tool answers in a form that is not known", remedy="run `hccn_tool -i 0 -link -g` by hand"
+            NPU_NETWORK, "hccn_tool answers in a form that is not known", remedy="run `hccn_tool -i 0 -link -g` by hand"
         )
         return
     found = [*_links(ports), *_unstable_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
     yield from found
     if not found:
-        yield ok(CODE, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
+        yield ok(NPU_NETWORK, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
 
 
 def _links(ports: Sequence[Port]) -> Iterator[Finding]:
     if down := [port for port in ports if port.link not in (None, "UP")]:
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "warning",
             f"the link of NPU {_ids(down)} is {', '.join(sorted({port.link or '' for port in down}))}",
             expected="UP on every NPU that talks to another machine",
@@ -105,7 +107,7 @@ def _links(ports: Sequence[Port]) -> Iterator[Finding]:
     sick = [port for port in ports if port.health not in (None, "Success", "Init") and port.link == "UP"]
     if sick:
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "warning",
             f"NPU {_ids(sick)} does not reach the address that it probes ({sick[0].health})",
             expected="Success",
@@ -120,7 +122,7 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
     if unstable:
         counts = ", ".join(str(downs[port.device]) for port in unstable)
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "warning",
             f"the link of NPU {_ids(unstable)} went down {counts} times since the card started, others {fewest} times",
             expected="about as often as the other links of the machine",
@@ -135,7 +137,7 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
 def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
     if without := [port for port in ports if port.address is None and port.link == "UP"]:
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "warning",
             f"NPU {_ids(without)} has no network address",
             expected="an address on every NPU, in one subnet per rail",
@@ -144,7 +146,7 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
     counts = Counter(port.address for port in ports if port.address)
     if twice := [address for address, count in counts.items() if count > 1]:
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "failure",
             f"NPU {_ids([port for port in ports if port.address in twice])} share the address {', '.join(twice)}",
             expected="one address for each NPU",
@@ -153,7 +155,7 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
     lost = [port for port in ports if port.address and port.gateway is None]
     if lost and len(lost) < len(ports):
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "warning",
             f"NPU {_ids(lost)} has no gateway, others have",
             expected="a gateway on all or on none",
@@ -165,7 +167,7 @@ def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
     switches = {port.tls for port in ports if port.tls is not None}
     if len(switches) > 1:
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "failure",
             f"TLS is on for NPU {_ids([port for port in ports if port.tls])} and off for the others",
             expected="the same on every NPU of a job",
@@ -178,7 +180,7 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
     if len(modes) > 1:
         each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
         yield Finding(
-            CODE,
+            NPU_NETWORK,
             "warning",
             f"RoCE's UDP source port is set in {len(modes)} ways: {'; '.join(each)}",
             expected="the same on every NPU, auto where several machines meet at a switch",
@@ -200,8 +202,8 @@ def _ids(ports: Sequence[Port]) -> str:
     return ", ".join(str(port.device) for port in ports)
 
 
-CHECK = Check(
-    CODE,
+NPU_NETWORK_CHECK = Check(
+    NPU_NETWORK,
     what="Asks hccn_tool for link and its history, address, gateway, health, TLS and UDP source port of every NPU, all "
     "side by side.",
     why="Between machines each NPU talks through its own port. One that is down, or one whose TLS switch differs, "

@@ -27,6 +27,9 @@ from ascendtune.machine.npu.versions import Versions, installed_versions
 from ascendtune.machine.visible import Visible, visible_devices
 
 VENDOR_TOOL_SECONDS = 5.0
+COMPUTE_SECONDS = 150.0
+"""Limit of a program that computes with torch: the first operators of an NPU may be compiled, and importing torch_npu
+from a slow disk takes many seconds."""
 NETWORK_SECONDS = 1.5
 
 Answer = TypeVar("Answer")

@@ -1,36 +1,56 @@
-"""Installed packages against the ranges that ascendtune is tested with, and numpy against CANN."""
+"""Installed packages: within ascendtune's ranges, and known to work together."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.doctor.version_range import is_within
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.machine.compatibility import release_key
 
-CODE = "packages"
+_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
+
+
+def is_within(version: str, bounds: str) -> bool:
+    """Whether `version` ("2.6.0+cpu") fulfils every part of `bounds` (">=2.6,<2.14"); local parts do not count."""
+    have = release_key(version.partition("+")[0])
+    answers = {
+        ">=": lambda want: have >= want,
+        "<=": lambda want: have <= want,
+        "==": lambda want: have == want,
+        "!=": lambda want: have != want,
+        "<": lambda want: have < want,
+        ">": lambda want: have > want,
+    }
+    return all(answers[sign](release_key(want)) for sign, want in _BOUND.findall(bounds))
+
+
+PACKAGES = "packages"
 
 _NUMPY_2_FROM_CANN = "9.0.0"
 """CANN 9.0.0's release notes name numpy 2 as supported; earlier releases were built for numpy 1."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_packages(outside: Outside) -> Iterator[Finding]:
     try:
         wanted = _ranges(requires("ascendtune") or [])
     except PackageNotFoundError:
-        yield unknown(CODE, "ascendtune runs from a directory that is not installed, so its ranges are not known")
+        yield unknown(PACKAGES, "ascendtune runs from a directory that is not installed, so its ranges are not known")
         return
     found = [*_outside_of_range(outside, wanted), *_numpy(outside)]
     yield from found
     if not found:
         versions = {name: outside.package(name) for name in ("torch", "transformers", "peft", "numpy")}
         said = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
-        yield ok(CODE, said)
+        yield ok(PACKAGES, said)
 
 
 def _ranges(requirements: list[str]) -> dict[str, str]:
@@ -50,7 +70,7 @@ def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Find
         version = outside.package(name)
         if version is not None and not is_within(version, bounds):
             yield Finding(
-                CODE,
+                PACKAGES,
                 "warning",
                 f"{name} {version} is outside of what ascendtune is made for",
                 expected=f"{name} {bounds}",
@@ -64,7 +84,7 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
         return
     if release_key(kit.version) < release_key(_NUMPY_2_FROM_CANN):
         yield Finding(
-            CODE,
+            PACKAGES,
             "warning",
             f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python parts are made for numpy 1",
             expected="numpy 1.26",
@@ -73,11 +93,63 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
         )
 
 
-CHECK = Check(
-    CODE,
+PACKAGES_CHECK = Check(
+    PACKAGES,
     what="Compares installed packages with the ranges that ascendtune declares, and numpy with the loaded CANN.",
     why="Another tool's installation silently moves a package that this one depends on. numpy 2 breaks the Python "
     "parts of CANN releases before 9.0.0, in operators that are compiled at run time.",
     fix="Install what the remedy names, best into an environment of its own (python -m venv).",
-    look=_look,
+    look=_look_at_packages,
+)
+
+
+COMBINATIONS = "combinations"
+
+
+@dataclass(frozen=True)
+class Combination:
+    """`when`: package -> range in which it is part of the trouble. `use`: the requirement that ends it."""
+
+    when: dict[str, str]
+    breaks: str
+    use: str
+    source: str
+
+
+@cache
+def known() -> tuple[Combination, ...]:
+    text = Path(__file__).with_name("combinations.toml").read_text(encoding="utf-8")
+    return tuple(Combination(**each) for each in tomllib.loads(text)["combination"])
+
+
+def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
+    broken = [each for each in known() if _applies(outside, each)]
+    for each in broken:
+        pair = " with ".join(f"{name} {outside.package(name)}" for name in each.when)
+        yield Finding(
+            COMBINATIONS,
+            "warning",
+            f"{pair}: {each.breaks}",
+            expected=each.use,
+            remedy=f"pip install '{each.use}'",
+            evidence=(each.source,),
+        )
+    names = {name for each in known() for name in each.when if outside.package(name)}
+    if not broken and len(names) > 1:
+        yield ok(COMBINATIONS, f"nothing is known against the set of {', '.join(sorted(names))}")
+
+
+def _applies(outside: Outside, combination: Combination) -> bool:
+    versions = {name: outside.package(name) for name in combination.when}
+    return all(version is not None and is_within(version, combination.when[name]) for name, version in versions.items())
+
+
+COMBINATIONS_CHECK = Check(
+    COMBINATIONS,
+    what="Looks for pairs among numpy, torch, transformers, accelerate, peft and deepspeed that are known to break "
+    "each other, by a table with a source for each.",
+    why="pip keeps each package within what it declares, and most declare no upper bound. What breaks later, at import "
+    "or in the first step, is reported by one package and mended by another.",
+    fix="Install what the remedy names, best into an environment of its own (python -m venv).",
+    look=_look_at_combinations,
 )

@@ -1,4 +1,4 @@
-"""Python, torch, torch_npu, CANN and driver, held against the vendor's tables."""
+"""Python, torch, torch_npu, CANN, driver and firmware against the vendor's tables."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ascendtune.machine.compatibility import (
     is_release,
     release_key,
 )
-from ascendtune.machine.npu.versions import Toolkit, read_values, runtime_infos
+from ascendtune.machine.npu.versions import Toolkit, read_list, read_values, runtime_infos
 
-CODE = "versions"
+VERSIONS = "versions"
 
 _OLDEST_TORCH = release_key("2.6")
 """ascendtune's own floor: what is older is not advised."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
     kit = loaded_toolkit(outside)
     cann = kit.version if kit else None
@@ -42,17 +42,17 @@ def _look(outside: Outside) -> Iterator[Finding]:
     said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
     yield from found
     if not found:
-        yield ok(CODE, f"{said}, driver {outside.driver_version or 'unknown'}")
+        yield ok(VERSIONS, f"{said}, driver {outside.driver_version or 'unknown'}")
 
 
 def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield Finding(CODE, "failure", f"{missing} is not installed", remedy=_advice(outside, cann))
+        yield Finding(VERSIONS, "failure", f"{missing} is not installed", remedy=_advice(outside, cann))
         return
     if base_version(torch) != base_version(torch_npu):
         yield Finding(
-            CODE,
+            VERSIONS,
             "failure",
             f"torch_npu {torch_npu} does not go with torch {torch}",
             expected=f"torch {base_version(torch_npu)} (the first three numbers must be the same)",
@@ -61,7 +61,7 @@ def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
         yield Finding(
-            CODE,
+            VERSIONS,
             "failure",
             f"torch_npu {torch_npu} is not made for Python {outside.python}",
             expected=f"Python {', '.join(wheel.python)}",
@@ -76,11 +76,11 @@ def _cann(outside: Outside, torch_npu: str | None, cann: str | None) -> Iterator
     wheel = find_wheel(torch_npu)
     if wheel is None:
         why = f"torch_npu {torch_npu} is in none of the vendor's tables, so its CANN cannot be told"
-        yield unknown(CODE, why, remedy=_advice(outside, cann))
+        yield unknown(VERSIONS, why, remedy=_advice(outside, cann))
     elif not wheel.is_made_for(cann):
         accepted = wheel.takes_cann(cann)
         yield Finding(
-            CODE,
+            VERSIONS,
             "warning" if accepted else "failure",
             f"torch_npu {torch_npu} is made for CANN {wheel.cann}, loaded is {cann}"
             + (", which the vendor says works too" if accepted else ""),
@@ -101,7 +101,7 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
             if driver is None
             else f"no table names a driver for CANN {cann}"
         )
-        yield unknown(CODE, why)
+        yield unknown(VERSIONS, why)
         return
     if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
         return
@@ -109,7 +109,7 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
     basis = "" if is_release(cann, named.cann) else f" (table of CANN {named.cann}, the newest before it)"
     yield Finding(
-        CODE,
+        VERSIONS,
         "failure" if far else "warning",
         f"driver {driver} is {'too old' if far else 'older than those named'} for CANN {cann}",
         expected=f"driver {', '.join(named.versions)} or newer{basis}",
@@ -125,7 +125,7 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
     if wanted and have and release_key(have) < release_key(wanted):
         yield Finding(
-            CODE,
+            VERSIONS,
             "failure",
             f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
             expected=f"ascendhal {wanted} or newer",
@@ -150,8 +150,8 @@ def _install(wheel: Wheel) -> str:
     return f"pip install torch=={wheel.torch} torch-npu=={wheel.version}"
 
 
-CHECK = Check(
-    CODE,
+VERSIONS_CHECK = Check(
+    VERSIONS,
     what="Compares Python, torch, torch_npu, the loaded CANN and the driver with the vendor's tables "
     "(machine/compatibility.toml, each row with its source).",
     why="torch_npu checks nothing when it is imported. A wrong pair shows as an undefined symbol in a library, as "
@@ -160,6 +160,63 @@ CHECK = Check(
     fix="The remedy names the nearest set that keeps Python and CANN. torch and torch_npu must agree in their first "
     "three numbers. The driver may be newer than the one named for CANN; one year older is a warning, more is a "
     "failure.",
-    look=_look,
+    look=_look_at_versions,
     vital=True,
+)
+
+
+DRIVER_FIRMWARE = "driver_firmware"
+
+_HOME = "/usr/local/Ascend"
+
+
+def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
+    if not outside.has_npus:
+        return
+    driver = read_values(outside.text(f"{_HOME}/driver/version.info"))
+    firmware = read_values(outside.text(f"{_HOME}/firmware/version.info"))
+    driver_version, firmware_version = driver.get("Version"), firmware.get("Version")
+    if not driver_version or not firmware_version:
+        missing = "driver" if not driver_version else "firmware"
+        where = "; usual in a container, ask on the host" if outside.in_container else ""
+        yield unknown(DRIVER_FIRMWARE, f"{_HOME}/{missing}/version.info is not here{where}")
+        return
+    both = f"driver {driver_version}, firmware {firmware_version}"
+    accepted = read_list(driver.get("compatible_version_fw", ""))
+    asked = read_list(firmware.get("compatible_version_drv", ""))
+    if not accepted and not asked:
+        yield unknown(DRIVER_FIRMWARE, f"{both}: neither file says what goes with it")
+    elif any(_lies_in(firmware_version, each) for each in accepted) or any(
+        _lies_in(driver_version, each) for each in asked
+    ):
+        yield ok(DRIVER_FIRMWARE, both)
+    else:
+        yield Finding(
+            DRIVER_FIRMWARE,
+            "failure",
+            f"{both}: they do not accept each other",
+            expected=f"firmware in {', '.join(f'[{each}]' for each in accepted)}" if accepted else None,
+            remedy="install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart",
+            evidence=(f"{_HOME}/driver/version.info", f"{_HOME}/firmware/version.info"),
+        )
+
+
+def _lies_in(version: str, bounds: str) -> bool:
+    """ "7.0.0,7.1.99" holds 7.1.0.11.220; an end "23.0.0." holds all that begins so; a single one stands for itself."""
+    low, _, high = bounds.partition(",")
+    low, high = low.strip(), (high or low).strip()
+    if f"{version.lower()}.".startswith(f"{high.lower().rstrip('.')}."):
+        return True
+    return release_key(low) <= release_key(version) <= release_key(high.rstrip("."))
+
+
+DRIVER_FIRMWARE_CHECK = Check(
+    DRIVER_FIRMWARE,
+    what="Reads the two version.info files and checks whether one accepts the other: `compatible_version_fw` of the "
+    "driver, `compatible_version_drv` of the firmware.",
+    why="Driver and firmware are installed one by one. A pair that does not belong together starts, and then fails in "
+    "single operators or in the links between cards.",
+    fix="Install both from the same Ascend HDK release and restart the machine. The newer of the two knows the older, "
+    "so one acceptance is enough.",
+    look=_look_at_driver_firmware,
 )

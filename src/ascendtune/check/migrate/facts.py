@@ -1,7 +1,7 @@
-"""What is known to move and what not: one rule a subject. Sources stand beside what they say.
+"""What moves from CUDA to Ascend and what does not: one rule per subject, with its source.
 
-[torch_npu] is what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of torch.cuda
-are still CUDA's after it was imported.
+[torch_npu] marks what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of
+torch.cuda are unchanged after it was imported.
 """
 
 from __future__ import annotations
@@ -238,3 +238,13 @@ PACKAGES = {
     ),
 }
 """Distribution in a requirements file -> rule."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    code: str
+    line: int
+    text: str
+    """What stands there, one line."""
+    is_optional: bool = False
+    """An import whose failure is caught: the code runs without it."""

@@ -7,8 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES
-from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES, Hit
 
 # Files without any of these words hold nothing to be found: most of a code base is not parsed at all.
 _WORTH_READING = re.compile(

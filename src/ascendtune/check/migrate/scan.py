@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.check.finding import Finding, ok
-from ascendtune.check.migrate.facts import RULES
-from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.facts import RULES, Hit
 from ascendtune.check.migrate.python_code import find_in_python
 from ascendtune.check.migrate.text import find_in_text, kind_of
 from ascendtune.core.errors import InputError, NoVerdict

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ascendtune.check.migrate.facts import PACKAGES
-from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.facts import PACKAGES, Hit
 
 _CUDA_SOURCES = (".cu", ".cuh")
 _CPP = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hh")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -44,7 +46,6 @@ def quickstart(
     and asks again. Everything stays to be looked at; interrupted, the same command goes on from the last checkpoint.
     """
     from ascendtune.cli.quickstart.base_model import make_base_model
-    from ascendtune.cli.quickstart.recipe import recipe_text
     from ascendtune.core.errors import CheckFailed
     from ascendtune.core.units import count_of, format_count
     from ascendtune.recipe.recipe import Recipe
@@ -141,7 +142,7 @@ def _signals_passed_to(child: process.Child) -> Iterator[None]:
 
 
 def _newest(runs: Path) -> Path:
-    from ascendtune.cli.run_summary import find_runs
+    from ascendtune.cli.runs import find_runs
 
     return find_runs(runs)[-1].path
 
@@ -193,3 +194,37 @@ def _indented(text: str) -> str:
 def _cut(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_ANSWER else f"{line[: _LONGEST_ANSWER - 1]}…"
+
+
+_TEXT = """\
+name: sort-letters
+run_dir: {runs}
+
+model:
+  path: {model}
+
+data:
+  train: {data}
+  max_length: 1024  # short rows are packed up to it
+
+optim:
+  learning_rate: 2e-3  # high: the weights start random
+  scheduler: cosine
+  min_learning_rate_ratio: 0.05
+  warmup_steps: 50
+  beta2: 0.98
+  max_steps: 450
+
+precision: fp32
+"""
+
+
+def recipe_text(directory: Path) -> str:
+    """The recipe for the quickstart's files in `directory`."""
+    places = {"runs": "runs/{name}", "model": "base-model", "data": "train.jsonl"}
+    return _TEXT.format(**{word: _scalar(str(directory / place)) for word, place in places.items()})
+
+
+def _scalar(text: str) -> str:
+    """As YAML: plain where that is safe, else in quotes."""
+    return text if re.fullmatch(r"[\w./][\w./{}-]*", text) else json.dumps(text)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.dtype import LARGEST_EXACT
+from ascendtune.check.comm.collective import LARGEST_EXACT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 _FAULTY = Path(__file__).with_name("command.py")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.blame import blame
+from ascendtune.check.comm.judge import blame
 
 
 def label(ranks: Any) -> str:

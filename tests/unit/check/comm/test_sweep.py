@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from ascendtune.check.comm import sweep
-from ascendtune.check.comm.expectation import against_figure, against_peak, expected_of
-from ascendtune.check.comm.picture import draw_links, draw_rows
-from ascendtune.check.comm.plot import bars, heat_map
+from ascendtune.check.comm.picture import bars, draw_links, draw_rows, heat_map
 from ascendtune.check.comm.start import Ranks
-from ascendtune.check.comm.sweep import Link, Row
+from ascendtune.check.comm.sweep import Link, Row, against_figure, against_peak, expected_of
 from ascendtune.core.errors import InputError
 from ascendtune.machine.link_peak import Peak
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ascend_node.scenarios import SCENARIOS
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.mend import Plan, plan
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.building import building_of, lock_of

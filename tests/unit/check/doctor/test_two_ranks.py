@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.doctor import transfer_to_npu
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_version
 from ascendtune.check.finding import Finding
 from ascendtune.machine.visible import Visible
@@ -33,7 +32,7 @@ def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def _speaking(outside: Outside, body: str) -> Outside:
     program = Path(outside.root) / "bin" / "python"
-    program.write_text(f"#!/bin/sh\n# -m module kind rank ranks store\nrank=$4\n{body}\n")
+    program.write_text(f"#!/bin/sh\n# -m module all_reduce kind rank ranks store\nrank=$5\n{body}\n")
     program.chmod(0o755)
     outside.program = str(program)
     return outside
@@ -75,7 +74,7 @@ def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str
 def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Visible("npu", ("3",))
     monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: alone)
-    found = _only(_speaking(two_npus, f'[ "$3" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
+    found = _only(_speaking(two_npus, f'[ "$4" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
     assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured
 
 
@@ -90,7 +89,7 @@ def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: p
     ids=["right", "wrong", "elsewhere", "refused"],
 )
 def test_what_a_script_for_cuda_says(two_npus: Outside, body: str, status: str, said: str) -> None:
-    found = _only(_speaking(two_npus, body), transfer_to_npu.CODE)
+    found = _only(_speaking(two_npus, body), "transfer_to_npu")
     assert found.status == status and said in found.measured
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ascendtune.cli.quickstart import command
-from ascendtune.cli.quickstart.recipe import recipe_text
+from ascendtune.cli.quickstart.command import recipe_text
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "recipe.yaml", "base-model/config.json"])

@@ -1,14 +1,116 @@
-"""`ascendtune comm bench`"""
+"""`ascendtune comm test` and `ascendtune comm bench`"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ascendtune.cli.comm_names import complete_collective, complete_dtype, known
 from ascendtune.cli.options import AsJson, DeviceIds, Hosts, RankCount, RankDirectory, RankTimeout
+from ascendtune.core.errors import InputError
+
+_OTHER_NAMES = {
+    "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "fp16": "float16",
+    "half": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "float8": "float8_e4m3fn", "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2", "long": "int64", "int": "int32", "short": "int16", "byte": "uint8", "boolean": "bool",
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all", "sendrecv": "send_recv", "sendreceive": "send_recv", "bcast": "broadcast",
+}  # fmt: skip
+"""What a neighbour calls it, without marks between words -> torch's name."""
+
+
+def known(names: Collection[str], given: list[str] | None, what: str) -> list[str]:
+    """The given names, or all.
+
+    Raises:
+        InputError: there is no such name; says the nearest.
+    """
+    for name in given or ():
+        if name not in names:
+            near = [_OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""), "")]
+            near = [*(each for each in near if each in names), *difflib.get_close_matches(name, names, n=1)]
+            remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
+            raise InputError(f"there is no {what} {name}", remedy=remedy)
+    return list(dict.fromkeys(given or names))
+
+
+def complete_collective(incomplete: str) -> list[str]:
+    """Those that `comm bench` measures."""
+    from ascendtune.check.comm.collective import COLLECTIVES
+
+    return [name for name in COLLECTIVES if name.startswith(incomplete)]
+
+
+def complete_tested(incomplete: str) -> list[str]:
+    """Those that `comm test` tries."""
+    from ascendtune.check.comm.collective import BARRIER, COLLECTIVES
+
+    return [name for name in (*COLLECTIVES, BARRIER) if name.startswith(incomplete)]
+
+
+def complete_dtype(incomplete: str) -> list[str]:
+    from ascendtune.check.comm.collective import LARGEST_EXACT
+
+    return [name for name in LARGEST_EXACT if name.startswith(incomplete)]
+
+
+def test(
+    devices: RankCount = None,
+    device_ids: DeviceIds = None,
+    nodes: Hosts = None,
+    collective: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this one, e.g. all_reduce or barrier; repeatable.",
+            autocompletion=complete_tested,
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this one, e.g. bfloat16; repeatable.", autocompletion=complete_dtype),
+    ] = None,
+    timeout: RankTimeout = 120.0,
+    directory: RankDirectory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the values that were seen.")] = False,
+) -> int:
+    """Try every collective with every dtype on real ranks, and compare each element with what must arrive.
+
+    \b
+    ascendtune comm test
+    ascendtune comm test --collective all_reduce --devices 8
+    ascendtune comm test --nodes node1,node2
+
+    One rank a device, joined by HCCL, NCCL or gloo. A rank that is wrong or does not come is named. Dtypes that the
+    backend does not take are listed with its reason. Exit code 1: something is wrong.
+    """
+    import sys
+
+    from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, LARGEST_EXACT
+    from ascendtune.check.comm.judge import judge, results, verdict
+    from ascendtune.check.finding import exit_code
+    from ascendtune.check.table import as_json as findings_as_json
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.comm_ranks import choose_ranks, run
+    from ascendtune.cli.terminal import paint, width
+    from ascendtune.core import log
+
+    log.set_up()
+    collectives = known((*COLLECTIVES, BARRIER), collective, "collective")
+    dtypes = known(LARGEST_EXACT, dtype, "dtype")
+    ranks = choose_ranks(devices, device_ids, nodes)
+    work = {"task": "test", "collectives": collectives, "dtypes": dtypes, "timeout_seconds": timeout}
+    ran = run(work, ranks, directory, steps=len(collectives) * len(dtypes))
+    findings = judge(ran, collectives, timeout)
+    sentence = verdict(ran, findings)
+    if as_json:
+        print(findings_as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, results=results(ran)))
+    else:
+        print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
+    return exit_code(findings)
 
 
 def bench(
@@ -73,13 +175,10 @@ def bench(
     work in place, as in torch; the others do not. #wrong counts elements, compared before the clock starts.
     --profile-step trains a few steps as they are and a few in which nothing overlaps; nothing is saved.
     """
-    from ascendtune.check.comm.collective import COLLECTIVES
-    from ascendtune.check.comm.dtype import LARGEST_EXACT
-    from ascendtune.check.comm.expectation import expected_of
-    from ascendtune.check.comm.sweep import bytes_of
+    from ascendtune.check.comm.collective import COLLECTIVES, LARGEST_EXACT
+    from ascendtune.check.comm.sweep import bytes_of, expected_of
     from ascendtune.cli.comm_ranks import choose_ranks, run
-    from ascendtune.cli.comm_report import Report
-    from ascendtune.cli.comm_step import measure_step
+    from ascendtune.cli.comm_report import Report, measure_step
     from ascendtune.core import log
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_writable
@@ -91,7 +190,7 @@ def bench(
                 "--profile-step measures training: the options of collectives and links have no meaning for it",
                 remedy="keep --devices, --device-ids, --timeout, --directory and --json only",
             )
-        return measure_step(profile_step, choose_ranks(devices, device_ids, nodes), directory, timeout, as_json=as_json)
+        return measure_step(profile_step, choose_ranks(devices, device_ids, nodes), directory, timeout, is_json=as_json)
     if pairs and (collective or dtype or min_bytes or plot):
         raise InputError(
             "--pairs sends bytes, of one size: --collective, --dtype, --min-bytes and --plot have no meaning for it",
