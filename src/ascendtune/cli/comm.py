@@ -19,33 +19,33 @@ _OTHER_NAMES = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all", "sendrecv": "send_recv", "sendreceive": "send_recv", "bcast": "broadcast",
 }  # fmt: skip
-"""What a neighbour calls it, without marks between words -> torch's name."""
+"""Names in other libraries, without separators -> torch's name."""
 
 
 def known(names: Collection[str], given: list[str] | None, what: str) -> list[str]:
-    """The given names, or all.
+    """The given names, or all of `names`.
 
     Raises:
-        InputError: there is no such name; says the nearest.
+        InputError: a name is unknown; the remedy is the nearest one.
     """
     for name in given or ():
         if name not in names:
             near = [_OTHER_NAMES.get(name.lower().replace("_", "").replace("-", ""), "")]
             near = [*(each for each in near if each in names), *difflib.get_close_matches(name, names, n=1)]
             remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
-            raise InputError(f"there is no {what} {name}", remedy=remedy)
+            raise InputError(f"unknown {what} {name}", code="unknown-name", remedy=remedy)
     return list(dict.fromkeys(given or names))
 
 
 def complete_collective(incomplete: str) -> list[str]:
-    """Those that `comm bench` measures."""
+    """Collectives of `comm bench`."""
     from ascendtune.check.comm.collective import COLLECTIVES
 
     return [name for name in COLLECTIVES if name.startswith(incomplete)]
 
 
 def complete_tested(incomplete: str) -> list[str]:
-    """Those that `comm test` tries."""
+    """Collectives of `comm test`."""
     from ascendtune.check.comm.collective import BARRIER, COLLECTIVES
 
     return [name for name in (*COLLECTIVES, BARRIER) if name.startswith(incomplete)]
@@ -75,17 +75,17 @@ def test(
     ] = None,
     timeout: RankTimeout = 120.0,
     directory: RankDirectory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the values that were seen.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the received values.")] = False,
 ) -> int:
-    """Try every collective with every dtype on real ranks, and compare each element with what must arrive.
+    """Run every collective with every dtype on real ranks, and compare each element with the expected value.
 
     \b
     ascendtune comm test
     ascendtune comm test --collective all_reduce --devices 8
     ascendtune comm test --nodes node1,node2
 
-    One rank a device, joined by HCCL, NCCL or gloo. A rank that is wrong or does not come is named. Dtypes that the
-    backend does not take are listed with its reason. Exit code 1: something is wrong.
+    One rank per device, connected by HCCL, NCCL or gloo. Ranks with wrong values and missing ranks are named. Dtypes
+    that the backend does not support are listed with its reason. Exit code 1: at least one collective failed.
     """
     import sys
 
@@ -119,49 +119,48 @@ def bench(
     nodes: Hosts = None,
     collective: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Which collective (default: all_reduce).", autocompletion=complete_collective
-        ),
+        typer.Option(metavar="NAME", help="The collective (default: all_reduce).", autocompletion=complete_collective),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of what (default: float32).", autocompletion=complete_dtype)
+        str | None, typer.Option(metavar="NAME", help="The dtype (default: float32).", autocompletion=complete_dtype)
     ] = None,
     min_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The first size, which doubles from there (default: 8).")
+        str | None, typer.Option(metavar="SIZE", help="The first size; sizes double from there (default: 8).")
     ] = None,
     max_bytes: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="The last size (default: 1G, or what half of the free memory holds; --pairs: 16M)."
+            metavar="SIZE", help="The last size (default: 1G, limited by half of the free memory; --pairs: 16M)."
         ),
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Samples of each size (default: 20, fewer where they take over 20 s)."),
+        typer.Option(metavar="N", min=1, help="Samples per size (default: 20, fewer if they take over 20 s)."),
     ] = None,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Messages from each rank to each other: a heat map, and the slowest link.")
+        bool,
+        typer.Option("--pairs", help="Send messages between all pairs of ranks: a heat map, and the slowest link."),
     ] = False,
     expect: Annotated[
         str | None,
         typer.Option(
-            metavar="GB/s|peak", help="Hold the best bandwidth against a figure, or the published one of the links."
+            metavar="GB/s|peak", help="Compare the best bandwidth with a number, or with the links' published peak."
         ),
     ] = None,
     profile_step: Annotated[
         Path | None,
         typer.Option(
             metavar="RECIPE|RUN",
-            help="Train a few steps of this instead, and say where their time goes; nothing is saved.",
+            help="Train a few steps of this instead, and report where their time goes.",
         ),
     ] = None,
     plot: Annotated[bool, typer.Option("--plot", help="Also print busbw over size as bars.")] = False,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save a plot.")] = None,
     timeout: RankTimeout = 120.0,
     directory: RankDirectory = None,
     as_json: AsJson = False,
 ) -> int:
-    """Measure a collective over sizes, as nccl-tests does; or every link, or a training step.
+    """Measure a collective over sizes, like nccl-tests; or every link, or a training step.
 
     \b
     ascendtune comm bench
@@ -171,9 +170,9 @@ def bench(
     ascendtune comm bench --min-bytes 64M --expect 150
     ascendtune comm bench --profile-step recipe.yaml
 
-    Sizes and busbw are nccl-tests'; GB are 10^9 bytes. The time is the slowest rank's median. all_reduce and broadcast
-    work in place, as in torch; the others do not. #wrong counts elements, compared before the clock starts.
-    --profile-step trains a few steps as they are and a few in which nothing overlaps; nothing is saved.
+    Sizes and busbw are defined as in nccl-tests; 1 GB is 10^9 bytes. The time is the slowest rank's median. all_reduce
+    and broadcast work in place, as in torch; the others do not. #wrong counts wrong elements, compared before timing.
+    --profile-step trains a few steps normally and a few without overlap of compute and communication; nothing is saved.
     """
     from ascendtune.check.comm.collective import COLLECTIVES, LARGEST_EXACT
     from ascendtune.check.comm.sweep import bytes_of, expected_of
@@ -187,14 +186,16 @@ def bench(
     if profile_step is not None:
         if pairs or collective or dtype or min_bytes or max_bytes or iterations or expect or plot or png:
             raise InputError(
-                "--profile-step measures training: the options of collectives and links have no meaning for it",
+                "--profile-step measures training: the options for collectives and links do not apply to it",
+                code="conflicting-options",
                 remedy="keep --devices, --device-ids, --timeout, --directory and --json only",
             )
         return measure_step(profile_step, choose_ranks(devices, device_ids, nodes), directory, timeout, is_json=as_json)
     if pairs and (collective or dtype or min_bytes or plot):
         raise InputError(
-            "--pairs sends bytes, of one size: --collective, --dtype, --min-bytes and --plot have no meaning for it",
-            remedy="leave them out; --max-bytes sets the size",
+            "--pairs sends messages of one size: --collective, --dtype, --min-bytes and --plot do not apply to it",
+            code="conflicting-options",
+            remedy="remove them; --max-bytes sets the size",
         )
     name, of = collective or "all_reduce", dtype or "float32"
     known(COLLECTIVES, [name], "collective")
@@ -202,12 +203,21 @@ def bench(
     first = bytes_of(min_bytes or "8", "--min-bytes")
     last = bytes_of(max_bytes or ("16M" if pairs else "1G"), "--max-bytes")
     if not pairs and first > last:
-        raise InputError(f"--min-bytes {min_bytes or 8} is above --max-bytes {max_bytes or '1G'}", remedy="swap them")
+        raise InputError(
+            f"--min-bytes {min_bytes or 8} is larger than --max-bytes {max_bytes or '1G'}",
+            code="invalid-option-value",
+            remedy="swap them",
+        )
     if expect is not None:
         expected_of(expect)
     if png is not None:
         if not png.parent.is_dir():
-            raise InputError(f"there is no directory {png.parent} for --png", remedy="make it, or choose another")
+            raise InputError(
+                "the directory for --png does not exist",
+                code="no-such-directory",
+                remedy=f"mkdir -p {png.parent}",
+                where=png.parent,
+            )
         require_writable(png.parent)
     ranks = choose_ranks(devices, device_ids, nodes)
     if pairs:

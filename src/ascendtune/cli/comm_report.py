@@ -31,7 +31,7 @@ _ROOM_FOR_ALL = 80
 
 @dataclass(frozen=True)
 class Report:
-    """The methods print, draw where asked to, and return the exit code."""
+    """The methods print the report, save the plot if requested, and return the exit code."""
 
     ran: Ran
     expect: str | None
@@ -40,12 +40,12 @@ class Report:
     timeout_seconds: float
 
     def rows(self, work: dict[str, Any], *, plot: bool) -> int:
-        """One collective over sizes; `work` is what the ranks were told."""
+        """One collective over sizes; `work` is the task of the ranks."""
         what = f"{work['collective']} of {work['dtype']}"
         rows = sweep.rows_of(self.ran, work["collective"])
         findings, sentence, average = self._unfinished(), f"{what}: no size was measured", None
         if not rows and self.ran.is_whole:
-            why = "no size fits: the buffers of all ranks may take half of the free memory"
+            why = "no size fits into half of the free memory"
             findings.append(unknown(BANDWIDTH, why, remedy="set a smaller --min-bytes, or free memory"))
         if rows:
             best, average = sweep.best(rows), sweep.average_busbw(rows)
@@ -74,7 +74,7 @@ class Report:
         return exit_code(findings)
 
     def links(self) -> int:
-        """Messages from each rank to each other."""
+        """Messages between all pairs of ranks."""
         links = sweep.links_of(self.ran)
         findings, sentence = self._unfinished(), "no link was measured"
         if links:
@@ -98,7 +98,7 @@ class Report:
         return [] if self.ran.is_whole else [trouble(self.ran, self.timeout_seconds)]
 
     def _held_against(self, bytes_per_second: float, links: int) -> list[Finding]:
-        """What `--expect` asks; the published peak is that of `links` links, as many as a rank uses at a time."""
+        """The finding for `--expect`; the published peak counts `links` links, which a rank uses at the same time."""
         if self.expect is None:
             return []
         wanted = expected_of(self.expect)
@@ -117,7 +117,7 @@ class Report:
     def _say_where_it_ended(self, last: Row, wanted: int) -> None:
         if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < wanted:
             largest = f"the largest size was {format_bytes(last.bytes)}"
-            warn(f"{largest}: the buffers of all ranks may take half of the free memory")
+            warn(f"{largest}, limited by half of the free memory")
 
 
 def _table(rows: Sequence[Row], dtype: str) -> str:
@@ -131,7 +131,7 @@ def _table(rows: Sequence[Row], dtype: str) -> str:
         "#wrong": ["N/A" if row.wrong is None else str(row.wrong) for row in rows],
     }
     if (width(sys.stdout) or _ROOM_FOR_ALL) < _ROOM_FOR_ALL:
-        # The verdict tells the type, and the size the count.
+        # The verdict names the type; the count follows from the size.
         del cells["type"], cells["count"]
     return table(list(cells), list(zip(*cells.values(), strict=True)), right=[name for name in cells if name != "type"])
 
@@ -143,15 +143,18 @@ def _print(pictures: Sequence[str], sentence: str, findings: Sequence[Finding]) 
 
 
 _FAR = 1000
-"""A step that is never reached: nothing is evaluated, kept or exported."""
+"""A step that is never reached, so that nothing is evaluated, saved or exported."""
 
 
 def measure_step(source: Path, ranks: Ranks, directory: Path | None, timeout: float, *, is_json: bool) -> int:
-    """Train a few steps of a recipe, or of a run's; print, and return the exit code.
+    """Train a few steps of a recipe or run; print the report and return the exit code.
+
+    Args:
+        timeout: seconds that a rank waits for another.
 
     Raises:
-        RecipeError, DataError: the recipe, the model or the data are not right.
-        MachineError: nothing can be written.
+        RecipeError, DataError: the recipe, the model or the data are invalid.
+        MachineError: the directory is not writable.
     """
     with TemporaryDirectory(prefix="ascendtune-step-", dir=place_for(ranks)) as scratch:
         prepared = _prepared(RunDir.open(source).recipe if source.is_dir() else source, Path(scratch) / "run")
@@ -189,7 +192,7 @@ def _prepared(recipe: Path, run_directory: Path) -> RunDir:
         ready = prepare_run(loaded, origins, progress=progress.show)
     for message in (*loaded.notes, *ready.prepared.warnings):
         warn(message)
-    assert ready.run is not None, "not only the data was asked for"
+    assert ready.run is not None, "prepare_run was not called with only_data"
     return ready.run
 
 

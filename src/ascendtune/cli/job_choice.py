@@ -1,4 +1,4 @@
-"""What the commands on jobs share: which job is meant, how a job and its log lines are shown, `--detach`."""
+"""Shared by the commands on jobs: completion of ids, jobs and log lines as text, `--detach`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin so, the newest first, each with what has become of the job."""
+    """Ids with this prefix, the newest first, each with the state of the job."""
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
 
@@ -30,12 +30,12 @@ def complete(incomplete: str) -> list[tuple[str, str]]:
 
 JobId = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="Its id, or the beginning of it.", show_default=False, autocompletion=complete),
+    typer.Argument(metavar="JOB", help="Its id, or a prefix of it.", show_default=False, autocompletion=complete),
 ]
 
 
 def state_in_words(job: Job) -> str:
-    """ "running", "ended (exit code 1)", "lost": what `jobs list` and `jobs show` say."""
+    """ "running", "ended (exit code 1)", "lost": the state in `jobs list` and `jobs show`."""
     from ascendtune.job.record import state_of
 
     state = state_of(job)
@@ -50,7 +50,7 @@ def devices_in_words(job: Job) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """A date and a time of day, for people."""
+    """Local date and time; `seconds` since the epoch."""
     return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
@@ -58,26 +58,26 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 def show(lines: Iterable[Line]) -> None:
-    """Print them on stdout as they come. What the job itself says stands without a prefix."""
+    """Print lines on stdout as they arrive, with the rank as a coloured prefix; lines of the job itself have none."""
     for line in lines:
         shown = plain(line.text)
         if line.rank is None:
             print(shown, flush=True)
         else:
             prefix = f"[rank {line.rank}]"
-            # A worker of ours names its rank itself.
+            # Our own worker prints its rank itself.
             text = shown.removeprefix(f"{prefix} ")
             print(f"{colour(prefix, _COLOURS[line.rank % len(_COLOURS)], sys.stdout)} {text}", flush=True)
 
 
 def show_while_read(lines: Iterable[Line]) -> None:
-    """`show` beside a job that goes on when nobody reads any more, as in `| head`: its logs keep everything."""
+    """`show` for a job that continues when the reader closes the pipe, as in `| head`; the log files stay complete."""
     with suppress(BrokenPipeError):
         show(lines)
 
 
 def stays_with_the_terminal(spec: JobSpec) -> bool:
-    """Divide this process in two: True in the one that keeps the terminal, once the other has begun with the job."""
+    """Fork: True in the process that keeps the terminal, after the other has started the job."""
     from ascendtune.job.detach import detach
 
     job = detach(spec)

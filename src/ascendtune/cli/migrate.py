@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 8
-"""Places of a finding that are printed; JSON has them all."""
+"""Printed places per finding; JSON has all of them."""
 
 
 def check(
@@ -20,15 +20,15 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every place.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print every place.")] = False,
 ) -> int:
-    """List what in a code base will not move from CUDA to Ascend, and what takes its place. Needs no torch.
+    """List CUDA code that does not run on Ascend unchanged, and its replacements. Does not need torch.
 
     \b
     ascendtune migrate check .
     ascendtune migrate check train.py --json
 
-    Python is read as a syntax tree, other files line by line. What moves by itself under `ascendtune migrate run` is
-    counted; --all and JSON name its places too. Exit code 1: something will not move; 0: nothing, though there may be
-    things to look at; 4: there is no code.
+    Python is parsed, other files are read line by line. Calls that `ascendtune migrate run` replaces are counted; --all
+    and JSON list their places too. Exit code 1: code that does not run on Ascend was found; 0: none, perhaps warnings;
+    4: no source files.
     """
     import sys
 
@@ -60,21 +60,21 @@ def _shortened(finding: Finding) -> Finding:
 
 def run(
     script: Annotated[Path, typer.Argument(help="A Python script written for CUDA.", show_default=False)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGUMENT", help="What follows belongs to the script.")
-    ] = None,
-    devices: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many NPUs, one process each.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENT", help="Arguments of the script.")] = None,
+    devices: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of NPUs, one process each.")] = None,
     device_ids: Annotated[str | None, typer.Option(metavar="0,1", help="Only these NPUs.")] = None,
-    logs: Annotated[Path, typer.Option(metavar="DIR", help="Where ranks other than 0 write.")] = Path("migrate"),
+    logs: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the logs of ranks other than 0.")] = Path(
+        "migrate"
+    ),
 ) -> None:
-    """Run an unmodified CUDA script on Ascend NPUs: torch_npu turns its CUDA calls into NPU calls (transfer_to_npu).
+    """Run an unmodified CUDA script on Ascend NPUs: torch_npu replaces its CUDA calls by NPU calls (transfer_to_npu).
 
     \b
     ascendtune migrate run train.py --epochs 3
     ascendtune migrate run --devices 8 train.py --epochs 3
 
-    Options of ours stand before the script. Several devices are started by torchrun; without --devices it is one.
-    `ascendtune migrate check` tells first what this cannot turn.
+    Options of this command come before the script. The default is one device; several are started by torchrun.
+    `ascendtune migrate check` lists code that cannot be replaced this way.
     """
     import sys
 
@@ -91,29 +91,32 @@ def run(
     if script.is_dir():
         inside = next((path for path in sorted(script.glob("*.py"))), None)
         raise InputError(
-            "this is a directory, not a script",
+            "the script is a directory",
+            code="not-a-file",
             remedy="give a Python file" + (f", such as {inside}" if inside else ""),
             where=script,
         )
     if not script.is_file():
         near = nearest_path(script)
         raise InputError(
-            "there is no such script",
+            "no such script",
+            code="no-such-path",
             remedy=f"did you mean '{near}'?" if near else "give the path of a Python file",
             where=script,
         )
     visible = visible_devices()
     if visible.kind != "npu":
         raise MachineError(
-            "no NPU can be used here, so there is nothing to turn CUDA calls into",
-            remedy=visible.note or "`ascendtune doctor` says why",
+            "no NPU is usable on this machine",
+            code="no-usable-npu",
+            remedy=visible.note or "run `ascendtune doctor` for the reason",
         )
     count = 1 if devices is None and device_ids is None else devices
     chosen = choose(visible, count=count, ids=device_ids, cores=cpu_count())
     argv = (sys.executable, str(script), *(arguments or []))
-    # Read by torch_npu when torch loads it, in this process and in whatever it starts.
+    # Read by torch_npu when torch loads it, in the script and its child processes.
     variables = {"TORCH_TRANSFER_TO_NPU": "1"}
-    # Its ranks meet as those of any program do, by MASTER_ADDR and MASTER_PORT.
+    # The ranks connect through MASTER_ADDR and MASTER_PORT, as in any program.
     result = start(JobSpec(argv, logs, chosen.count, chosen.kind, chosen.ids, variables, meets_by_address=True))
     if result.error:
         complain(result.error)

@@ -1,4 +1,4 @@
-"""`ascendtune runs list` and `runs show`, and what run directories hold, in words."""
+"""`ascendtune runs list` and `runs show`. Missing values are None, never 0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def list_runs(
-    directory: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    directory: Annotated[Path, typer.Argument(help="Directory that contains run directories.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest last.
@@ -65,7 +65,7 @@ def show(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Show one run: how it went, its data, versions, choices, checkpoints and pictures.
+    """Show one run: outcome, data, versions, choices, checkpoints and plots.
 
     \b
     ascendtune runs show runs/alpaca-qwen
@@ -96,7 +96,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     from ascendtune.core.units import count_of
 
     attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
-    times = count_of(len(attempts), "attempt") if attempts else "no attempt has begun to train"
+    times = count_of(len(attempts), "attempt") if attempts else "training has not started"
     lines = [f"{facts['path']}: {facts['state']}, {times}"]
     hosts = attempts[-1].get("hosts", []) if attempts else []
     if len(hosts) > 1:
@@ -118,7 +118,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _data(reports: dict[str, Any] | None) -> list[str]:
-    """The reports of the training data, and of the evaluation data where there is some."""
+    """The reports on training data and evaluation data."""
     from ascendtune.cli.terminal import width
     from ascendtune.data.report import DataReport, lines
 
@@ -152,12 +152,12 @@ class RunSummary:
     name: str
     path: str
     state: str
-    """As in run.json; or `died`: it says running, and no such process is on this machine; `damaged`; `unreadable`."""
+    """As in run.json; or `died` (it says running, but the process does not exist), `damaged`, `unreadable`."""
     step: int | None
     loss: float | None
     tokens_per_second: float | None
     age_seconds: float | None
-    """Since the newest attempt began."""
+    """Time since the newest attempt started."""
 
     @classmethod
     def of(cls, run: RunDir) -> RunSummary:
@@ -168,7 +168,7 @@ class RunSummary:
             warn(f"{error.what}: {error.where or run}")
             return cls._unknown(run, "damaged")
         except OSError as error:
-            warn(f"may not be read: {error.filename or run}")
+            warn(f"permission denied: {error.filename or run}")
             return cls._unknown(run, "unreadable")
         attempts = record.get("attempts") or []
         began = number(attempts[-1].get("started") if attempts else record.get("created"))
@@ -191,12 +191,13 @@ def find_runs(directory: Path) -> list[RunDir]:
     """Run directories at or below `directory`, oldest first.
 
     Raises:
-        InputError: there is no such directory.
+        InputError: the directory does not exist.
     """
     if not directory.is_dir():
         raise InputError(
             "no such directory",
-            remedy="give the directory that holds your runs; `ascendtune train` makes the first one",
+            code="no-such-directory",
+            remedy="give the directory that contains your runs; `ascendtune train` creates the first one",
             where=directory,
         )
     return sorted(_below(directory, _DEPTH), key=_changed)
@@ -205,11 +206,11 @@ def find_runs(directory: Path) -> list[RunDir]:
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:
     run = RunDir(directory)
     try:
-        # Also what is a link, a pipe or a device: it is shown as damaged.
+        # A link, a pipe or a device also counts, and is shown as damaged.
         is_run = os.path.lexists(run.run_json)
         inside = [] if is_run or not depth else list(os.scandir(directory))
     except PermissionError:
-        # It may be one; nobody may know.
+        # It may be a run; it is shown as unreadable.
         is_run, inside = True, []
     if is_run:
         yield run
@@ -226,7 +227,7 @@ def _changed(run: RunDir) -> float:
 
 
 def state_of(record: dict[str, Any]) -> str:
-    """The state, corrected for a process that could not write its end."""
+    """The state, `died` if the process was killed before it could record its exit."""
     state, attempts = str(record["state"]), record.get("attempts") or []
     if state != "running" or not attempts:
         return state
@@ -237,31 +238,31 @@ def state_of(record: dict[str, Any]) -> str:
 
 
 def number(value: Any) -> float | None:
-    """`value` where it is a number, also one that is not finite: a loss may be."""
+    """`value` if it is a number; NaN and infinity are allowed, because a loss can be either."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def whole(value: Any) -> int | None:
-    """`value` where it is a whole number that a process or a step may have."""
+    """`value` if it is a valid process id or step."""
     return value if type(value) is int and 0 <= value < 1 << 31 else None
 
 
 def unless_damaged(read: Callable[[], _Read]) -> _Read | None:
-    """What `read` reads; where that is damaged or may not be read, None and a warning: the rest can be shown."""
+    """The result of `read`; None and a warning if the file is damaged or unreadable, so that the rest is shown."""
     try:
         return read()
     except AscendtuneError as error:
         warn(f"{error.what}: {error.where}")
     except PermissionError as error:
-        warn(f"may not be read: {error.filename}")
+        warn(f"permission denied: {error.filename}")
     return None
 
 
 def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
-    """A line for each value that is known, names and values aligned.
+    """A line for each known value, with names and values aligned.
 
     Args:
-        columns: of the terminal; longer lines are wrapped below their value. None: nothing is wrapped.
+        columns: width of the terminal; longer lines are wrapped below their value. None: no wrapping.
     """
     known = {name: value for name, value in values.items() if value not in (None, "", [], {})}
     shown = [(name.removesuffix("_bytes"), _of(name, value)) for name, value in known.items()]
@@ -270,7 +271,7 @@ def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
 
 
 def plain(value: Any) -> str:
-    """A value of a recipe, in YAML's words: true, null, [a, b]."""
+    """A value of a recipe as YAML: true, null, [a, b]."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 _USUAL_COUNT = 8
-"""Devices of a server, where none is here to count."""
+"""Assumed number of devices of a server if this machine has none."""
 
 _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "SWANLAB_API_KEY")
-"""Variables that training reads, if the user has set them."""
+"""Variables that training reads; passed on if set."""
 
 _FEWEST_HOURS = 0.1
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _KUBERNETES_NAMES = {"namespace": _LABEL, "secret": rf"{_LABEL}(\.{_LABEL})*"}
-"""RFC 1123: what Kubernetes takes as the name of a namespace, and of a secret or a claim."""
+"""RFC 1123: valid names of a namespace, and of a secret or a claim."""
 
 _CONTAINERS = ("docker", "compose", "kubernetes")
 _ONLY_FOR = {
@@ -56,7 +56,7 @@ _ONLY_FOR = {
 
 @dataclass(frozen=True)
 class Asked:
-    """The options, as they were given."""
+    """The options of the command."""
 
     to: str
     devices: int | None = None
@@ -74,10 +74,10 @@ class Asked:
 
 
 def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) -> tuple[Submission, str]:
-    """What the engine is told, and the file that tells it.
+    """The job for the engine, and the text of its file.
 
     Raises:
-        InputError: options that do not go together; a recipe that is wrong, or needs what is not there.
+        InputError: conflicting or invalid options, an invalid recipe, or a missing file.
     """
     from ascendtune.recipe.recipe import Recipe
 
@@ -85,7 +85,8 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) ->
     recipe = Recipe.load(recipe_file, overrides)
     if recipe.notes and asked.to in _CONTAINERS:
         raise RecipeError(
-            "a recipe of LLaMA-Factory's names its data in a further file, which a container would not find",
+            "a LLaMA-Factory recipe names its data in dataset_info.json, which is not available in a container",
+            code="llamafactory-recipe-in-container",
             remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
             where=recipe_file,
         )
@@ -102,7 +103,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) ->
         hours=asked.hours,
     )
     if asked.to == "slurm":
-        mounts_on_this_host(recipe_file, recipe)  # for its complaints: Slurm's nodes have the same files
+        mounts_on_this_host(recipe_file, recipe)  # only for its errors: Slurm's nodes see the same files
         submission = replace(submission, partition=asked.partition, sbatch=asked.sbatch)
         return submission, slurm.write(submission)
     submission = replace(submission, image=_image(asked, accelerator), inherited=_inherited(asked))
@@ -123,18 +124,18 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: Asked) ->
 
 
 def advice(submission: Submission, asked: Asked) -> list[str]:
-    """What a user should know that no file can say."""
+    """Notes for the user that are not part of the file."""
     sentences = []
     if asked.to == "kubernetes" and (nodes_own := pod.from_nodes(submission)):
         paths = ", ".join(str(mount.path) for mount in nodes_own)
-        shared = ", on storage that all of them share" if submission.nodes > 1 else ""
-        sentences.append(f"in no --volume, so taken from the nodes' own file systems{shared}: {paths}")
+        shared = ", on storage shared by all of them" if submission.nodes > 1 else ""
+        sentences.append(f"not in a --volume, so mounted from the nodes' own file systems{shared}: {paths}")
     if asked.to == "slurm" and not submission.needs.told_by_slurm:
-        sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
+        sentences.append("Slurm does not tell a job which NPUs it has, so whole nodes are requested (--exclusive)")
     if ENGINES[asked.to].is_this_machine and submission.needs.is_accelerator:
         here = len(attached(submission.kind))
         if here < submission.devices:
-            sentences.append(f"this machine has {here} {submission.needs.noun}; the file is for one with more")
+            sentences.append(f"this machine has {here} {submission.needs.noun}; the file needs {submission.devices}")
     if ENGINES[asked.to].is_this_machine and submission.nodes > 1:
         sentences.append("start it on every node, with NODE_RANK and MASTER_ADDR in the environment")
     return sentences
@@ -145,30 +146,42 @@ def _check(asked: Asked) -> None:
     for name, (option, engines) in _ONLY_FOR.items():
         if name in given and asked.to not in engines:
             raise InputError(
-                f"{option} means nothing to {asked.to}", remedy=f"leave it out; it is for --to {', '.join(engines)}"
+                f"{option} does not apply to --to {asked.to}",
+                code="conflicting-options",
+                remedy=f"remove it; it is for --to {', '.join(engines)}",
             )
     for name, pattern in _KUBERNETES_NAMES.items():
         _require_name(f"--{name}", getattr(asked, name), pattern)
     if asked.image is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", asked.image):
-        raise InputError(f"--image {asked.image!r} is no name of an image", remedy="write it as registry/name:tag")
+        raise InputError(
+            f"--image {asked.image!r} is not a valid image name",
+            code="invalid-option-value",
+            remedy="write it as registry/name:tag",
+        )
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
-            f"--hours {asked.hours:g} is no time in which to start, train and write a checkpoint",
-            remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit holds",
+            f"--hours {asked.hours:g} is not a usable time limit",
+            code="invalid-option-value",
+            remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit applies",
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(
-            f"--partition {asked.partition!r} is not a name of Slurm's", remedy="`sinfo --summarize` lists them"
+            f"--partition {asked.partition!r} is not a valid partition name",
+            code="invalid-option-value",
+            remedy="list the partitions with `sinfo --summarize`",
         )
     for option in asked.sbatch:
         if not re.fullmatch(r"--?[a-zA-Z][^\n\r]*", option):
             raise InputError(
-                f"--sbatch {option!r} is not an option of sbatch", remedy="give one option each, as --sbatch=--qos=high"
+                f"--sbatch {option!r} is not an option of sbatch",
+                code="invalid-option-value",
+                remedy="give one option each, as --sbatch=--qos=high",
             )
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(
-                "--env takes the name of a variable, not its value: files are no place for secrets",
+                "--env takes the name of a variable, not its value, so that the file contains no secrets",
+                code="invalid-option-value",
                 remedy=f"export the variable, and use --env {name.partition('=')[0] or 'NAME'}",
             )
 
@@ -176,7 +189,8 @@ def _check(asked: Asked) -> None:
 def _require_name(option: str, name: str | None, pattern: str) -> None:
     if name is not None and not re.fullmatch(pattern, name):
         raise InputError(
-            f"{option}: '{name}' is no name that Kubernetes takes",
+            f"{option}: '{name}' is not a valid Kubernetes name",
+            code="invalid-option-value",
             remedy="use lower-case letters, digits and '-', such as my-team",
         )
 
@@ -191,8 +205,9 @@ def _ids(asked: Asked, kind: Kind) -> tuple[str, ...]:
     count = asked.devices or len(here) or (_USUAL_COUNT if needs.is_accelerator else 1)
     if needs.most_in_a_node and count > needs.most_in_a_node:
         raise InputError(
-            f"--devices {count}: no server has more than {needs.most_in_a_node} {needs.noun}",
-            remedy="--devices counts those of one node; use --nodes for more",
+            f"--devices {count}: a server has at most {needs.most_in_a_node} {needs.noun}",
+            code="too-many-devices",
+            remedy="--devices counts per node; use --nodes for more",
         )
     return here[:count] if len(here) >= count else tuple(map(str, range(count)))
 
@@ -201,7 +216,9 @@ def _image(asked: Asked, kind: Kind) -> str:
     if image := asked.image or NEEDS[kind].image:
         return image
     raise InputError(
-        f"--to {asked.to} needs an image", remedy="give --image one that has ascendtune[train] and bash in it"
+        f"--to {asked.to} needs an image",
+        code="missing-option",
+        remedy="add --image with an image that contains ascendtune[train] and bash",
     )
 
 
@@ -213,21 +230,25 @@ def _inherited(asked: Asked) -> tuple[str, ...]:
 def _volume(text: str) -> tuple[Path, str]:
     claim, colon, path = text.partition(":")
     if not colon or not claim or not path.startswith("/"):
-        raise InputError(f"--volume {text} is not CLAIM:PATH", remedy="write it as --volume my-claim:/data")
+        raise InputError(
+            f"--volume {text} is not CLAIM:PATH",
+            code="invalid-option-value",
+            remedy="write it as --volume my-claim:/data",
+        )
     _require_name("--volume", claim, _KUBERNETES_NAMES["secret"])
     return Path(path), claim
 
 
 def run_place(recipe: Recipe) -> Path:
-    """Where the run directory is made; beside it, because a taken name gets a number."""
+    """The parent of the run directory: if the name is taken, a numbered one is created beside it."""
     return recipe.run_directory().absolute().parent
 
 
 def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount, ...], dict[str, str]]:
-    """Mounts, and the variables that point to the caches among them.
+    """The mounts, and the variables that name the mounted caches.
 
     Raises:
-        RecipeError, DataError: a path of the recipe is not there.
+        RecipeError, DataError: a path in the recipe does not exist.
     """
     read = {recipe_file.absolute()}
     written = {run_place(recipe), cache_directory()}
@@ -241,13 +262,15 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
             variables["HF_HOME"] = str(home)
     for path in _files(recipe):
         if not path.exists():
-            raise RecipeError("the recipe names a file that is not there", remedy="check the path", where=path)
+            raise RecipeError(
+                "a file in the recipe does not exist", code="no-such-path", remedy="check the path", where=path
+            )
         read |= _with_targets(path)
     return _distinct(read, written), variables
 
 
 def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
-    """Mounts where the recipe's paths belong to other machines, and need not be here."""
+    """The mounts on other machines; the recipe's paths need not exist on this one."""
     read = set()
     for text, kind in _sources(recipe):
         try:
@@ -255,7 +278,7 @@ def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
         except InputError:
             if not Path(text).is_absolute():
                 raise
-            warn(f"{text} is not on this machine; it has to be there on the nodes")
+            warn(f"{text} does not exist on this machine; it must exist on the nodes")
             local = Path(text)
         if local is not None:
             read.add(local.absolute())
@@ -263,7 +286,7 @@ def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
 
 
 def _sources(recipe: Recipe) -> list[tuple[str, SourceKind]]:
-    """Paths or hub ids."""
+    """Paths or hub ids in the recipe."""
     models = [recipe.model.path, *recipe.method.lora.start_from]
     if recipe.method.preference.reference:
         models.append(recipe.method.preference.reference)
@@ -272,14 +295,14 @@ def _sources(recipe: Recipe) -> list[tuple[str, SourceKind]]:
 
 
 def _files(recipe: Recipe) -> set[Path]:
-    """Paths, where the key says one and no name."""
+    """Files in keys that take a name or a path."""
     given = {recipe.data.template, recipe.parallel.deepspeed.config or "", recipe.checkpoint.resume}
     paths = ((text, expanded(text)) for text in given if text)
     return {path.absolute() for text, path in paths if "/" in text or path.is_file()}
 
 
 def _with_targets(path: Path) -> set[Path]:
-    """`path`, and the folders of what symbolic links in it point to: a snapshot in a hub's cache is only links."""
+    """`path`, and the directories that symbolic links in it point to: a snapshot in a hub's cache consists of links."""
     if not path.is_dir():
         return {path}
     targets = {entry.resolve() for entry in path.iterdir() if entry.is_symlink()}
@@ -287,7 +310,7 @@ def _with_targets(path: Path) -> set[Path]:
 
 
 def _distinct(read: Iterable[Path], written: Iterable[Path]) -> tuple[Mount, ...]:
-    """Sorted; without what lies in a directory that is mounted anyway."""
+    """Sorted, without paths inside other mounted directories."""
     wanted = dict.fromkeys(read, False) | dict.fromkeys(written, True)
     return tuple(
         Mount(path, writable)

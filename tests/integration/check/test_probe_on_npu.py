@@ -73,7 +73,7 @@ def _two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def test_two_ranks_add_up_by_hccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = examine(_two_npus(tmp_path, monkeypatch), ["all_reduce"]).findings
-    assert found.status == "ok" and "hccl adds up 2 ranks on NPU 0 and NPU 1" in found.measured, found
+    assert found.status == "ok" and "hccl sums over 2 ranks on NPU 0 and NPU 1" in found.measured, found
 
 
 def test_a_script_for_cuda_runs_on_the_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

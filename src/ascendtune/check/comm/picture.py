@@ -23,7 +23,7 @@ _FINE_SHARE = 0.8
 
 
 def bars(rows: Sequence[Row], columns: int | None) -> str:
-    """A line for each size; the longest bar is the highest busbw, and as long as the line allows."""
+    """A line for each size. The bar of the highest busbw takes the whole width."""
     labels = [format_bytes(row.bytes) for row in rows]
     figures = [f"{row.busbw_bytes_per_second / GIGA:.3f}" for row in rows]
     left, right = max(map(len, labels)), max(map(len, figures))
@@ -38,9 +38,9 @@ def bars(rows: Sequence[Row], columns: int | None) -> str:
 
 
 def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Paint) -> str:
-    """GB/s from each rank (line) to each rank (column); shades where there is no room for figures.
+    """GB/s from each rank (line) to each rank (column); shades where the terminal is too narrow for numbers.
 
-    Colours tell how a link stands to the median link: red is slow, yellow behind, green as the others.
+    Colours compare a link with the median link: red below 50 %, yellow below 80 %, green otherwise.
     """
     speeds = {(link.sender, link.receiver): link.bytes_per_second for link in links}
     usual, fastest = median(speeds.values()), max(speeds.values())
@@ -51,7 +51,9 @@ def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Pain
         speed = speeds.get((sender, receiver))
         if speed is None:
             return "-".rjust(width)
-        text = _rounded(speed / GIGA) if has_room else _SHADES[min(3, int(4 * speed / fastest))]
+        figure = speed / GIGA
+        shown = f"{figure:.3g}" if figure >= 1 else f"{figure:.3f}"
+        text = shown if has_room else _SHADES[min(3, int(4 * speed / fastest))]
         return paint(text.rjust(width), _colour(speed / usual))
 
     everyone = range(ranks)
@@ -63,10 +65,6 @@ def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Pain
             legend,
         ]
     )
-
-
-def _rounded(speed: float) -> str:
-    return f"{speed:.3g}" if speed >= 1 else f"{speed:.3f}"
 
 
 def _colour(share: float) -> str:
@@ -128,12 +126,14 @@ def draw_links(path: Path, title: str, links: Sequence[Link], ranks: int) -> Non
 
 
 def _figure(width: float, height: float) -> Any:
-    # Matplotlib keeps a font cache; only our own places are written to.
+    # matplotlib writes a font cache: it belongs into our own cache directory.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MachineError("a picture needs matplotlib", remedy="pip install matplotlib") from error
+        raise MachineError(
+            "a picture needs matplotlib", code="package-not-installed", remedy="pip install matplotlib"
+        ) from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -21,7 +21,7 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
         yield Finding(
             ACCELERATORS,
             "failure",
-            f"{count_of(npus, 'NPU')} here, and this Python has no torch_npu: training would run on the CPU",
+            f"{count_of(npus, 'NPU')} found, but torch_npu is not installed: training would run on the CPU",
             expected="torch_npu of the same version as torch",
             remedy="pip install 'ascendtune[npu]'; `ascendtune doctor versions` names the pair that fits CANN",
         )
@@ -46,7 +46,7 @@ def _without_driver(outside: Outside) -> Finding:
     return Finding(
         ACCELERATORS,
         "failure",
-        f"{count_of(outside.npus_on_bus, 'NPU')} on the PCI bus, and no /dev/davinci*: the driver is not loaded",
+        f"{count_of(outside.npus_on_bus, 'NPU')} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
         expected="one /dev/davinciN for each chip",
         remedy=inside if outside.in_container else "install the driver (Ascend HDK) of this card and restart",
     )
@@ -57,22 +57,22 @@ def _cpu_alone(outside: Outside) -> Finding:
         return Finding(
             ACCELERATORS,
             "warning",
-            "no accelerator, and torch is not installed: only commands that do not train work here",
+            "no accelerator, and torch is not installed: only commands that do not train work on this machine",
             remedy="pip install 'ascendtune[train]'",
         )
-    more = "none on the PCI bus or in /dev; torch trains on the CPU, which is enough for small models"
+    more = "none on the PCI bus or in /dev; torch trains on the CPU, which is sufficient for small models"
     return ok(ACCELERATORS, f"no NPU and no GPU: {more}")
 
 
 ACCELERATORS_CHECK = Check(
     ACCELERATORS,
-    what="Counts NPUs and GPUs by device files, driver and PCI bus, and looks whether the installed torch can use "
+    what="Counts NPUs and GPUs by device files, driver and PCI bus, and checks whether the installed torch can use "
     "them.",
-    why="A job falls back to the CPU without a word when torch_npu is missing or the driver is not loaded, and then "
-    "seems only slow.",
-    fix="On the PCI bus but not in /dev: the driver is missing or not loaded; in a container the device files were "
-    "not mapped. In /dev but without torch_npu: install the pair of torch and torch_npu that `ascendtune doctor "
-    "versions` names. Nothing on the bus: this machine trains on the CPU.",
+    why="When torch_npu is missing or the driver is not loaded, a job falls back to the CPU without a message, and "
+    "only seems slow.",
+    fix="On the PCI bus but not in /dev: the driver is missing or not loaded; in a container the device files were not "
+    "mapped. In /dev but without torch_npu: install the pair of torch and torch_npu that `ascendtune doctor versions` "
+    "names. Nothing on the bus: this machine trains on the CPU.",
     look=_look_at_accelerators,
     vital=True,
 )
@@ -81,7 +81,7 @@ ACCELERATORS_CHECK = Check(
 DEVICE_NODES = "device_nodes"
 
 _SHARED = ("davinci_manager", "devmm_svm", "hisi_hdc")
-"""Every process needs these beside its own davinciN (vendor's container guide)."""
+"""Device files that every process needs besides its davinciN (vendor's container guide)."""
 
 
 def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
@@ -116,9 +116,9 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
 
 DEVICE_NODES_CHECK = Check(
     DEVICE_NODES,
-    what="Looks for /dev/davinci0…, davinci_manager, devmm_svm and hisi_hdc, and whether this user may open them.",
+    what="Checks that /dev/davinci0…, davinci_manager, devmm_svm and hisi_hdc exist and that this user may open them.",
     why="Without one of the three shared files the runtime fails with an initialisation error (507033, -8005) that "
-    "names none of them. Their group is HwHiAiUser; who is not in it sees the cards in no tool.",
+    "names none of them. Their group is HwHiAiUser; for users outside of it no tool shows the cards.",
     fix="Container: pass the missing ones with `--device`. Host: add the user to the group HwHiAiUser and log in "
     "again; if the files are missing, the driver is not loaded (`lsmod | grep drv`).",
     look=_look_at_device_nodes,
@@ -130,7 +130,7 @@ VISIBLE_DEVICES = "visible_devices"
 
 _NPU, _CUDA, _CONTAINER = "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"
 _MISSPELT = ("ASCEND_RT_VISIBLE_DEVICE", "ASCEND_RT_VISIABLE_DEVICES", "NPU_VISIBLE_DEVICES")
-"""Seen in public scripts; nothing reads them."""
+"""Misspelt names in public scripts; no program reads them."""
 
 
 def _look_at_visible_devices(outside: Outside) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _npu(value: str, count: int) -> Iterator[Finding]:
             VISIBLE_DEVICES,
             "failure" if not kept else "warning",
             f"{_NPU}={value!r}: {problem}; a process sees {', '.join(kept) or 'no NPU at all'}",
-            expected=f"ids 0 to {count - 1}, ascending, with commas and no blanks",
+            expected=f"ids 0 to {count - 1}, ascending, separated by commas without blanks",
             remedy=f"export {_NPU}={_repaired(names, count)}",
         )
 
@@ -183,23 +183,23 @@ def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
     if names == [""]:
         return "it is empty"
     if any(name != name.strip() for name in names):
-        return "blanks end the list"
+        return "a blank ends the list"
     strange = [name for name in names if not name.isdigit()]
     if strange:
-        return f"{strange[0]!r} is no id"
+        return f"{strange[0]!r} is not an id"
     ids = [int(name) for name in names]
     absent = [each for each in ids if each >= count]
     if absent:
-        return f"there is no device {absent[0]}"
+        return f"device {absent[0]} does not exist"
     if len(set(ids)) < len(ids):
-        return "an id stands twice"
+        return "an id is repeated"
     if ascending and ids != sorted(ids):
-        return "the runtime wants them ascending"
+        return "the ids must be ascending"
     return None
 
 
 def _kept(names: list[str], count: int) -> list[str]:
-    """What the runtime takes: everything before the first entry that it cannot use."""
+    """The entries that the runtime uses: those before the first invalid one."""
     kept: list[str] = []
     for name in names:
         if not name.isdigit() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
@@ -243,11 +243,10 @@ def _confused(outside: Outside) -> Iterator[Finding]:
 
 VISIBLE_DEVICES_CHECK = Check(
     VISIBLE_DEVICES,
-    what="Reads ASCEND_RT_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES as the runtimes do, and looks for names that are "
-    "mistaken for them.",
-    why="The runtime stops reading at the first entry that it cannot use, without a word: of `1, 2,3` only card 1 is "
-    "left. It wants ids ascending. ASCEND_VISIBLE_DEVICES is read by the container runtime alone.",
-    fix="Set ids with commas and without blanks, ascending, each once. Ids are logical and counted from 0 within the "
-    "container.",
+    what="Reads ASCEND_RT_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES as the runtimes do, and checks for misspelt names.",
+    why="The runtime ignores everything after the first invalid entry, without a message: `1, 2,3` leaves only card 1. "
+    "Ids must be ascending. ASCEND_VISIBLE_DEVICES is read by the container runtime only.",
+    fix="List ids in ascending order, each once, separated by commas without blanks. Ids are logical: they count from "
+    "0 within the container.",
     look=_look_at_visible_devices,
 )

@@ -15,11 +15,11 @@ from ascendtune.machine.npu.versions import Toolkit, read_values
 CANN = "cann"
 
 _KERNELS = "opp/built-in/op_impl/ai_core/tbe/kernel"
-"""Where CANN looks for compiled operators, a directory a chip (ascend910b); the kernels package brings them."""
+"""Where CANN looks for compiled operators, one directory per chip (ascend910b); the kernels package installs them."""
 
 
 def loaded_toolkit(outside: Outside) -> Toolkit | None:
-    """The toolkit whose set_env.sh was read in this environment."""
+    """The toolkit whose set_env.sh was sourced in this environment."""
     return next((kit for kit in outside.versions.toolkits if kit.in_use), None)
 
 
@@ -42,8 +42,10 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
         yield Finding(
             CANN,
             "failure",
-            f"ASCEND_HOME_PATH={wrong} holds no CANN" if wrong else "CANN is installed, but not loaded in this shell",
-            expected="ASCEND_HOME_PATH of an installed toolkit",
+            f"ASCEND_HOME_PATH={wrong} does not contain CANN"
+            if wrong
+            else "CANN is installed, but not loaded in this shell",
+            expected="ASCEND_HOME_PATH set to an installed toolkit",
             remedy=f"source {script}",
             evidence=(f"installed: {names}",),
         )
@@ -69,7 +71,7 @@ def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[
 
 
 def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
-    """The acceleration library (ATB) is optional; one of another release fails when its first operator runs."""
+    """The acceleration library (ATB) is optional; another release fails when its first operator runs."""
     versions = {
         read_values(path.read_text(errors="replace")).get("Ascend-cann-atb")
         for path in outside.path("/usr/local/Ascend/nnal/atb").glob("*/version.info")
@@ -87,11 +89,10 @@ def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
 
 CANN_CHECK = Check(
     CANN,
-    what="Lists the CANN toolkits, tells which one this shell has loaded, whether nnal (ATB) is of the same release, "
-    "and whether its operators are there.",
-    why="torch_npu takes CANN from the environment. A shell without set_env.sh ends with `libhccl.so: cannot open "
-    "shared object file`; a toolkit without the kernels package ends with `Cannot find bin of op` (EZ9999, "
-    "500001).",
+    what="Lists the CANN toolkits and the one that this shell has loaded, and checks that nnal (ATB) is of the same "
+    "release and that compiled operators are installed.",
+    why="torch_npu finds CANN through the environment. A shell without set_env.sh ends with `libhccl.so: cannot open "
+    "shared object file`; a toolkit without the kernels package ends with `Cannot find bin of op` (EZ9999, 500001).",
     fix="source .../set_env.sh in every shell and in the job script. Install the kernels (8.5 and later: ops) package "
     "of the chip in the toolkit's version.",
     look=_look_at_cann,
@@ -120,9 +121,9 @@ def _stubs(parts: list[str]) -> Iterator[Finding]:
         yield Finding(
             LIBRARIES,
             "failure",
-            "stub libraries are on LD_LIBRARY_PATH: they can be linked against, but compute nothing",
+            "LD_LIBRARY_PATH contains stub libraries, which can be linked against but do not compute",
             expected="no devlib or stub directory",
-            remedy="take these out of LD_LIBRARY_PATH",
+            remedy="remove them from LD_LIBRARY_PATH",
             evidence=tuple(stubs),
         )
 
@@ -133,7 +134,7 @@ def _several(parts: list[str]) -> Iterator[Finding]:
         yield Finding(
             LIBRARIES,
             "warning",
-            f"LD_LIBRARY_PATH mixes CANN {', '.join(releases)}; the first one wins, file by file",
+            f"LD_LIBRARY_PATH mixes CANN {', '.join(releases)}; the first one is used, file by file",
             expected="one release",
             remedy="open a new shell and source only one set_env.sh",
             evidence=tuple(part for part in parts if _RELEASE.search(part)),
@@ -160,7 +161,7 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
             LIBRARIES,
             "failure",
             f"torch_npu cannot be loaded: {', '.join(missing)} not found",
-            expected="every library resolves",
+            expected="every library is found",
             remedy=_where_from(missing, outside),
             evidence=tuple(f"{name} => not found" for name in missing),
         )
@@ -169,13 +170,13 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
 
 
 def _is_torchs(name: str, outside: Outside) -> bool:
-    """torch has loaded its own libraries before torch_npu asks for them."""
+    """torch loads its own libraries before torch_npu needs them."""
     torch = outside.package_directory("torch")
     return torch is not None and (torch / "lib" / name).exists()
 
 
 def _where_from(missing: list[str], outside: Outside) -> str:
-    """The directory that has the first of them, in CANN or the driver."""
+    """How to add the directory of CANN or the driver that contains the first of them."""
     for pattern in ("ascend-toolkit/*/lib64", "ascend-toolkit/*/*-linux/lib64", "cann*/lib64", "driver/lib64/*"):
         for directory in sorted(outside.path("/usr/local/Ascend").glob(pattern), reverse=True):
             if (directory / missing[0]).exists():
@@ -191,13 +192,12 @@ def _how(directory: Path) -> str:
 
 LIBRARIES_CHECK = Check(
     LIBRARIES,
-    what="Asks the loader (`ldd`) which libraries of torch_npu it does not find, and looks for stub directories and "
-    "for two CANN releases on LD_LIBRARY_PATH.",
-    why="`ImportError: libhccl.so: cannot open shared object file` is the commonest first error on Ascend. Stub "
-    "libraries (devlib) load and then fail with 100039; two CANN releases mixed fail in ways that nothing "
-    "explains.",
+    what="Runs `ldd` on torch_npu to find missing libraries, and checks LD_LIBRARY_PATH for stub directories and for "
+    "two CANN releases.",
+    why="`ImportError: libhccl.so: cannot open shared object file` is the most common first error on Ascend. Stub "
+    "libraries (devlib) load and then fail with 100039; a mix of two CANN releases fails with misleading errors.",
     fix="Start from a new shell and source one set_env.sh; add /usr/local/Ascend/driver/lib64/driver and .../common "
-    "when libascend_hal.so or libdrvdsmi_host.so is missing; take stub directories out.",
+    "when libascend_hal.so or libdrvdsmi_host.so is missing; remove stub directories.",
     look=_look_at_libraries,
     vital=True,
 )

@@ -1,4 +1,4 @@
-"""A check, and how all of them are made: side by side, each within its time, summed up in one sentence."""
+"""What a check is, how all checks run in parallel within a time limit, and the verdict over their findings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ascendtune.core.units import count_of
 
 @dataclass(frozen=True)
 class Check:
-    """`look` answers with findings of this check's code; with none where the question does not arise here.
+    """`look` returns findings with this check's code; none if the check does not apply to the machine.
 
-    `what`, `why` and `fix` are the page docs/checks/CODE.md; `fix` and `why` may have several paragraphs.
+    `what`, `why` and `fix` become the page docs/checks/CODE.md.
     """
 
     code: str
@@ -28,37 +28,37 @@ class Check:
     fix: str
     look: Callable[[Outside], Iterable[Finding]]
     vital: bool = False
-    """With a failure here nothing can be trained on the accelerators."""
+    """Whether a failure makes training on the accelerators impossible."""
 
 
 LIMIT_SECONDS = 20.0
-"""Longer than any chain of capped questions; what then has not answered hangs in the kernel (a dead NFS server)."""
+"""Longer than any sequence of limited queries; a check that takes longer hangs in the kernel (a dead NFS server)."""
 
 DEEP_LIMIT_SECONDS = 4 * COMPUTE_SECONDS + LIMIT_SECONDS
-"""Sixteen devices, four at a time, each within its own cap."""
+"""For sixteen devices, four at a time, each within its own limit."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """`not_applicable` are the codes of checks that have no subject here."""
+    """`not_applicable` are the codes of checks that do not apply to this machine."""
 
     findings: tuple[Finding, ...]
     not_applicable: tuple[str, ...]
 
 
 def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float | None = None) -> Examination:
-    """Let every check look, side by side. Findings come in the order of the table, which is that of importance.
+    """Run the checks in parallel. Findings are in the order of the table, the most important first.
 
     Args:
-        codes: the checks to make (default: all that neither import torch nor need several machines).
-        limit_seconds: a check that takes longer is left behind, and unknown.
+        codes: the checks to run (default: all of `CHECKS`).
+        limit_seconds: a check that takes longer is abandoned; its finding is unknown.
     """
     chosen = [code for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS) if code in (codes or CHECKS)]
     checks = [get_check(code) for code in chosen]
     if limit_seconds is None:
         limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
     answers: dict[str, list[Finding]] = {}
-    # Daemons: a look that hangs within the kernel must not keep the program from ending.
+    # Daemon threads: a check that hangs in the kernel must not keep the process from exiting.
     threads = [threading.Thread(target=_make, args=(check, outside, answers), daemon=True) for check in checks]
     for thread in threads:
         thread.start()
@@ -74,7 +74,7 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
 
 
 def get_check(code: str) -> Check:
-    """The check of the table; KeyError for a code that is none."""
+    """The check with this code. Raises KeyError."""
     check: Check = load(CHECKS | DEEP_CHECKS | NODE_CHECKS, code)
     return check
 
@@ -82,13 +82,13 @@ def get_check(code: str) -> Check:
 def _make(check: Check, outside: Outside, answers: dict[str, list[Finding]]) -> None:
     try:
         answers[check.code] = list(check.look(outside))
-    except Exception as error:  # noqa: BLE001  # one check that fails must not silence the others
+    except Exception as error:  # noqa: BLE001  # a check that fails must not hide the others
         why = f"the check itself failed: {type(error).__name__}: {error}"
         answers[check.code] = [unknown(check.code, why, remedy="report this as a bug of ascendtune")]
 
 
 def verdict(examination: Examination, outside: Outside) -> str:
-    """One sentence: what this machine trains on, or what keeps it from training and what to do first."""
+    """One sentence: the devices that this machine trains on, or what keeps it from training and the first remedy."""
     failures = [each for each in examination.findings if each.status == "failure"]
     warnings = sum(each.status == "warning" for each in examination.findings)
     vital = [each for each in failures if get_check(each.code).vital]
@@ -103,7 +103,7 @@ def verdict(examination: Examination, outside: Outside) -> str:
 
 
 def trains_on(outside: Outside) -> str:
-    """What a job that starts here would compute on, in words."""
+    """The devices that a job on this machine would use, in words."""
     if outside.npu_nodes and outside.package("torch-npu"):
         names = {device.name for device in outside.npu_smi[0].devices if device.name}
         return f"{len(outside.npu_nodes)} NPU" + (f" ({', '.join(sorted(names))})" if names else "")

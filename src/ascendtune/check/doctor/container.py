@@ -1,4 +1,4 @@
-"""Whether the container was given what the NPUs need, and not more."""
+"""Whether the container has the mounts that the NPUs need, and no privileges beyond."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ascendtune.check.finding import Finding, Status, ok
 CONTAINER = "container"
 
 _MOUNTS: dict[str, tuple[Status, str]] = {
-    "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot reach the driver without its libraries"),
-    "/usr/local/Ascend/driver/version.info": ("warning", "the driver's version cannot be told"),
+    "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
+    "/usr/local/Ascend/driver/version.info": ("warning", "the driver version is unknown"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
 }
 _CAP_SYS_PTRACE = 19
 _ALL_CAPABILITIES = 0x1FFFFFFFFF
-"""The 37 capabilities of the oldest kernel that is in use on such servers; a privileged process has them all."""
+"""The 37 capabilities of the oldest kernel in use on such servers; a privileged process has all of them."""
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -40,14 +40,14 @@ def _mounts(outside: Outside) -> Iterator[Finding]:
             yield Finding(
                 CONTAINER,
                 status,
-                f"{place} is not here: {why}",
+                f"{place} does not exist: {why}",
                 expected="mounted from the host",
                 remedy=f"start the container with -v {place}:{place}",
             )
 
 
 def _capabilities(outside: Outside) -> int | None:
-    """The effective ones, a bit each; None where the kernel does not tell."""
+    """The effective capabilities as a bit mask; None if unknown."""
     held = re.search(r"^CapEff:\s*([0-9a-f]+)", outside.text("/proc/self/status"), re.MULTILINE)
     return int(held[1], 16) if held else None
 
@@ -67,16 +67,15 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
 
 CONTAINER_CHECK = Check(
     CONTAINER,
-    what="Within a container: looks for the driver's libraries and version file, for dcmi, and for rights that are not "
-    "needed.",
-    why="Images bring CANN, but never the driver: that comes from the host by mounts. Each that is missing fails in "
-    "its own way, and none of the messages names the mount. With --privileged every container sees every card, "
-    "and two jobs meet on one.",
+    what="In a container: checks that the driver's libraries and version file and dcmi are mounted, and that the "
+    "container is not privileged.",
+    why="Images contain CANN, but not the driver, which is mounted from the host. Each missing mount fails with a "
+    "different error, and none of them names the mount. With --privileged every container sees every card, and two "
+    "jobs may use the same one.",
     fix="docker run --device=/dev/davinci0 … --device=/dev/davinci_manager --device=/dev/devmm_svm "
-    "--device=/dev/hisi_hdc -v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v "
-    "/usr/local/dcmi:/usr/local/dcmi -v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v "
-    "/etc/ascend_install.info:/etc/ascend_install.info --shm-size=16g, or Ascend Docker Runtime, which does all "
-    "of it.",
+    "--device=/dev/hisi_hdc -v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/dcmi:/usr/local/dcmi -v "
+    "/usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /etc/ascend_install.info:/etc/ascend_install.info "
+    "--shm-size=16g, or use Ascend Docker Runtime, which does all of this.",
     look=_look,
     vital=True,
 )

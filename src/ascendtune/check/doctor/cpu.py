@@ -47,9 +47,9 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
 CPU_GOVERNOR_CHECK = Check(
     CPU_GOVERNOR,
     what="Reads the frequency governor of every core.",
-    why="Operators are sent to the NPU by the CPU. At a low clock a small model is bound by the host, and cards idle "
-    "while everything looks right.",
-    fix="sudo cpupower frequency-set -g performance; for good in the BIOS or by tuned.",
+    why="The CPU submits operators to the NPU. At a low clock, a small model is limited by the host, and the cards "
+    "idle.",
+    fix="sudo cpupower frequency-set -g performance; permanently in the BIOS or with tuned.",
     look=_look_at_cpu_governor,
 )
 
@@ -65,11 +65,11 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
     homes = {device.label: _home(outside, device.bus_id) for device in devices}
     known = {label: home for label, home in homes.items() if home in nodes}
     if not known:
-        yield unknown(NUMA, "no tool and no kernel file says on which NUMA node a device is")
+        yield unknown(NUMA, "the NUMA nodes of the devices are unknown")
         return
     allowed = cores_of(_status(outside, "Cpus_allowed_list"))
     if not allowed:
-        yield unknown(NUMA, "/proc/self/status does not say on which cores this process may run")
+        yield unknown(NUMA, "the cores of this process are unknown: /proc/self/status does not list them")
         return
     near = {node for node, cores in nodes.items() if cores & allowed}
     far = [label for label, home in known.items() if home not in near]
@@ -81,7 +81,7 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
 
 
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
-    """Those that the kind's variable names; all where it is not set, or not by plain numbers."""
+    """The devices in the visibility variable; all if it is unset or does not contain plain numbers."""
     names = outside.env.get(VARIABLES[kind], "").split(",")
     if not all(name.isdigit() and int(name) < len(devices) for name in names):
         return devices
@@ -96,7 +96,7 @@ def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]
         "warning",
         f"this process may use no core of the NUMA node of {', '.join(far[:8])}",
         expected=f"cores of node {wanted}",
-        remedy=f"widen what {how} allows by the cores of node {wanted}; or use the devices that are near",
+        remedy=f"add the cores of node {wanted} with {how}, or use devices of the allowed node",
         evidence=(
             f"Cpus_allowed_list: {_status(outside, 'Cpus_allowed_list')}, on node {', '.join(map(str, sorted(near)))}",
             *(f"{label}: node {home}" for label, home in homes.items()),
@@ -105,7 +105,7 @@ def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]
 
 
 def _home(outside: Outside, bus_id: str | None) -> int:
-    """-1 where the kernel does not know, as it says itself."""
+    """The NUMA node of a device; -1 if unknown, as in the kernel's file."""
     # NVIDIA writes the domain with eight digits, the kernel with four.
     place = re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", (bus_id or "").lower())
     said = outside.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
@@ -121,10 +121,9 @@ NUMA_CHECK = Check(
     NUMA,
     what="On a machine with several NUMA nodes: compares the node of each visible device with the cores that this "
     "process may run on.",
-    why="Operators are sent, and batches copied, by the CPU. From the other socket both go through the link between "
-    "the sockets; a container that was given the cores of one node and the cards of another loses speed on every step, "
-    "and nothing says so.",
-    fix="Give the container cores of the devices' nodes (--cpuset-cpus), or none of the restrictions. `ascendtune "
+    why="The CPU submits operators and copies batches. From the other socket, both use the link between the sockets; a "
+    "container with the cores of one node and the cards of another is slower in every step, without a message.",
+    fix="Give the container cores of the devices' nodes (--cpuset-cpus), or do not restrict its cores. `ascendtune "
     "devices --topology` shows which device is on which node.",
     look=_look_at_numa,
 )

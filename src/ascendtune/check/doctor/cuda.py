@@ -32,7 +32,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield Finding(
             CUDA,
             "failure",
-            f"{len(devices)} GPU here, and torch {torch} is built without CUDA",
+            f"{len(devices)} GPU found, but torch {torch} is built without CUDA",
             expected="a build of torch for CUDA",
             remedy="pip uninstall torch; install torch from its CUDA index",
         )
@@ -40,7 +40,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
     branch = int(driver.split(".")[0]) if driver and driver.split(".")[0].isdigit() else None
     oldest = _OLDEST_DRIVER.get(int(cuda.split(".")[0]))
     if branch is None or oldest is None:
-        yield unknown(CUDA, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: no row in the table")
+        yield unknown(
+            CUDA, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: not in the table of versions"
+        )
     elif branch < oldest:
         yield Finding(
             CUDA,
@@ -55,9 +57,10 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 CUDA_CHECK = Check(
     CUDA,
-    what="Asks NVML for GPUs and driver, and compares the driver with the CUDA that the installed torch was built for.",
-    why="With a CPU build of torch a GPU machine trains on the CPU without a word. With a driver that is too old, "
-    "torch sees no GPU at all. After a driver update without restart NVML answers `Driver/library version "
+    what="Reads GPUs and driver from NVML, and compares the driver with the CUDA that the installed torch was built "
+    "for.",
+    why="With a CPU build of torch a GPU machine trains on the CPU without a message. With a driver that is too old, "
+    "torch sees no GPU at all. After a driver update without restart NVML fails with `Driver/library version "
     "mismatch`.",
     fix="Install the build of torch for a CUDA that the driver supports; restart after a driver update.",
     look=_look,

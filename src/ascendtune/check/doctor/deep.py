@@ -1,4 +1,4 @@
-"""The checks of `--deep`: programs that compute with torch on the visible devices, and what their answers mean."""
+"""The checks of `--deep`: run programs that compute with torch on the visible devices, and judge their output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,7 +20,7 @@ _PROBE = ("-m", "ascendtune.check.doctor.probe")
 
 
 def _why_not_asked(outside: Outside, code: str) -> Finding | None:
-    """The finding where torch has nothing here to compute on, so that no program is started."""
+    """The finding if torch or devices are missing, so that no program is started."""
     if outside.package("torch") is None:
         return unknown(code, "torch is not installed", remedy="pip install 'ascendtune[train]'")
     if not outside.visible.ids:
@@ -30,7 +29,7 @@ def _why_not_asked(outside: Outside, code: str) -> Finding | None:
 
 
 def _answer(done: Finished) -> dict[str, Any] | None:
-    """The last line, of a program that ended well; torch and its plugins print above it."""
+    """The last line as JSON, if the program succeeded; torch and its plugins print above it."""
     if done.exit_code != 0:
         return None
     try:
@@ -41,10 +40,10 @@ def _answer(done: Finished) -> dict[str, Any] | None:
 
 
 def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: str) -> Finding:
-    """The failure of a program that gave none: how it ended, and its last words."""
+    """The failure of a program without output: how it exited, and its last error lines."""
     how = done.error.strip().splitlines()[-1:] or ["no message"]
     exited = f"signal {-done.exit_code}" if done.exit_code < 0 else f"exit code {done.exit_code}"
-    ended = "gave no answer" if done.timed_out else f"ended with {exited}"
+    ended = "timed out" if done.timed_out else f"ended with {exited}"
     return Finding(
         code,
         "failure",
@@ -59,8 +58,8 @@ COMPUTE = "compute"
 
 _AT_ONCE = 4
 _PRODUCT_TOLERANCE = {"fp32": 3e-3, "bf16": 1e-2, "fp16": 2e-3}
-"""Relative error of a product over 512 terms. fp32 leaves room for the shortened formats that NPU and GPU multiply in
-(HF32 and TF32 keep 11 bits: 5e-4); results that are rounded to bf16 and fp16 are off by 2^-9 and 2^-12 at most."""
+"""Relative error of a product over 512 terms. fp32 allows for the reduced formats of NPU and GPU (HF32 and TF32 keep 11
+bits: 5e-4); rounding results to bf16 and fp16 adds at most 2^-9 and 2^-12."""
 
 
 def _look_at_compute(outside: Outside) -> Iterator[Finding]:
@@ -75,7 +74,7 @@ def _look_at_compute(outside: Outside) -> Iterator[Finding]:
 
 
 def _probe(outside: Outside, visible: Visible, index: int) -> Finished:
-    # Logical numbers within what the variable leaves visible: the child has the same environment.
+    # Logical ids among the visible devices: the child has the same environment.
     argv = [outside.program, *_PROBE, "compute", visible.kind, str(index)]
     return outside.run(argv, timeout_seconds=COMPUTE_SECONDS)
 
@@ -83,7 +82,7 @@ def _probe(outside: Outside, visible: Visible, index: int) -> Finished:
 def _judge_product(label: str, done: Finished) -> Finding:
     told = _answer(done)
     if told is None:
-        remedy = "ascendtune explain the lines below; check the findings versions and libraries first"
+        remedy = "check the findings versions and libraries first; then `ascendtune explain` on the lines below"
         return _no_answer(COMPUTE, f"torch on {label}", done, expected="a matrix product", remedy=remedy)
     wrong = {name: error for name, error in told["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
     if wrong:
@@ -91,9 +90,9 @@ def _judge_product(label: str, done: Finished) -> Finding:
         return Finding(
             COMPUTE,
             "failure",
-            f"{label} multiplies wrongly: relative error {shown}",
+            f"{label} multiplies incorrectly: relative error {shown}",
             expected=", ".join(f"{name} below {_PRODUCT_TOLERANCE[name]:g}" for name in wrong),
-            remedy="take the device out of use and look at its health (ECC errors); have it replaced if it stays",
+            remedy="take the device out of use and check its health (ECC errors); have it replaced if this persists",
         )
     return ok(COMPUTE, f"{label} ({told['name']}): {_sentence(told)}")
 
@@ -108,12 +107,12 @@ def _sentence(told: dict[str, Any]) -> str:
 
 COMPUTE_CHECK = Check(
     COMPUTE,
-    what="Made with `--deep` only: on each visible device, in a process of its own, torch multiplies two matrices per "
-    "dtype and compares with the CPU, copies in both directions, and allocates memory.",
-    why="npu-smi can fail where the card computes, and say OK where it does not. Only a product that is right proves "
-    "that driver, CANN, torch_npu and card go together.",
-    fix="A process that dies at import: see the checks versions and libraries. One that dies in the product: the "
-    "kernels package or the driver. A wrong product: the card.",
+    what="Only with `--deep`: on each visible device, in a separate process, torch multiplies two matrices per dtype "
+    "and compares with the CPU, copies in both directions, and allocates memory.",
+    why="npu-smi may fail on a working card, and report OK for a broken one. Only a correct product shows that driver, "
+    "CANN, torch_npu and card work together.",
+    fix="If the process fails at import, see the checks versions and libraries. If it fails in the product, check the "
+    "kernels package and the driver. If the product is wrong, the card is faulty.",
     look=_look_at_compute,
     vital=True,
 )
@@ -122,7 +121,7 @@ COMPUTE_CHECK = Check(
 TRANSFER_TO_NPU = "transfer_to_npu"
 
 _TRANSFER_TOLERANCE = 3e-3
-"""Relative error of an fp32 product over 256 terms; NPUs may multiply in HF32, which keeps 11 bits (5e-4)."""
+"""Relative error of an fp32 product over 256 terms; NPUs may compute in HF32, which keeps 11 bits (5e-4)."""
 
 
 def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
@@ -135,38 +134,40 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
     if visible.kind != "npu":
         yield unknown(TRANSFER_TO_NPU, "no NPU is visible", remedy="see the finding visible_devices")
         return
-    # Read by torch_npu when torch loads it: the way of `ascendtune migrate run`.
+    # Read by torch_npu when torch loads it, as in `ascendtune migrate run`.
     there = replace(outside, env={**outside.env, "TORCH_TRANSFER_TO_NPU": "1"})
     done = there.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
     told = _answer(done)
     if told is None:
-        remedy = "ascendtune explain the lines below; where compute is right, torch_npu may be too old for the variable"
-        who = "a product that is asked of torch.cuda"
-        yield _no_answer(TRANSFER_TO_NPU, who, done, expected="an answer of the NPU", remedy=remedy)
+        remedy = (
+            "`ascendtune explain` on the lines below; if compute passes, torch_npu may be too old for this variable"
+        )
+        who = "a product with torch.cuda"
+        yield _no_answer(TRANSFER_TO_NPU, who, done, expected="a product computed by the NPU", remedy=remedy)
     elif told["device"] != "npu" or not told["is_available"] or not told["error"] <= _TRANSFER_TOLERANCE:
         yield Finding(
             TRANSFER_TO_NPU,
             "failure",
-            f"calls of torch.cuda are answered by {told['device']}, relative error {told['error']:.2g}",
+            f"calls of torch.cuda run on {told['device']}, relative error {told['error']:.2g}",
             expected=f"npu, below {_TRANSFER_TOLERANCE:g}",
             remedy="use the torch_npu that belongs to this torch (`ascendtune doctor versions`); "
             "until then write device='npu' in the script",
         )
     else:
         yield ok(
-            TRANSFER_TO_NPU, f"calls of torch.cuda reach NPU {visible.ids[0]}: a product and its gradient are right"
+            TRANSFER_TO_NPU, f"calls of torch.cuda reach NPU {visible.ids[0]}: a product and its gradient are correct"
         )
 
 
 TRANSFER_TO_NPU_CHECK = Check(
     TRANSFER_TO_NPU,
-    what="Made with `--deep` only, on a machine with NPUs: with TORCH_TRANSFER_TO_NPU=1 a process asks torch.cuda for "
-    "a product and its gradient, and looks where they were computed.",
-    why="Scripts for CUDA run on an NPU by transfer_to_npu, which replaces functions of torch as it is loaded. With a "
-    "torch_npu that is not of this torch, or that is too old to read the variable, they end with `Torch not compiled "
-    "with CUDA enabled`.",
+    what="Only with `--deep`, on a machine with NPUs: with TORCH_TRANSFER_TO_NPU=1, a process computes a product and "
+    "its gradient through torch.cuda, and checks where they were computed.",
+    why="Scripts for CUDA run on an NPU through transfer_to_npu, which replaces functions of torch when it is loaded. "
+    "With a torch_npu for another torch, or one too old to read the variable, they fail with `Torch not compiled with "
+    "CUDA enabled`.",
     fix="Install the pair of torch and torch_npu that `ascendtune doctor versions` names. `ascendtune migrate check` "
-    "says what of a script cannot be turned; `ascendtune migrate run` runs one.",
+    "lists code that cannot be replaced; `ascendtune migrate run` runs a script.",
     look=_look_at_transfer_to_npu,
 )
 
@@ -183,20 +184,17 @@ def _look_at_all_reduce(outside: Outside) -> Iterator[Finding]:
     if nothing := _why_not_asked(outside, ALL_REDUCE):
         yield nothing
         return
-    # Two ranks on one device is a thing that NCCL and HCCL refuse.
+    # NCCL and HCCL do not allow two ranks on one device.
     joined = outside.visible if len(outside.visible.ids) >= _RANKS else _CPU
     with TemporaryDirectory(prefix="ascendtune-all-reduce-") as meeting, ThreadPoolExecutor(_RANKS) as pool:
-        ranks = list(pool.map(lambda rank: _start(outside, joined.kind, rank, Path(meeting) / "store"), range(_RANKS)))
+        argv = [outside.program, *_PROBE, "all_reduce", joined.kind]
+        argvs = [[*argv, str(rank), str(_RANKS), f"{meeting}/store"] for rank in range(_RANKS)]
+        ranks = list(pool.map(lambda each: outside.run(each, timeout_seconds=COMPUTE_SECONDS), argvs))
     yield _judge_sums(joined, ranks, is_all=joined.kind == outside.visible.kind)
 
 
-def _start(outside: Outside, kind: str, rank: int, store: Path) -> Finished:
-    argv = [outside.program, *_PROBE, "all_reduce", kind, str(rank), str(_RANKS), str(store)]
-    return outside.run(argv, timeout_seconds=COMPUTE_SECONDS)
-
-
 def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> Finding:
-    """`is_all`: what was joined is what is visible."""
+    """`is_all`: the ranks ran on visible devices, not on the CPU instead."""
     answers = [_answer(done) for done in ranks]
     silent = [rank for rank, told in enumerate(answers) if told is None]
     if silent:
@@ -207,7 +205,7 @@ def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> 
             f"rank {rank} of {_RANKS}, on {joined.label(rank)},",
             ranks[rank],
             expected="the sum over both ranks",
-            remedy=f"ascendtune explain the lines below; check {names} and the findings compute and hccl_host first",
+            remedy=f"check {names}, compute and hccl_host first; then `ascendtune explain` on the lines below",
         )
     told = [each for each in answers if each is not None]
     backend, places = told[0]["backend"], " and ".join(dict.fromkeys(map(joined.label, range(_RANKS))))
@@ -217,17 +215,17 @@ def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> 
         return Finding(
             ALL_REDUCE,
             "failure",
-            f"{backend} adds up wrongly: rank {wrong[0]} on {joined.label(wrong[0])} has {count} wrong sums",
+            f"{backend} computes wrong sums: rank {wrong[0]} on {joined.label(wrong[0])} has {count} wrong elements",
             expected="the exact sum on both ranks",
-            remedy="take the device out of use, look at its health and at the link between the two",
+            remedy="take the device out of use; check its health and the link between the two devices",
         )
     speed = format_bytes(min(each["bytes_per_second"] for each in told))
-    alone = "" if is_all else "; one device is visible, so its own collectives are not tried"
-    return ok(ALL_REDUCE, f"{backend} adds up {_RANKS} ranks on {places} at {speed}/s{alone}")
+    alone = "" if is_all else "; one device is visible, so collectives between devices are not tested"
+    return ok(ALL_REDUCE, f"{backend} sums over {_RANKS} ranks on {places} at {speed}/s{alone}")
 
 
 def _first_to_fail(ranks: Sequence[Finished], silent: Sequence[int]) -> int:
-    """The rank that failed of itself: not one that waited for, or was left by, the other."""
+    """The rank that failed with an error of its own, not one that waited for the other or lost its connection."""
     by_itself = [
         rank
         for rank in silent
@@ -238,12 +236,12 @@ def _first_to_fail(ranks: Sequence[Finished], silent: Sequence[int]) -> int:
 
 ALL_REDUCE_CHECK = Check(
     ALL_REDUCE,
-    what="Made with `--deep` only: two processes, each on a device of its own, add up a vector with the backend of the "
-    "devices (HCCL, NCCL; gloo on a CPU and where one device is visible), and compare every sum with the exact one.",
-    why="A card that computes alone may still not reach its neighbour: a link, an interface name or a version of the "
-    "collective library is wrong. In a job of many ranks that is a time-out after half an hour, on every rank alike.",
-    fix="A rank that ends at once: its message says why; see the check compute. Both wait: the two do not reach each "
-    "other; HCCL_SOCKET_IFNAME, NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME must name an interface that is up and that "
-    "both have. Wrong sums: the link or the card.",
+    what="Only with `--deep`: two processes on different devices run an all-reduce with the devices' backend (HCCL or "
+    "NCCL; gloo on a CPU, or if one device is visible), and compare every element with the exact sum.",
+    why="A card that computes correctly alone may not reach another one, because of a link, an interface name or a "
+    "version of the collective library. In a job with many ranks this is a time-out after half an hour, on every rank.",
+    fix="If a rank exits at once, see its message and the check compute. If both wait, they cannot connect to each "
+    "other: HCCL_SOCKET_IFNAME, NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME must name an interface that is up on both. If "
+    "sums are wrong, the link or the card is faulty.",
     look=_look_at_all_reduce,
 )

@@ -18,9 +18,9 @@ from ascendtune.machine.npu.facts import read_facts
 NPU_SMI = "npu_smi"
 
 _QUIET = ("not_supported", "unknown_question")
-"""A chip that lacks one answer is no trouble of the machine."""
+"""Errors that do not matter: the chip does not support a query."""
 _BROKEN = ("npu_smi_hangs", "dcmi_not_initialized", "no_npu", "npu_smi_not_executable")
-"""What speaks against the machine itself. Other inner errors are usual in containers where the cards do compute."""
+"""Errors of the machine itself. Other internal errors are usual in containers where the cards work."""
 
 
 def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
             "warning",
             f"npu-smi lists {count_of(chips, 'chip')}, /dev has {nodes} of davinciN",
             expected="the same number",
-            remedy="in a container: map the same cards as npu-smi shows; on the host: look at the kernel log for a "
+            remedy="in a container: map the cards that npu-smi shows; on the host: check the kernel log for a "
             "card that did not start",
         )
 
@@ -63,16 +63,16 @@ def _trouble(trouble: Trouble) -> Finding:
 def _absent(outside: Outside) -> Finding:
     mounts = "-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi"
     where = f"start the container with {mounts}" if outside.in_container else "add its directory to PATH"
-    why = "npu-smi was not found, so health, memory and processes cannot be seen; training does not need it"
+    why = "npu-smi was not found, so health, memory and processes are unknown; training does not need it"
     return unknown(NPU_SMI, why, remedy=where)
 
 
 NPU_SMI_CHECK = Check(
     NPU_SMI,
     what="Asks `npu-smi info`, five seconds at most, and compares its chips with the device files.",
-    why="npu-smi hangs when a card or its driver hangs, and training then hangs at its first operator. An inner error "
-    "alone proves nothing about the cards: in containers with a part of them, or without /usr/local/dcmi, npu-smi "
-    "fails where torch_npu computes.",
+    why="npu-smi hangs when a card or its driver hangs, and training then hangs at its first operator. An internal "
+    "error alone does not mean that cards are broken: in containers with some of the cards, or without "
+    "/usr/local/dcmi, npu-smi fails where torch_npu computes.",
     fix="Hanging: look at `dmesg`, end the processes that hold the card, restart. -8005: group HwHiAiUser, device "
     "files, and a restart after the driver was installed. -8020: another container has the card. -9005 or missing "
     "libraries: mount /usr/local/dcmi and /usr/local/Ascend/driver/lib64.",
@@ -84,24 +84,24 @@ NPU_SMI_CHECK = Check(
 HEALTH = "health"
 
 _ALARM_IS_NORMAL = ("310B",)
-"""Developer boards report Alarm for parts that the board does not have (transcripts of 310B1 and 310B4)."""
+"""Developer boards report Alarm for components that the board lacks (transcripts of 310B1 and 310B4)."""
 
 
 def _look_at_health(outside: Outside) -> Iterator[Finding]:
     devices = outside.npu_smi[0].devices
     if not devices:
         if outside.has_npus:
-            yield unknown(HEALTH, "npu-smi lists no card to ask", remedy="see the finding npu_smi")
+            yield unknown(HEALTH, "npu-smi lists no cards", remedy="see the finding npu_smi")
         return
     sick = [device for device in devices if (device.health or "").upper() != "OK"]
     yield from (_of_health(device, outside) for device in sick)
     if not sick:
-        yield ok(HEALTH, f"all {len(devices)} chips say OK")
+        yield ok(HEALTH, f"all {len(devices)} chips report OK")
 
 
 def _of_health(device: Accelerator, outside: Outside) -> Finding:
     if device.health is None:
-        return unknown(HEALTH, f"npu-smi says nothing about the health of {device.label}")
+        return unknown(HEALTH, f"npu-smi does not report the health of {device.label}")
     facts = _details(device, outside)
     evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
     if device.health == "Alarm" and (device.name or "").startswith(_ALARM_IS_NORMAL):
@@ -113,10 +113,10 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
     return Finding(
         HEALTH,
         "warning" if mild else "failure",
-        f"{device.label} says {device.health}" + (f", error code {code}" if code else ""),
+        f"{device.label} reports {device.health}" + (f", error code {code}" if code else ""),
         expected="OK",
-        remedy=f"leave it out with ASCEND_RT_VISIBLE_DEVICES; look at `npu-smi info -t health -i {device.npu_id}`, "
-        "look the code up in the vendor's fault list, restart the machine; if it stays, have the card replaced",
+        remedy=f"exclude it with ASCEND_RT_VISIBLE_DEVICES; check `npu-smi info -t health -i {device.npu_id}`, "
+        "look the code up in the vendor's fault list, restart the machine; if it persists, have the card replaced",
         evidence=evidence,
     )
 
@@ -130,11 +130,11 @@ def _details(device: Accelerator, outside: Outside) -> dict[str, object]:
 HEALTH_CHECK = Check(
     HEALTH,
     what="Reads each chip's health from npu-smi, and its error codes where it is not OK.",
-    why="One sick card stops the whole job: the others wait for it in a collective until the time-out, and the log "
-    "then blames the network.",
-    fix="Warning: training is possible, watch it. Alarm or Critical: take the card out with "
-    "ASCEND_RT_VISIBLE_DEVICES, note the error code and restart; a card that stays so is replaced. On 310B "
-    "developer boards Alarm is usual.",
+    why="One faulty card stops the whole job: the others wait for it in a collective until the time-out, and the log "
+    "then points to the network.",
+    fix="Warning: training is possible, monitor it. Alarm or Critical: exclude the card with "
+    "ASCEND_RT_VISIBLE_DEVICES, note the error code and restart; if it persists, replace the card. On 310B developer "
+    "boards Alarm is usual.",
     look=_look_at_health,
 )
 
@@ -148,7 +148,7 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         if outside.has_npus:
             yield _without_npu_smi(outside)
         return
-    # A desktop's windows hold a little of every GPU.
+    # Desktop programs hold a little memory of every GPU.
     held = [device for device in devices if device.processes and (device.kind == "npu" or _is_used(device))]
     silent = [device for device in devices if not device.processes and _is_used(device)]
     if held:
@@ -156,27 +156,27 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
     if silent:
         yield _silent(silent, outside)
     if not held and not silent:
-        yield ok(DEVICE_MEMORY, f"nobody holds memory on {len(devices)} chips")
+        yield ok(DEVICE_MEMORY, f"no process holds memory on {len(devices)} chips")
 
 
 def _without_npu_smi(outside: Outside) -> Finding:
-    """The kernel's own view: whoever has a card's device file open."""
+    """From /proc: processes that have the device file of a card open."""
     holders = _holders(outside)
     if not holders:
-        why = "npu-smi lists no card to ask; no process that can be seen from here has a card open"
+        why = "npu-smi lists no cards; no process visible to this user has a card open"
         return unknown(DEVICE_MEMORY, why, remedy="see the finding npu_smi")
     return Finding(
         DEVICE_MEMORY,
         "warning",
-        f"npu-smi lists no card to ask, but {count_of(len(holders), 'process has', 'processes have')} a card open",
-        expected="no process before training begins",
-        remedy=f"if they are leftovers of yours: kill {' '.join(map(str, list(holders)[:8]))}",
+        f"npu-smi lists no cards, but {count_of(len(holders), 'process has', 'processes have')} a card open",
+        expected="no process before training starts",
+        remedy=f"if they are left over from your jobs: kill {' '.join(map(str, list(holders)[:8]))}",
         evidence=tuple(f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(holders.items())[:16]),
     )
 
 
 def _holders(outside: Outside) -> dict[int, tuple[str, str]]:
-    """pid -> (name, device files), from /proc; only processes of this user unless root looks."""
+    """pid -> (name, device files), from /proc; only processes of this user, unless run by root."""
     found: dict[int, tuple[str, str]] = {}
     for process in outside.path("/proc").glob("[0-9]*"):
         nodes = {target.name for each in _open_files(process) if (target := Path(each)).match("/dev/davinci[0-9]*")}
@@ -210,9 +210,9 @@ def _held(devices: list[Accelerator]) -> Finding:
         DEVICE_MEMORY,
         "warning",
         f"processes hold memory on {labels}",
-        expected="no process before training begins",
-        remedy=f"wait for them or choose other cards (`ascendtune devices --free N`); if they are leftovers of yours: "
-        f"kill {' '.join(map(str, pids[:8]))}",
+        expected="no process before training starts",
+        remedy=f"wait for them or choose other cards (`ascendtune devices --free N`); "
+        f"if they are left over from your jobs: kill {' '.join(map(str, pids[:8]))}",
         evidence=tuple(lines[:16]),
     )
 
@@ -227,8 +227,8 @@ def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
     return Finding(
         DEVICE_MEMORY,
         "warning",
-        f"memory of {', '.join(device.label for device in devices)} is used by nobody that can be seen from here",
-        expected="a few per cent, the driver's own share",
+        f"memory of {', '.join(device.label for device in devices)} is used, but no visible process holds it",
+        expected="a few per cent, used by the driver itself",
         remedy=f"look for the process {place} (`npu-smi info`); after a crash: ps -ef | grep python",
         evidence=tuple(lines),
     )
@@ -236,12 +236,12 @@ def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
 
 DEVICE_MEMORY_CHECK = Check(
     DEVICE_MEMORY,
-    what="Lists processes that hold memory on the chips, and chips whose memory is used by nobody visible; then, and "
-    "where npu-smi does not answer, processes that have a card's device file open.",
-    why="After Ctrl-C or a crash, workers of a job often live on and keep the memory; the next job ends with an "
-    "out-of-memory error although nothing seems to run. In a container, processes of others are not listed: used "
+    what="Lists processes that hold memory on the chips, and chips with used memory but no visible process; for these, "
+    "and where npu-smi does not answer, processes that have a card's device file open.",
+    why="After Ctrl-C or a crash, workers of a job often keep running and hold the memory; the next job ends with an "
+    "out-of-memory error although no job seems to run. In a container, processes outside of it are not listed: used "
     "memory is the only sign of them.",
-    fix="End the processes with `kill`, then `kill -9`. If nobody is listed, look on the host. Choose free cards with "
+    fix="Stop the processes with `kill`, then `kill -9`. If none is listed, check on the host. Choose free cards with "
     "`ascendtune devices --free N`.",
     look=_look_at_device_memory,
 )

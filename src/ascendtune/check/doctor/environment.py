@@ -1,4 +1,4 @@
-"""Environment variables that contradict each other, have no effect or cost speed; and the shell files that set them."""
+"""Environment variables that conflict, have no effect or slow training down; and shell files that set them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLOW: dict[str, Callable[[str], bool]] = {
     "ASCEND_GLOBAL_LOG_LEVEL": lambda value: value in ("0", "1"),
     "HCCL_ENTRY_LOG_ENABLE": lambda value: value == "1",
 }
-"""For finding faults; left on, they cost much of the speed (vendor's documentation of each)."""
+"""Debugging options that slow training down (vendor's documentation of each)."""
 
 
 def _look_at_environment(outside: Outside) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def _look_at_environment(outside: Outside) -> Iterator[Finding]:
         found += [*_allocator(env), *_ranks(env), *_hccl(env), *_overflow(env), *_logs(env), *_ignored(env)]
     yield from found
     if not found:
-        yield ok(ENVIRONMENT, "no contradiction among the variables that are known here")
+        yield ok(ENVIRONMENT, "no conflicting variables")
 
 
 def _warning(measured: str, expected: str, remedy: str) -> Finding:
@@ -40,7 +40,7 @@ def _warning(measured: str, expected: str, remedy: str) -> Finding:
 def _slow(env: Env) -> Iterator[Finding]:
     for name, is_slow in _SLOW.items():
         if is_slow(env.get(name, "")):
-            yield _warning(f"{name}={env[name]} makes training slow", "set only to find a fault", f"unset {name}")
+            yield _warning(f"{name}={env[name]} makes training slow", "set only for debugging", f"unset {name}")
 
 
 def _allocator(env: Env) -> Iterator[Finding]:
@@ -50,13 +50,13 @@ def _allocator(env: Env) -> Iterator[Finding]:
     if options.get("expandable_segments", "").lower() == "true" and clash:
         yield _warning(
             f"PYTORCH_NPU_ALLOC_CONF has expandable_segments:True and {clash[0]}",
-            "one of the two; several torch_npu releases refuse both",
+            "one of the two; several torch_npu releases reject both",
             "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True",
         )
     if value and env.get("PYTORCH_ALLOC_CONF"):
         yield _warning(
             "PYTORCH_NPU_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set",
-            "one of them; torch_npu 26.2 raises for both",
+            "one of them; torch_npu 26.2 raises an error for both",
             "unset PYTORCH_ALLOC_CONF",
         )
 
@@ -64,8 +64,8 @@ def _allocator(env: Env) -> Iterator[Finding]:
 def _ranks(env: Env) -> Iterator[Finding]:
     if env.get("RANK_TABLE_FILE"):
         yield _warning(
-            f"RANK_TABLE_FILE={env['RANK_TABLE_FILE']} is set: HCCL takes addresses from it, not from torchrun",
-            "unset; a stale table is a classic cause of EI0004 and EI0014",
+            f"RANK_TABLE_FILE={env['RANK_TABLE_FILE']} is set: HCCL reads addresses from it, not from torchrun",
+            "unset; an outdated table is a frequent cause of EI0004 and EI0014",
             "unset RANK_TABLE_FILE",
         )
 
@@ -80,7 +80,7 @@ def _hccl(env: Env) -> Iterator[Finding]:
     if env.get("HCCL_INTRA_ROCE_ENABLE") == "1" and env.get("HCCL_INTRA_PCIE_ENABLE") == "1":
         yield _warning(
             "HCCL_INTRA_ROCE_ENABLE=1 and HCCL_INTRA_PCIE_ENABLE=1",
-            "one way within a server; the documentation has no such pair",
+            "one transport within a server; the documentation does not allow both",
             "export HCCL_INTRA_PCIE_ENABLE=0",
         )
 
@@ -88,8 +88,8 @@ def _hccl(env: Env) -> Iterator[Finding]:
 def _overflow(env: Env) -> Iterator[Finding]:
     if env.get("INF_NAN_MODE_ENABLE") == "0":
         yield _warning(
-            "INF_NAN_MODE_ENABLE=0: overflows become the largest number, and loss scaling does not see them",
-            "1, the default of 910B and A3, which refuse 0 unless it is forced",
+            "INF_NAN_MODE_ENABLE=0: overflows become the largest number, and loss scaling does not detect them",
+            "1, the default on 910B and A3, which reject 0 unless it is forced",
             "unset INF_NAN_MODE_ENABLE INF_NAN_MODE_FORCE_DISABLE",
         )
 
@@ -97,29 +97,29 @@ def _overflow(env: Env) -> Iterator[Finding]:
 def _logs(env: Env) -> Iterator[Finding]:
     if env.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1":
         yield _warning(
-            "ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which a diagnosis needs",
+            "ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which are needed for diagnosis",
             "unset",
             "unset ASCEND_SLOG_PRINT_TO_STDOUT",
         )
 
 
 def _ignored(env: Env) -> Iterator[Finding]:
-    ours = [name for name in sorted(env) if name.startswith("NCCL_") or name == "PYTORCH_CUDA_ALLOC_CONF"]
-    if ours:
+    ignored = [name for name in sorted(env) if name.startswith("NCCL_") or name == "PYTORCH_CUDA_ALLOC_CONF"]
+    if ignored:
         yield _warning(
-            f"{', '.join(ours)}: not read on Ascend",
+            f"{', '.join(ignored)}: not read on Ascend",
             "HCCL_* and PYTORCH_NPU_ALLOC_CONF",
-            f"unset {' '.join(ours)}",
+            f"unset {' '.join(ignored)}",
         )
 
 
 ENVIRONMENT_CHECK = Check(
     ENVIRONMENT,
-    what="Looks through the environment for pairs that exclude each other, for settings that only serve to find "
-    "faults, and for variables that another vendor's runtime reads.",
-    why="Variables are copied from script to script and outlive their reason. Most are read without a complaint, "
-    "whatever they say; exporting PYTORCH_NPU_ALLOC_CONF twice replaces the first, it does not add.",
-    fix="Unset what the finding names. Keep settings in the job script, not in ~/.bashrc.",
+    what="Checks the environment for conflicting variables, for debugging options, and for variables of another "
+    "vendor's runtime.",
+    why="Variables are copied between scripts and are kept after they are no longer needed. Most invalid values give "
+    "no error. Exporting PYTORCH_NPU_ALLOC_CONF twice replaces the first value.",
+    fix="Unset the variables in the finding. Keep settings in the job script, not in ~/.bashrc.",
     look=_look_at_environment,
 )
 
@@ -146,7 +146,7 @@ def _look_at_shell_files(outside: Outside) -> Iterator[Finding]:
     yield from found
     if not found:
         files = len({file for file, _, _ in lines})
-        yield ok(SHELL_FILES, f"{files} start files set nothing twice")
+        yield ok(SHELL_FILES, f"{files} start files set no variable twice")
 
 
 def _lines(outside: Outside) -> Iterator[Line]:
@@ -164,7 +164,8 @@ def _lines(outside: Outside) -> Iterator[Line]:
 
 
 def _twice(lines: list[Line]) -> Iterator[Finding]:
-    """A value that takes in the old one (`$NAME`) adds to it; branches of an `if` are indented, and left out."""
+    """Values that contain `$NAME` extend the old one and are allowed; indented lines, such as branches of an `if`, are
+    skipped."""
     places: dict[str, list[tuple[str, int, str]]] = {}
     for file, number, text in lines:
         found = None if text[:1].isspace() else _EXPORT.match(text)
@@ -177,8 +178,8 @@ def _twice(lines: list[Line]) -> Iterator[Finding]:
                 SHELL_FILES,
                 "warning",
                 f"{name} is set {len(settings)} times, with different values; the last one replaces the others",
-                expected="one line; values are not added up",
-                remedy=f"keep one of the lines, with everything that it shall hold, and open a new shell: {name}",
+                expected="one line; values are not combined",
+                remedy=f"keep one line for {name} with all options, and open a new shell",
                 evidence=tuple(f"{file}:{number}: {shown or value}" for file, number, value in settings),
             )
 
@@ -194,7 +195,7 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
             "warning",
             f"{gone[0][2]} is sourced and does not exist",
             expected="set_env.sh of a CANN that is installed",
-            remedy="correct the line, or take it out",
+            remedy="correct or remove the line",
             evidence=tuple(f"{file}:{number}: {path}" for file, number, path in gone),
         )
     releases = {found[1] for _, _, path in named if (found := _RELEASE.search(path))}
@@ -202,7 +203,7 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
         yield Finding(
             SHELL_FILES,
             "warning",
-            f"every shell loads CANN {' and '.join(sorted(releases))}, mixed",
+            f"every shell loads a mix of CANN {' and '.join(sorted(releases))}",
             expected="one release",
             remedy="keep one line with set_env.sh",
             evidence=tuple(f"{file}:{number}: {path}" for file, number, path in named),
@@ -215,13 +216,13 @@ def _exists(outside: Outside, path: str) -> bool:
 
 SHELL_FILES_CHECK = Check(
     SHELL_FILES,
-    what="Reads /etc/environment, /etc/profile, /etc/profile.d and the start files in the home directory, and looks "
-    "for variables of Ascend, CUDA, PyTorch, hubs and proxies that are set more than once with different values, "
-    "and for set_env.sh scripts that do not exist or are of two CANN releases.",
+    what="Reads /etc/environment, /etc/profile, /etc/profile.d and the start files in the home directory. Checks for "
+    "variables of Ascend, CUDA, PyTorch, hubs and proxies that are set more than once with different values, and for "
+    "set_env.sh scripts that do not exist or belong to two CANN releases.",
     why="A second export replaces the first. `PYTORCH_NPU_ALLOC_CONF=expandable_segments:True` followed by "
-    "`PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:256` leaves only the second, and nobody notices. Two set_env.sh "
-    "mix two releases of CANN in every shell.",
-    fix="Keep one line for each variable and one set_env.sh. Nothing is run to find this out; what a script decides "
-    "by an `if` is not seen.",
+    "`PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:256` leaves only the second, without a message. Two set_env.sh mix two "
+    "releases of CANN in every shell.",
+    fix="Keep one line for each variable and one set_env.sh. The check does not run the files, so it does not see "
+    "variables that a script sets conditionally.",
     look=_look_at_shell_files,
 )

@@ -1,4 +1,4 @@
-"""What HCCL is told about the host's network, and how long it waits."""
+"""HCCL's network interfaces and time-outs on the host."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
             fitting = [each for each in interfaces if each == name or (not exact and each.startswith(name))]
             up = [each for each in fitting if interfaces[each].is_up]
             if not up:
-                state = f"{', '.join(fitting)} is down" if fitting else "no interface has that name"
+                state = f"{', '.join(fitting)} is down" if fitting else "no such interface"
                 others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
                 yield Finding(
                     HCCL_HOST,
                     "failure",
                     f"{variable}={value}: {state}",
                     expected=f"one of {others}",
-                    remedy=f"export {variable}=<interface to the other nodes>, or unset it on one machine",
+                    remedy=f"export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
                 )
             elif not any(map(_is_real, up)):
                 yield Finding(
                     HCCL_HOST,
                     "warning",
-                    f"{variable}={value}: {up[0]} reaches no other machine",
+                    f"{variable}={value}: {up[0]} does not reach other machines",
                     expected="the interface that reaches the other nodes",
-                    remedy=f"on one machine it does no harm; for several, change {variable}",
+                    remedy=f"change {variable} for jobs on several machines; on one machine it works",
                 )
 
 
@@ -77,9 +77,9 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
         yield Finding(
             HCCL_HOST,
             "failure",
-            f"HCCL_IF_IP={value} is no address of this machine",
-            expected="an address of one of its interfaces; it goes before HCCL_SOCKET_IFNAME",
-            remedy="unset HCCL_IF_IP, or set it anew on each node",
+            f"HCCL_IF_IP={value} is not an address of this machine",
+            expected="an address of one of its interfaces; it takes precedence over HCCL_SOCKET_IFNAME",
+            remedy="unset HCCL_IF_IP, or set it on each node to that node's address",
         )
 
 
@@ -91,21 +91,25 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             HCCL_HOST,
             "failure",
-            f"HCCL_CONNECT_TIMEOUT={env['HCCL_CONNECT_TIMEOUT']} is refused (EI0001)",
+            f"HCCL_CONNECT_TIMEOUT={env['HCCL_CONNECT_TIMEOUT']} is rejected (EI0001)",
             expected="whole seconds, 120 to 7200, the same on all nodes",
             remedy="export HCCL_CONNECT_TIMEOUT=1200",
         )
     if running is None or event is None:
         name = "HCCL_EXEC_TIMEOUT" if running is None else "HCCL_EVENT_TIMEOUT"
         yield Finding(
-            HCCL_HOST, "failure", f"{name}={env[name]} is no number", expected="whole seconds", remedy=f"unset {name}"
+            HCCL_HOST,
+            "failure",
+            f"{name}={env[name]} is not a number",
+            expected="whole seconds",
+            remedy=f"unset {name}",
         )
     elif event and (running >= event or running == 0):
         yield Finding(
             HCCL_HOST,
             "warning",
-            f"HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event gives up first, and its "
-            "message names no rank",
+            f"HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event times out first, and its "
+            "message does not name a rank",
             expected="HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both",
             remedy=f"export HCCL_EVENT_TIMEOUT={running + 32 if running else 0}",
         )
@@ -120,11 +124,11 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
 
 HCCL_HOST_CHECK = Check(
     HCCL_HOST,
-    what="Holds HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP against the interfaces of this machine, and the "
-    "time-outs against each other.",
-    why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script that was "
-    "copied from another node has the other node's. Time-outs in the wrong order hide which rank was late.",
-    fix="Name the interface that reaches the other nodes, on each node by its own name. Keep HCCL_CONNECT_TIMEOUT "
+    what="Compares HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP with the interfaces of this machine, and the "
+    "time-outs with each other.",
+    why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script copied "
+    "from another node has that node's name. Time-outs in the wrong order hide which rank was late.",
+    fix="Set the interface that reaches the other nodes, on each node with its own name. Keep HCCL_CONNECT_TIMEOUT "
     "between 120 and 7200 and equal everywhere, and HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT.",
     look=_look,
 )

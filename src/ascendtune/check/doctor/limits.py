@@ -1,4 +1,4 @@
-"""What the kernel lets this process use of the host: files, processes, memory, shared memory."""
+"""Limits of the host on this process: open files, processes, memory, shared memory, huge pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascendtune.core.units import format_bytes
 LIMITS = "limits"
 
 _WANTED = {"open files": ("-n", resource.RLIMIT_NOFILE, 4096), "processes": ("-u", resource.RLIMIT_NPROC, 4096)}
-"""What torchrun with 8 ranks, their loaders and threads comes to, with room."""
+"""Enough for torchrun with 8 ranks, their data loaders and threads."""
 
 
 def _look_at_limits(outside: Outside) -> Iterator[Finding]:
@@ -52,9 +52,8 @@ LIMITS_CHECK = Check(
     LIMITS,
     what="Reads the limits on open files and on processes of this shell.",
     why="Eight ranks with data loaders and a process group open thousands of files and start thousands of threads. "
-    "Past the limit single ranks die with `Too many open files` or `can't start new thread`, minutes into the "
-    "job.",
-    fix="`ulimit -n 65536` in the shell or job script; for good in /etc/security/limits.conf, or `--ulimit` of the "
+    "Beyond the limit, single ranks fail with `Too many open files` or `can't start new thread`, minutes into the job.",
+    fix="`ulimit -n 65536` in the shell or job script; permanently in /etc/security/limits.conf, or `--ulimit` of the "
     "container.",
     look=_look_at_limits,
 )
@@ -63,12 +62,12 @@ LIMITS_CHECK = Check(
 MEMORY_LIMIT = "memory_limit"
 
 _PER_DEVICE_BYTES = 16 << 30
-"""Host memory that a rank takes while a 7B model is loaded in bf16: its weights, and room."""
+"""Host memory of a rank that loads a 7B model in bf16: the weights, and a margin."""
 _FILES = {
     "": ("/sys/fs/cgroup", "memory.max"),
     "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
 }
-"""Controller in /proc/self/cgroup (version 2 of control groups names none) -> where groups are, and the file."""
+"""Controller in /proc/self/cgroup (empty for cgroup v2) -> root of the groups, and the file."""
 
 
 def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
@@ -76,7 +75,7 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
     limit = _limit(outside)
     usable = total if limit is None else min(limit, total)
     devices = len(outside.npu_nodes) or len(outside.gpus[0])
-    where = "" if limit is None or limit >= total else f", the control group's limit ({format_bytes(total)} in all)"
+    where = "" if limit is None or limit >= total else f", the control group's limit ({format_bytes(total)} in total)"
     told = f"{format_bytes(usable)} of host memory{where}"
     wanted = devices * _PER_DEVICE_BYTES
     if usable < wanted:
@@ -94,7 +93,7 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
 
 
 def _limit(outside: Outside) -> int | None:
-    """The lowest of this process's control group and those around it; "max" and numbers beyond any memory are none."""
+    """The lowest limit in bytes of this process's control group and its parents; None if there is none."""
     groups = dict.fromkeys(_FILES, "/")
     for line in outside.text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -102,7 +101,7 @@ def _limit(outside: Outside) -> int | None:
     told = [
         outside.text(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
         for name, path in groups.items()
-        # In a container the path may be the host's, and the root the container's own group.
+        # In a container the path may be that of the host, and the root the container's own group.
         for each in (PurePath(path), *PurePath(path).parents)
     ]
     return min((int(number) for number in told if number.isdigit() and int(number) < 1 << 60), default=None)
@@ -110,10 +109,10 @@ def _limit(outside: Outside) -> int | None:
 
 MEMORY_LIMIT_CHECK = Check(
     MEMORY_LIMIT,
-    what="Reads the memory limit of the control group (container, Slurm step, pod) and compares it with what the ranks "
-    "need while they load a model.",
-    why="Past the limit the kernel kills one rank without a message of its own (exit code -9); the others then wait "
-    "for it until the time-out, and the log blames HCCL.",
+    what="Reads the memory limit of the control group (container, Slurm step, pod) and compares it with the memory "
+    "that the ranks need to load a model.",
+    why="Beyond the limit, the kernel kills one rank without a message (exit code -9); the others wait for it until "
+    "the time-out, and the log points to HCCL.",
     fix="Raise the limit of the container, pod or Slurm step.",
     look=_look_at_memory_limit,
 )
@@ -122,7 +121,7 @@ MEMORY_LIMIT_CHECK = Check(
 SHARED_MEMORY = "shared_memory"
 
 _ENOUGH_BYTES = 1 << 30
-"""Docker's default is 64 MiB; several workers with batches of text stay far below a GiB a card."""
+"""Docker's default is 64 MiB; data loader workers with batches of text need far less than 1 GiB per card."""
 
 
 def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
@@ -148,9 +147,9 @@ def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
 
 SHARED_MEMORY_CHECK = Check(
     SHARED_MEMORY,
-    what="Looks how much of /dev/shm is free.",
-    why="A container gets 64 MiB by default. Data loader workers and process groups then die with a bus error "
-    "(SIGBUS) that says nothing about shared memory. Crashed jobs leave files there.",
+    what="Checks the free space of /dev/shm.",
+    why="A container gets 64 MiB by default. Data loader workers and process groups then fail with a bus error "
+    "(SIGBUS) that does not mention shared memory. Crashed jobs leave files there.",
     fix="Start the container with `--shm-size`; on a host remove leftover files or enlarge the tmpfs.",
     look=_look_at_shared_memory,
 )
@@ -159,7 +158,7 @@ SHARED_MEMORY_CHECK = Check(
 HUGEPAGES = "hugepages"
 
 _MUCH = 0.1
-"""Of the host's memory: more than that, reserved and unused, is missed when batches and checkpoints are built."""
+"""Tolerated share of the host's memory in unused huge pages."""
 
 
 def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
@@ -174,9 +173,9 @@ def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
         yield Finding(
             HUGEPAGES,
             "warning",
-            f"{format_bytes(reserved)} of host memory are reserved as huge pages, {format_bytes(free)} of it unused",
-            expected="no more than is used: torch and CANN take ordinary pages",
-            remedy="on the host, if nothing else needs them: sudo sysctl -w vm.nr_hugepages=0",
+            f"{format_bytes(reserved)} of host memory are reserved as huge pages, {format_bytes(free)} of them unused",
+            expected="no unused huge pages: torch and CANN use ordinary pages",
+            remedy="on the host, if no other program needs them: sudo sysctl -w vm.nr_hugepages=0",
             evidence=(f"HugePages_Total {count['HugePages_Total']} of {format_bytes(size)}",),
         )
         return
@@ -187,11 +186,11 @@ def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
 
 HUGEPAGES_CHECK = Check(
     HUGEPAGES,
-    what="On a machine with accelerators: reads how much host memory is reserved as huge pages and how much of that is "
-    "unused, and whether the kernel makes huge pages by itself.",
-    why="Reserved huge pages are taken from everybody else, used or not. Servers that came from a database or from "
-    "DPDK keep hundreds of GiB that way; `free` shows them as used, and loading a model ends by the out-of-memory "
-    "killer.",
-    fix="vm.nr_hugepages=0 in /etc/sysctl.d, or as many as their owner uses.",
+    what="On a machine with accelerators: reads how much host memory is reserved as huge pages, how much of that is "
+    "unused, and whether transparent huge pages are on.",
+    why="Reserved huge pages are not available to other programs, even if they are unused. Servers configured for a "
+    "database or DPDK reserve hundreds of GiB; `free` shows them as used, and the out-of-memory killer stops jobs that "
+    "load a model.",
+    fix="vm.nr_hugepages=0 in /etc/sysctl.d, or as many as the program that uses them needs.",
     look=_look_at_hugepages,
 )

@@ -1,4 +1,4 @@
-"""The checks of `--nodes`: whether the nodes answer, are alike, and have the same time."""
+"""The checks of `--nodes`: whether the nodes answer, have the same software, and have the same time."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ def _look_at_nodes_answer(outside: Outside) -> Iterator[Finding]:
     if outside.nodes is None:
         return
     for error in outside.nodes.silent.values():
-        yield Finding(
-            NODES_ANSWER, "failure", error.what, expected="an answer over ssh, without a password", remedy=error.remedy
-        )
+        yield Finding(NODES_ANSWER, "failure", error.what, expected="passwordless ssh works", remedy=error.remedy)
     if not outside.nodes.silent:
         yield ok(NODES_ANSWER, f"{count_of(len(outside.nodes.answers), 'node')} answered")
 
 
 NODES_ANSWER_CHECK = Check(
     NODES_ANSWER,
-    what="Starts the doctor on every node of `--nodes` over ssh, as a job of several nodes is started.",
-    why="A job with `--nodes` reaches its hosts in the same way: without a password, with the same path of Python. "
-    "What does not answer here does not start there.",
-    fix="`ssh HOST true` must work without a question: put your public key there, and the host's key into "
-    "known_hosts. Install ascendtune at the same path on every node, or share its environment. A node that is "
-    "late hangs in something that it looks at: run `ascendtune doctor` on it.",
+    what="Starts the doctor on every node of `--nodes` over ssh, in the same way as a job on several nodes.",
+    why="A job with `--nodes` reaches its hosts in the same way: without a password, with the same path of Python. A "
+    "node that does not answer cannot start ranks.",
+    fix="`ssh HOST true` must work without a prompt: install your public key on the host, and add the host's key to "
+    "known_hosts. Install ascendtune at the same path on every node, or share its environment. If a node times out, "
+    "run `ascendtune doctor` on it: one of its checks hangs.",
     look=_look_at_nodes_answer,
 )
 
@@ -52,7 +50,9 @@ def _look_at_nodes_alike(outside: Outside) -> Iterator[Finding]:
             each.status,
             each.in_words(),
             expected="the same on every node; a job with --nodes refuses to start" if required else None,
-            remedy="install the same version on every node" if required else "make it the same, or know why it is not",
+            remedy="install the same version on every node"
+            if required
+            else "make it the same, unless the difference is intended",
         )
     if not differences:
         yield ok(NODES_ALIKE, f"{count_of(comparison.equal_facts, 'fact')} are the same")
@@ -60,16 +60,15 @@ def _look_at_nodes_alike(outside: Outside) -> Iterator[Finding]:
 
 NODES_ALIKE_CHECK = Check(
     NODES_ALIKE,
-    what="Compares what the nodes of `--nodes` say of themselves: versions (Python, packages, driver, firmware, CANN, "
-    "kernel), number and names of devices, HCCL_*, GLOO_* and NCCL_* variables, limits, memory, MTU of the way to the "
-    "first node.",
-    why="Nodes that differ start together and part later: another torch computes other losses, another CANN or "
-    "time-out ends in an HCCL error on the node that is right, a smaller MTU passes small messages and loses "
-    "large ones. A job with `--nodes` refuses nodes whose Python, torch, torch_npu, transformers, deepspeed or "
-    "ascendtune differ; that is a failure here, the rest is a warning.",
-    fix="Install from the same image or the same lock file. Variables are those that a job would have: what you "
-    "have set here goes before what the node's own shell sets. MTU: `ip link set IFACE mtu N` on the odd one, "
-    "and the same on the switch.",
+    what="Compares the nodes of `--nodes`: versions (Python, packages, driver, firmware, CANN, kernel), number and "
+    "names of devices, HCCL_*, GLOO_* and NCCL_* variables, limits, memory, MTU of the route to the first node.",
+    why="Nodes with different software start together and fail later: another torch computes other losses, another "
+    "CANN or time-out ends in an HCCL error on the other nodes, a smaller MTU drops large messages. A job with "
+    "`--nodes` rejects nodes whose Python, torch, torch_npu, transformers, deepspeed or ascendtune differ; that is a "
+    "failure here, the rest is a warning.",
+    fix="Install from the same image or the same lock file. Variables are those of a job: values set on this machine "
+    "take precedence over those of the node's shell. MTU: `ip link set IFACE mtu N` on the node that differs, and the "
+    "same on the switch.",
     look=_look_at_nodes_alike,
 )
 
@@ -77,9 +76,8 @@ NODES_ALIKE_CHECK = Check(
 CLOCK_SKEW = "clock_skew"
 
 _MOST_SECONDS = 1.0
-"""Machines that follow a time server are within milliseconds of each other in one network, within tenths of a second
-over a bad one."""
-_REMEDY = "start chronyd (or ntpd, systemd-timesyncd) there: `timedatectl` says whether it follows a server"
+"""Machines with time synchronisation differ by milliseconds in one network, by tenths of a second over a bad one."""
+_REMEDY = "start chronyd (or ntpd, systemd-timesyncd) there: `timedatectl` shows whether it is synchronised"
 
 
 def _look_at_clock_skew(outside: Outside) -> Iterator[Finding]:
@@ -100,14 +98,14 @@ def _look_at_clock_skew(outside: Outside) -> Iterator[Finding]:
             yield _skew(f"the clock of {name} is {_shown(clock.ahead_seconds, clock)} this machine's", _REMEDY)
     for name in vague:
         if name not in apart:
-            why = f"{name} took {2 * clocks[name].within_seconds:.1f} s to answer: its clock cannot be told as exactly"
-            yield unknown(CLOCK_SKEW, why, remedy="look at the network between, and at the load of both machines")
+            why = f"{name} took {2 * clocks[name].within_seconds:.1f} s to answer: its clock is not known more exactly"
+            yield unknown(CLOCK_SKEW, why, remedy="check the network and the load of both machines")
     if not apart and not vague:
         yield ok(CLOCK_SKEW, _all_well(clocks))
 
 
 def _agree(clocks: list[Clock]) -> bool:
-    """Whether they can all be within the limit of each other."""
+    """Whether all clocks may be within the limit of each other."""
     lowest = max(clock.ahead_seconds - clock.within_seconds for clock in clocks)
     highest = min(clock.ahead_seconds + clock.within_seconds for clock in clocks)
     return lowest - highest <= _MOST_SECONDS
@@ -119,7 +117,7 @@ def _skew(measured: str, remedy: str) -> Finding:
 
 def _shown(ahead_seconds: float, clock: Clock) -> str:
     side = "ahead of" if ahead_seconds > 0 else "behind"
-    return f"{abs(ahead_seconds):.1f} s (give or take {clock.within_seconds * 1e3:.1f} ms) {side}"
+    return f"{abs(ahead_seconds):.1f} s (± {clock.within_seconds * 1e3:.1f} ms) {side}"
 
 
 def _all_well(clocks: Mapping[str, Clock]) -> str:
@@ -130,13 +128,13 @@ def _all_well(clocks: Mapping[str, Clock]) -> str:
 
 CLOCK_SKEW_CHECK = Check(
     CLOCK_SKEW,
-    what="Asks each node of `--nodes` for its clock and compares it with this machine's. Half of the quickest of five "
-    "round trips is what the answer may be wrong by; only what goes beyond it counts as skew.",
-    why="Where clocks differ, the logs of a job cannot be put in order, and the first cause of a failure is taken for "
-    "its echo. On shared storage files seem to come from the future or to be old, so that caches and locks are judged "
-    "wrongly. By minutes, TLS certificates are not yet or no longer valid and Kerberos refuses tickets: hubs and "
-    "trackers cannot be reached from that node alone.",
-    fix="Let every node follow the same time server: `systemctl enable --now chronyd`, then `chronyc tracking` (or "
-    "`timedatectl`). A container has the clock of its host: mend it there.",
+    what="Compares the clock of each node of `--nodes` with this machine's. The uncertainty is half of the fastest of "
+    "five round trips; only a difference beyond it counts as skew.",
+    why="If clocks differ, the logs of a job cannot be ordered, and the first cause of a failure is not found. On "
+    "shared storage, files seem newer or older than they are, so that caches and locks fail. With minutes of "
+    "difference, TLS certificates are invalid and Kerberos rejects tickets: hubs and trackers cannot be reached from "
+    "that node.",
+    fix="Synchronise every node with the same time server: `systemctl enable --now chronyd`, then `chronyc tracking` "
+    "(or `timedatectl`). A container has the clock of its host: fix it there.",
     look=_look_at_clock_skew,
 )

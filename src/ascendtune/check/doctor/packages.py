@@ -1,4 +1,4 @@
-"""Installed packages: within ascendtune's ranges, and known to work together."""
+"""Installed packages: versions that ascendtune supports, and combinations known to fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
 
 
 def is_within(version: str, bounds: str) -> bool:
-    """Whether `version` ("2.6.0+cpu") fulfils every part of `bounds` (">=2.6,<2.14"); local parts do not count."""
+    """Whether `version` ("2.6.0+cpu") satisfies `bounds` (">=2.6,<2.14"); local version parts are ignored."""
     have = release_key(version.partition("+")[0])
     answers = {
         ">=": lambda want: have >= want,
@@ -36,14 +36,14 @@ def is_within(version: str, bounds: str) -> bool:
 PACKAGES = "packages"
 
 _NUMPY_2_FROM_CANN = "9.0.0"
-"""CANN 9.0.0's release notes name numpy 2 as supported; earlier releases were built for numpy 1."""
+"""The release notes of CANN 9.0.0 list numpy 2 as supported; earlier releases were built for numpy 1."""
 
 
 def _look_at_packages(outside: Outside) -> Iterator[Finding]:
     try:
         wanted = _ranges(requires("ascendtune") or [])
     except PackageNotFoundError:
-        yield unknown(PACKAGES, "ascendtune runs from a directory that is not installed, so its ranges are not known")
+        yield unknown(PACKAGES, "ascendtune is not installed as a package, so its version ranges are unknown")
         return
     found = [*_outside_of_range(outside, wanted), *_numpy(outside)]
     yield from found
@@ -54,7 +54,7 @@ def _look_at_packages(outside: Outside) -> Iterator[Finding]:
 
 
 def _ranges(requirements: list[str]) -> dict[str, str]:
-    """Name -> ">=2.6,<2.14"; of the extras only those that training needs."""
+    """Name -> ">=2.6,<2.14", for the base install and the extras for training."""
     found = {}
     for line in requirements:
         name, _, marker = line.partition(";")
@@ -72,7 +72,7 @@ def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Find
             yield Finding(
                 PACKAGES,
                 "warning",
-                f"{name} {version} is outside of what ascendtune is made for",
+                f"{name} {version} is outside of the range that ascendtune supports",
                 expected=f"{name} {bounds}",
                 remedy=f"pip install '{name}{bounds.replace(' ', '')}'",
             )
@@ -86,7 +86,7 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
         yield Finding(
             PACKAGES,
             "warning",
-            f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python parts are made for numpy 1",
+            f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python code needs numpy 1",
             expected="numpy 1.26",
             remedy="pip install 'numpy==1.26.4'",
             evidence=("CANN 9.0.0 release notes; torch_npu's pip instructions pin numpy 1.26.2 for Python 3.11",),
@@ -96,9 +96,9 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
 PACKAGES_CHECK = Check(
     PACKAGES,
     what="Compares installed packages with the ranges that ascendtune declares, and numpy with the loaded CANN.",
-    why="Another tool's installation silently moves a package that this one depends on. numpy 2 breaks the Python "
-    "parts of CANN releases before 9.0.0, in operators that are compiled at run time.",
-    fix="Install what the remedy names, best into an environment of its own (python -m venv).",
+    why="Installing another tool may silently change a package that ascendtune depends on. numpy 2 breaks the Python "
+    "code of CANN releases before 9.0.0, in operators that are compiled at run time.",
+    fix="Install the version in the remedy, preferably in a separate environment (python -m venv).",
     look=_look_at_packages,
 )
 
@@ -108,7 +108,7 @@ COMBINATIONS = "combinations"
 
 @dataclass(frozen=True)
 class Combination:
-    """`when`: package -> range in which it is part of the trouble. `use`: the requirement that ends it."""
+    """`when`: package -> affected range. `use`: the requirement that avoids the problem."""
 
     when: dict[str, str]
     breaks: str
@@ -136,7 +136,7 @@ def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
         )
     names = {name for each in known() for name in each.when if outside.package(name)}
     if not broken and len(names) > 1:
-        yield ok(COMBINATIONS, f"nothing is known against the set of {', '.join(sorted(names))}")
+        yield ok(COMBINATIONS, f"no known problem with {', '.join(sorted(names))}")
 
 
 def _applies(outside: Outside, combination: Combination) -> bool:
@@ -146,10 +146,10 @@ def _applies(outside: Outside, combination: Combination) -> bool:
 
 COMBINATIONS_CHECK = Check(
     COMBINATIONS,
-    what="Looks for pairs among numpy, torch, transformers, accelerate, peft and deepspeed that are known to break "
-    "each other, by a table with a source for each.",
-    why="pip keeps each package within what it declares, and most declare no upper bound. What breaks later, at import "
-    "or in the first step, is reported by one package and mended by another.",
-    fix="Install what the remedy names, best into an environment of its own (python -m venv).",
+    what="Checks for combinations of numpy, torch, transformers, accelerate, peft and deepspeed that are known to "
+    "fail, by a table with a source for each.",
+    why="pip only respects declared ranges, and most packages declare no upper bound. The combination fails at import "
+    "or in the first step, with an error in one package whose fix is another version of the other.",
+    fix="Install the version in the remedy, preferably in a separate environment (python -m venv).",
     look=_look_at_combinations,
 )

@@ -23,7 +23,7 @@ from ascendtune.machine.npu.versions import Toolkit, read_list, read_values, run
 VERSIONS = "versions"
 
 _OLDEST_TORCH = release_key("2.6")
-"""ascendtune's own floor: what is older is not advised."""
+"""The oldest torch that ascendtune supports; older wheels are not recommended."""
 
 
 def _look_at_versions(outside: Outside) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann
         yield Finding(
             VERSIONS,
             "failure",
-            f"torch_npu {torch_npu} does not go with torch {torch}",
+            f"torch_npu {torch_npu} does not work with torch {torch}",
             expected=f"torch {base_version(torch_npu)} (the first three numbers must be the same)",
             remedy=_advice(outside, cann, keep=base_version(torch)),
         )
@@ -63,7 +63,7 @@ def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann
         yield Finding(
             VERSIONS,
             "failure",
-            f"torch_npu {torch_npu} is not made for Python {outside.python}",
+            f"torch_npu {torch_npu} does not support Python {outside.python}",
             expected=f"Python {', '.join(wheel.python)}",
             remedy=_advice(outside, cann),
             evidence=(wheel.source,),
@@ -75,15 +75,15 @@ def _cann(outside: Outside, torch_npu: str | None, cann: str | None) -> Iterator
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
-        why = f"torch_npu {torch_npu} is in none of the vendor's tables, so its CANN cannot be told"
+        why = f"torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown"
         yield unknown(VERSIONS, why, remedy=_advice(outside, cann))
     elif not wheel.is_made_for(cann):
         accepted = wheel.takes_cann(cann)
         yield Finding(
             VERSIONS,
             "warning" if accepted else "failure",
-            f"torch_npu {torch_npu} is made for CANN {wheel.cann}, loaded is {cann}"
-            + (", which the vendor says works too" if accepted else ""),
+            f"torch_npu {torch_npu} is built for CANN {wheel.cann}, but CANN {cann} is loaded"
+            + (", which the vendor also supports" if accepted else ""),
             expected=f"CANN {', '.join(dict.fromkeys((wheel.cann, *wheel.also)))}",
             remedy=_advice(outside, cann, keep=wheel.torch) + f"; or install CANN {wheel.cann}",
             evidence=(wheel.source,),
@@ -97,21 +97,19 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         return
     if driver is None or named is None:
         why = (
-            "the driver's version is nowhere to be read"
-            if driver is None
-            else f"no table names a driver for CANN {cann}"
+            "the driver version is unknown" if driver is None else f"the vendor's tables have no driver for CANN {cann}"
         )
         yield unknown(VERSIONS, why)
         return
     if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
         return
-    # Drivers one year older were seen to work with newer CANN (public bug reports); two years older fail with EE1015.
+    # Public bug reports: drivers one year older work with newer CANN, drivers two years older fail with EE1015.
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
     basis = "" if is_release(cann, named.cann) else f" (table of CANN {named.cann}, the newest before it)"
     yield Finding(
         VERSIONS,
         "failure" if far else "warning",
-        f"driver {driver} is {'too old' if far else 'older than those named'} for CANN {cann}",
+        f"driver {driver} is {'too old' if far else 'older than the listed versions'} for CANN {cann}",
         expected=f"driver {', '.join(named.versions)} or newer{basis}",
         remedy=f"install driver and firmware {named.versions[0]} (Ascend HDK) and restart",
         evidence=named.sources,
@@ -119,7 +117,7 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
 
 
 def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
-    """The one demand on the driver that CANN itself writes down."""
+    """The driver interface version that CANN requires."""
     file, said = next(runtime_infos(Path(kit.path)), (None, {}))
     wanted = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
@@ -135,13 +133,13 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
 
 
 def _advice(outside: Outside, cann: str | None, keep: str | None = None) -> str:
-    """The nearest set that works: what stays is Python and CANN, and torch where it can."""
+    """The nearest working set of versions, which keeps Python and CANN, and torch if possible."""
     able = [wheel for wheel in fitting_wheels(outside.python, cann) if release_key(wheel.torch) >= _OLDEST_TORCH]
     wheel = next((each for each in able if each.torch == keep), None) or next(iter(able), None)
     if wheel is None:
         newest = next(iter(fitting_wheels(outside.python, None)), None)
-        return f"no torch_npu is made for Python {outside.python} and CANN {cann}" + (
-            f"; newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
+        return f"no torch_npu supports Python {outside.python} and CANN {cann}" + (
+            f"; the newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
         )
     return _install(wheel)
 
@@ -154,11 +152,11 @@ VERSIONS_CHECK = Check(
     VERSIONS,
     what="Compares Python, torch, torch_npu, the loaded CANN and the driver with the vendor's tables "
     "(machine/compatibility.toml, each row with its source).",
-    why="torch_npu checks nothing when it is imported. A wrong pair shows as an undefined symbol in a library, as "
-    "EE1015, or as an operator that is missing after an hour. The number behind `.post` cannot be converted into "
-    "a release; only a table tells.",
+    why="torch_npu does not check versions when it is imported. A wrong pair fails with an undefined symbol in a "
+    "library, with EE1015, or with a missing operator after an hour. The number after `.post` does not correspond to a "
+    "release; only the table lists it.",
     fix="The remedy names the nearest set that keeps Python and CANN. torch and torch_npu must agree in their first "
-    "three numbers. The driver may be newer than the one named for CANN; one year older is a warning, more is a "
+    "three numbers. The driver may be newer than the one listed for CANN; one year older is a warning, more is a "
     "failure.",
     look=_look_at_versions,
     vital=True,
@@ -178,14 +176,14 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     driver_version, firmware_version = driver.get("Version"), firmware.get("Version")
     if not driver_version or not firmware_version:
         missing = "driver" if not driver_version else "firmware"
-        where = "; usual in a container, ask on the host" if outside.in_container else ""
-        yield unknown(DRIVER_FIRMWARE, f"{_HOME}/{missing}/version.info is not here{where}")
+        where = "; usual in a container, check on the host" if outside.in_container else ""
+        yield unknown(DRIVER_FIRMWARE, f"{_HOME}/{missing}/version.info does not exist{where}")
         return
     both = f"driver {driver_version}, firmware {firmware_version}"
     accepted = read_list(driver.get("compatible_version_fw", ""))
     asked = read_list(firmware.get("compatible_version_drv", ""))
     if not accepted and not asked:
-        yield unknown(DRIVER_FIRMWARE, f"{both}: neither file says what goes with it")
+        yield unknown(DRIVER_FIRMWARE, f"{both}: neither file lists compatible versions")
     elif any(_lies_in(firmware_version, each) for each in accepted) or any(
         _lies_in(driver_version, each) for each in asked
     ):
@@ -194,7 +192,7 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
         yield Finding(
             DRIVER_FIRMWARE,
             "failure",
-            f"{both}: they do not accept each other",
+            f"{both}: neither lists the other as compatible",
             expected=f"firmware in {', '.join(f'[{each}]' for each in accepted)}" if accepted else None,
             remedy="install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart",
             evidence=(f"{_HOME}/driver/version.info", f"{_HOME}/firmware/version.info"),
@@ -202,7 +200,7 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
 
 
 def _lies_in(version: str, bounds: str) -> bool:
-    """ "7.0.0,7.1.99" holds 7.1.0.11.220; an end "23.0.0." holds all that begins so; a single one stands for itself."""
+    """ "7.0.0,7.1.99" contains 7.1.0.11.220; the bound "23.0.0." contains all versions with that prefix."""
     low, _, high = bounds.partition(",")
     low, high = low.strip(), (high or low).strip()
     if f"{version.lower()}.".startswith(f"{high.lower().rstrip('.')}."):
@@ -212,11 +210,11 @@ def _lies_in(version: str, bounds: str) -> bool:
 
 DRIVER_FIRMWARE_CHECK = Check(
     DRIVER_FIRMWARE,
-    what="Reads the two version.info files and checks whether one accepts the other: `compatible_version_fw` of the "
-    "driver, `compatible_version_drv` of the firmware.",
-    why="Driver and firmware are installed one by one. A pair that does not belong together starts, and then fails in "
-    "single operators or in the links between cards.",
-    fix="Install both from the same Ascend HDK release and restart the machine. The newer of the two knows the older, "
-    "so one acceptance is enough.",
+    what="Reads the two version.info files and checks whether one lists the other as compatible: "
+    "`compatible_version_fw` of the driver, `compatible_version_drv` of the firmware.",
+    why="Driver and firmware are installed separately. An incompatible pair starts, and then fails in single operators "
+    "or in the links between cards.",
+    fix="Install both from the same Ascend HDK release and restart the machine. The newer of the two lists the older, "
+    "so one entry is enough.",
     look=_look_at_driver_firmware,
 )

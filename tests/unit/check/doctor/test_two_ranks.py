@@ -20,7 +20,7 @@ RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
 def test_two_ranks_of_this_machine() -> None:
     outside = Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
     (found,) = examine(outside, ["all_reduce"]).findings
-    assert found.status == "ok" and "gloo adds up 2 ranks on the CPU" in found.measured
+    assert found.status == "ok" and "gloo sums over 2 ranks on the CPU" in found.measured
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def _say(told: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (_say(RIGHT), "ok", "hccl adds up 2 ranks on NPU 3 and NPU 5 at 1.0 GiB/s"),
+        (_say(RIGHT), "ok", "hccl sums over 2 ranks on NPU 3 and NPU 5 at 1.0 GiB/s"),
         (
             f"if [ $rank = 1 ]; then {_say({**RIGHT, 'wrong_elements': 7})}; else {_say(RIGHT)}; fi",
             "failure",
-            "hccl adds up wrongly: rank 1 on NPU 5 has 7 wrong sums",
+            "hccl computes wrong sums: rank 1 on NPU 5 has 7 wrong elements",
         ),
         (
             "if [ $rank = 1 ]; then echo 'EI0006: getting socket times out' >&2; exit 3; fi\n"
@@ -83,7 +83,7 @@ def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: p
     [
         (_say({"is_available": True, "device": "npu", "error": 1e-6}), "ok", "reach NPU 3"),
         (_say({"is_available": True, "device": "npu", "error": 0.5}), "failure", "relative error 0.5"),
-        (_say({"is_available": False, "device": "cpu", "error": 0.0}), "failure", "answered by cpu"),
+        (_say({"is_available": False, "device": "cpu", "error": 0.0}), "failure", "run on cpu"),
         ("[ $TORCH_TRANSFER_TO_NPU = 1 ] && echo 'AssertionError: Torch not compiled' >&2; exit 1", "failure", "not c"),
     ],
     ids=["right", "wrong", "elsewhere", "refused"],
