@@ -1,4 +1,4 @@
-"""What `comm bench` prints: nccl-tests' table, the heat map of links or the parts of a step; then the findings."""
+"""The output of `comm bench`: nccl-tests' table, the heat map of links or the parts of a step; then the findings."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: 
     (tmp_path / "recipe.yaml").write_text("mine")
     words = ("init", "--model", tiny_model, "--data", data)
     refused = ascendtune(*words)
-    assert refused.returncode == 2 and "the file exists" in refused.stderr
+    assert refused.returncode == 2 and "code: file-exists" in refused.stderr
     assert (tmp_path / "recipe.yaml").read_text() == "mine"
     assert ascendtune(*words, "--yes", "--tuner", "lora").returncode == 0
     assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()
@@ -175,3 +175,4 @@ def test_init_says_which_rows_are_bad(ascendtune: Any, tiny_model: Path, tmp_pat
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+3?", "completion": ""}\n' * 6)
     refused = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl", "-y")
     assert refused.returncode == 2 and "none of the first 6 rows can be trained on: 1: " in refused.stderr
+    assert "code: no-usable-rows" in refused.stderr

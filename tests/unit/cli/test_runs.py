@@ -47,7 +47,7 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
 
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
     result = ascendtune("runs", "list")
-    assert result.returncode == 2 and "no such directory" in result.stderr
+    assert result.returncode == 2 and "code: no-such-directory" in result.stderr
     (tmp_path / "runs").mkdir()
     assert ascendtune("runs", "list").stdout == "no runs in runs\n"
 

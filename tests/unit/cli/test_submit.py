@@ -107,7 +107,7 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
     (tmp_path / "mine.sh").write_text("echo mine\n")
     done = submit("slurm", "-o", "mine.sh")
     assert done.returncode == 2
-    assert "was not written by this command" in done.stderr
+    assert "code: file-exists" in done.stderr
     assert (tmp_path / "mine.sh").read_text() == "echo mine\n"
     done = submit("slurm", "-o", ".")
     assert (done.returncode, "code: not-a-file" in done.stderr) == (2, True)
@@ -154,7 +154,7 @@ def test_no_recipe_and_no_image(ascendtune: Any, recipe: str) -> None:
     done = ascendtune("submit", "no.yaml", "--to", "slurm")
     assert (done.returncode, "no such recipe" in done.stderr) == (2, True)
     done = ascendtune("submit", recipe, "--to", "docker", "--accelerator", "cpu")
-    assert (done.returncode, "--to docker needs an image" in done.stderr) == (2, True)
+    assert (done.returncode, "code: missing-option" in done.stderr) == (2, True)
 
 
 def test_an_engine_that_is_missing_is_missed_before_anything_is_written(submit: Any, tmp_path: Path) -> None:

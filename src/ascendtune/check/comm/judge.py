@@ -1,4 +1,4 @@
-"""What `comm test` concludes from the notes of all ranks: a finding per collective, and the rank or link at fault."""
+"""Findings of `comm test`, from the notes of all ranks: one per collective, with the rank or link at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `comm bench --profile-step` concludes from the notes of all ranks: compute, communication, waiting."""
+"""Result of `comm bench --profile-step`, from the notes of all ranks: compute, communication, waiting."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Ledger:
             # torch inspects a hook's annotations, which must be objects: a lambda has none.
             module.register_comm_hook(None, lambda state, bucket: _averaged(bucket))
 
-        setattr(DistributedDataParallel, "__init__", init)  # noqa: B010  # a method cannot be assigned, says mypy
+        setattr(DistributedDataParallel, "__init__", init)  # noqa: B010  # mypy does not allow assigning to a method
         register_optimizer_step_post_hook(lambda *_: self._end_of_step())
 
     @property

@@ -1,4 +1,4 @@
-"""What `comm bench` concludes from the notes of all ranks: nccl-tests' columns, and findings on them."""
+"""Result of `comm bench`, from the notes of all ranks: nccl-tests' columns, and findings on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps this machine from training, and what to do about it."""
+"""Which problems of this machine prevent training, and how are they fixed?"""
 
 from __future__ import annotations
 

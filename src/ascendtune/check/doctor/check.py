@@ -1,4 +1,4 @@
-"""What a check is, how all checks run in parallel within a time limit, and the verdict over their findings."""
+"""The type of a check, the parallel run of all checks within a time limit, and the verdict on their findings."""
 
 from __future__ import annotations
 

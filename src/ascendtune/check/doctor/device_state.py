@@ -1,4 +1,4 @@
-"""What npu-smi and NVML report: the devices, their health, and the processes on them."""
+"""State of the devices from npu-smi and NVML: number, health, and processes that hold memory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
     evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
     if device.health == "Alarm" and (device.name or "").startswith(_ALARM_IS_NORMAL):
         return ok(
-            HEALTH, f"{device.label} ({device.name}) says Alarm, which is usual on such boards", evidence=evidence
+            HEALTH, f"{device.label} ({device.name}) reports Alarm, which is usual on such boards", evidence=evidence
         )
     mild = device.health.lower() == "warning"
     code = facts.get("error_code")

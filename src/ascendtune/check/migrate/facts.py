@@ -1,4 +1,4 @@
-"""What moves from CUDA to Ascend and what does not: one rule per subject, with its source.
+"""Rules on CUDA code: what runs on Ascend and what does not, one rule per subject, with its source.
 
 [torch_npu] marks what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of
 torch.cuda are unchanged after it was imported.
