@@ -38,6 +38,18 @@ def ok(code: str, measured: str, *, evidence: Sequence[str] = ()) -> Finding:
     return Finding(code, "ok", measured, evidence=tuple(evidence))
 
 
+def warning(
+    code: str, measured: str, *, expected: str | None = None, remedy: str, evidence: Sequence[str] = ()
+) -> Finding:
+    return Finding(code, "warning", measured, expected, remedy, tuple(evidence))
+
+
+def failure(
+    code: str, measured: str, *, expected: str | None = None, remedy: str, evidence: Sequence[str] = ()
+) -> Finding:
+    return Finding(code, "failure", measured, expected, remedy, tuple(evidence))
+
+
 def unknown(code: str, why: str, *, remedy: str | None = None, evidence: Sequence[str] = ()) -> Finding:
     return Finding(code, "unknown", why, remedy=remedy, evidence=tuple(evidence))
 

@@ -10,7 +10,7 @@ from typing import Any
 from ascendtune.check.comm.collective import BARRIER
 from ascendtune.check.comm.notes import RankNotes
 from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 
 Cells = Mapping[int, Mapping[str, Any]]
 """Rank -> its cell, of one collective and one dtype."""
@@ -80,9 +80,8 @@ def _carrying(ran: Ran, name: str, dtypes: Mapping[str, Cells]) -> Finding:
     faults = {dtype: said for dtype, cells in tried.items() if (said := blame(cells, ran.ranks.labels))}
     left_out = _reasons(f"{ran.backend} refuses", "refused", dtypes) + _reasons("not tried:", "untried", dtypes)
     if faults:
-        return Finding(
+        return failure(
             name,
-            "failure",
             "; ".join(f"{said} ({', '.join(of)})" for said, of in _grouped(faults.items()).items()),
             expected="every element has the value computed from the values of all ranks",
             remedy="take the named device or link out of use, check its health, and test again",
@@ -130,9 +129,8 @@ def _barrier(ranks: Ranks, dtypes: Cells) -> Finding:
     early = {rank: cell["missed"] for rank, cell in dtypes.items() if cell["missed"]}
     if not early:
         return ok(BARRIER, "no rank leaves before the last one has arrived")
-    return Finding(
+    return failure(
         BARRIER,
-        "failure",
         "; ".join(f"{ranks.label(rank)} did not wait for {ranks.labels(missed)}" for rank, missed in early.items()),
         expected="no rank leaves before the last one has arrived",
         remedy="do not rely on barriers of this backend; check its version with `ascendtune doctor versions`",
@@ -212,9 +210,8 @@ def trouble(ran: Ran, timeout_seconds: float) -> Finding:
         return _silent(ran, silent)
     told = next(each for each in ran.notes if each.one("error"))
     everyone = ran.ranks.labels(range(ran.ranks.count))
-    return Finding(
+    return failure(
         RANKS,
-        "failure",
         f"{everyone} lost the connections to each other at {told.one('at')}: {told.one('error')}",
         expected="every rank can connect to every other",
         remedy="check the link and the interface that the backend uses: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME "
@@ -242,9 +239,8 @@ def _trouble_with(ran: Ran, guilty: Sequence[RankNotes], what: str) -> Finding:
         look = "see the messages above, which are those of rank 0"
     else:
         look = f"ascendtune explain {log}" if _said(log) else f"its log is empty ({log})"
-    return Finding(
+    return failure(
         RANKS,
-        "failure",
         f"{ran.ranks.labels([each.rank for each in guilty])} {what}",
         expected="every rank finishes",
         remedy=f"{look}; check its device and its links with `ascendtune doctor --deep`",

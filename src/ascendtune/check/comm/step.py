@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, ok, warning
 
 WARM_UP, PLAIN, APART = 2, 5, 5
 """Number of steps of each kind, in this order: not measured, normal, and without overlap."""
@@ -68,9 +68,8 @@ def waiting(steps: Sequence[Step], ranks: Ranks) -> Finding:
     said = f"ranks wait {share:.0%} of a step for each other"
     if share < _MUCH:
         return ok("waiting", said)
-    return Finding(
+    return warning(
         "waiting",
-        "warning",
         f"{said}; {ranks.label(slowest.rank)} computes the longest, {slowest.compute_seconds:.3g} s",
         expected=f"less than {_MUCH:.0%}",
         remedy="if rows differ much in length, use data.packing; otherwise check that device's clock, temperature and "

@@ -10,7 +10,7 @@ from typing import Any
 
 from ascendtune.check.comm.collective import COLLECTIVES
 from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
 from ascendtune.machine.link_peak import Peak
@@ -117,9 +117,8 @@ def values(rows: Sequence[Row]) -> Finding:
     bad = [row for row in rows if row.wrong]
     if not bad:
         return ok("values", f"every element is right at {count_of(len(rows), 'size')}")
-    return Finding(
+    return failure(
         "values",
-        "failure",
         f"{count_of(sum(row.wrong or 0 for row in bad), 'element')} wrong, first at {bad[0].bytes:,} bytes",
         expected="0 wrong elements",
         remedy="`ascendtune comm test` finds the rank or the link at fault",
@@ -135,9 +134,8 @@ def slow_link(links: Sequence[Link], ranks: Ranks) -> Finding:
     said = f"slowest link: {where}, {slowest.bytes_per_second / GIGA:.3g} GB/s, {share:.0%} of the median"
     if share >= SLOW_SHARE:
         return ok("links", said)
-    return Finding(
+    return warning(
         "links",
-        "warning",
         said,
         expected=f"{SLOW_SHARE:.0%} of the median link, {usual / GIGA:.3g} GB/s, or more",
         remedy="look at the link between the two: `ascendtune devices --topology`, `hccn_tool -i N -link_stat -g`, "
@@ -177,9 +175,8 @@ def against_figure(busbw: float, wanted: float) -> Finding:
     said = f"{busbw / GIGA:.3g} GB/s"
     if busbw >= wanted:
         return ok(BANDWIDTH, f"{said}, as expected ({wanted / GIGA:g} GB/s)")
-    return Finding(
+    return failure(
         BANDWIDTH,
-        "failure",
         f"{said}, {busbw / wanted:.0%} of what is expected",
         expected=f"{wanted / GIGA:g} GB/s or more",
         remedy="`ascendtune comm bench --pairs` finds the slow link; see also `ascendtune doctor`",
@@ -194,9 +191,8 @@ def against_peak(busbw: float, peak: Peak) -> Finding:
     said = f"{busbw / GIGA:.3g} GB/s, {share:.0%} of the peak of {peak.bytes_per_second / GIGA:g} GB/s ({peak.what})"
     if share >= _SUSPICIOUS_SHARE:
         return ok(BANDWIDTH, said)
-    return Finding(
+    return warning(
         BANDWIDTH,
-        "warning",
         said,
         expected=f"{_SUSPICIOUS_SHARE:.0%} of the peak or more",
         remedy="`ascendtune comm bench --pairs` finds the slow link; see also `ascendtune doctor`",

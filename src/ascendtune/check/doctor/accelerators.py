@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.core.units import count_of
 
 ACCELERATORS = "accelerators"
@@ -18,9 +18,8 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     if outside.npus_on_bus and not npus:
         yield _without_driver(outside)
     elif npus and not outside.package("torch-npu"):
-        yield Finding(
+        yield failure(
             ACCELERATORS,
-            "failure",
             f"{count_of(npus, 'NPU')} found, but torch_npu is not installed: training would run on the CPU",
             expected="torch_npu of the same version as torch",
             remedy="pip install 'ascendtune[npu]'; `ascendtune doctor versions` names the pair that fits CANN",
@@ -28,9 +27,8 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     elif npus:
         yield ok(ACCELERATORS, f"{count_of(npus, 'NPU')}, torch_npu {outside.package('torch-npu')}")
     if outside.gpus_on_bus and not gpus and not npus:
-        yield Finding(
+        yield warning(
             ACCELERATORS,
-            "warning",
             f"{count_of(outside.gpus_on_bus, 'NVIDIA device')} on the PCI bus, but the driver shows no GPU",
             remedy="check `nvidia-smi` and the kernel log; install the driver, in a container start it with --gpus all",
             evidence=tuple(trouble.what for trouble in outside.gpus[2]),
@@ -43,9 +41,8 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
 
 def _without_driver(outside: Outside) -> Finding:
     inside = "map /dev/davinci*, davinci_manager, devmm_svm and hisi_hdc into the container"
-    return Finding(
+    return failure(
         ACCELERATORS,
-        "failure",
         f"{count_of(outside.npus_on_bus, 'NPU')} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
         expected="one /dev/davinciN for each chip",
         remedy=inside if outside.in_container else "install the driver (Ascend HDK) of this card and restart",
@@ -54,9 +51,8 @@ def _without_driver(outside: Outside) -> Finding:
 
 def _cpu_alone(outside: Outside) -> Finding:
     if not outside.package("torch"):
-        return Finding(
+        return warning(
             ACCELERATORS,
-            "warning",
             "no accelerator, and torch is not installed: only commands that do not train work on this machine",
             remedy="pip install 'ascendtune[train]'",
         )
@@ -93,9 +89,8 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
     closed = [node.name for node in nodes if node.exists() and not outside.may_access(node, os.R_OK | os.W_OK)]
     if missing:
         options = " ".join(f"--device=/dev/{name}" for name in missing)
-        yield Finding(
+        yield failure(
             DEVICE_NODES,
-            "failure",
             f"/dev has davinci0 to davinci{cards[-1].name[7:]} but not {', '.join(missing)}",
             expected=f"{', '.join(_SHARED)} beside the cards",
             remedy=f"start the container with {options}"
@@ -103,9 +98,8 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
             else "install the driver again, restart",
         )
     if closed:
-        yield Finding(
+        yield failure(
             DEVICE_NODES,
-            "failure",
             f"this user may not read and write {', '.join(f'/dev/{name}' for name in closed)}",
             expected="read and write for this user, by the group HwHiAiUser",
             remedy="sudo usermod -aG HwHiAiUser $USER, then log in again",
@@ -170,9 +164,8 @@ def _cuda(value: str, count: int) -> Iterator[Finding]:
     if any(name.startswith(("GPU-", "MIG-")) for name in names):
         return
     if problem := _problem([name.strip() for name in names], count, ascending=False):
-        yield Finding(
+        yield warning(
             VISIBLE_DEVICES,
-            "warning",
             f"{_CUDA}={value!r}: {problem}",
             expected=f"ids 0 to {count - 1}",
             remedy=f"export {_CUDA}={_repaired(names, count)}",
@@ -216,25 +209,22 @@ def _repaired(names: list[str], count: int) -> str:
 def _confused(outside: Outside) -> Iterator[Finding]:
     for name in _MISSPELT:
         if name in outside.env:
-            yield Finding(
+            yield warning(
                 VISIBLE_DEVICES,
-                "warning",
                 f"{name}={outside.env[name]} is set; the runtime does not read it",
                 expected=_NPU,
                 remedy=f"export {_NPU}={outside.env[name]}; unset {name}",
             )
     if _CONTAINER in outside.env and _NPU not in outside.env and not outside.in_container:
-        yield Finding(
+        yield warning(
             VISIBLE_DEVICES,
-            "warning",
             f"{_CONTAINER}={outside.env[_CONTAINER]} has no effect outside a container's start",
             expected=f"{_NPU} to choose cards for a process",
             remedy=f"export {_NPU}={outside.env[_CONTAINER]}; unset {_CONTAINER}",
         )
     if _CUDA in outside.env and _NPU not in outside.env:
-        yield Finding(
+        yield warning(
             VISIBLE_DEVICES,
-            "warning",
             f"{_CUDA}={outside.env[_CUDA]} does not limit NPUs",
             expected=_NPU,
             remedy=f"export {_NPU}={outside.env[_CUDA]}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import is_release
 from ascendtune.machine.npu.versions import Toolkit, read_values
 
@@ -29,9 +29,8 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     kits, loaded = outside.versions.toolkits, loaded_toolkit(outside)
     names = ", ".join(f"{kit.version or kit.package_version} in {kit.path}" for kit in kits)
     if not kits:
-        yield Finding(
+        yield failure(
             CANN,
-            "failure",
             "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
             expected="a toolkit and the kernels (8.5 and later: ops) package of this chip",
             remedy="install Ascend-cann-toolkit and the kernels package, then source set_env.sh",
@@ -39,9 +38,8 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     elif loaded is None:
         script = f"{Path(kits[-1].path).parent}/set_env.sh"
         wrong = outside.env.get("ASCEND_HOME_PATH")
-        yield Finding(
+        yield failure(
             CANN,
-            "failure",
             f"ASCEND_HOME_PATH={wrong} does not contain CANN"
             if wrong
             else "CANN is installed, but not loaded in this shell",
@@ -57,9 +55,8 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
 def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
     name = loaded.version or loaded.package_version
     if not any(any(Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")) for part in ("", "*-linux/")):
-        yield Finding(
+        yield failure(
             CANN,
-            "failure",
             f"CANN {name} has no compiled operators: the kernels package is not installed",
             expected=f"a directory of the chip in {_KERNELS}",
             remedy=f"install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)",
@@ -78,9 +75,8 @@ def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
     }
     known = sorted(version for version in versions if version)
     if known and loaded.version and not any(is_release(version, loaded.version) for version in known):
-        yield Finding(
+        yield warning(
             CANN,
-            "warning",
             f"nnal (ATB) {', '.join(known)} is installed beside CANN {loaded.version}",
             expected=f"nnal {loaded.version}",
             remedy=f"install Ascend-cann-nnal {loaded.version}, then source /usr/local/Ascend/nnal/atb/set_env.sh",
@@ -118,9 +114,8 @@ def _look_at_libraries(outside: Outside) -> Iterator[Finding]:
 
 def _stubs(parts: list[str]) -> Iterator[Finding]:
     if stubs := [part for part in parts if _STUBS.search(part)]:
-        yield Finding(
+        yield failure(
             LIBRARIES,
-            "failure",
             "LD_LIBRARY_PATH contains stub libraries, which can be linked against but do not compute",
             expected="no devlib or stub directory",
             remedy="remove them from LD_LIBRARY_PATH",
@@ -131,9 +126,8 @@ def _stubs(parts: list[str]) -> Iterator[Finding]:
 def _several(parts: list[str]) -> Iterator[Finding]:
     releases = dict.fromkeys(found[1] for part in parts if (found := _RELEASE.search(part)))
     if len(releases) > 1:
-        yield Finding(
+        yield warning(
             LIBRARIES,
-            "warning",
             f"LD_LIBRARY_PATH mixes CANN {', '.join(releases)}; the first one is used, file by file",
             expected="one release",
             remedy="open a new shell and source only one set_env.sh",
@@ -148,7 +142,7 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
     library = directory / "lib" / "libtorch_npu.so"
     if not library.exists():
         why = f"torch_npu has no {library}: its installation is incomplete"
-        yield Finding(LIBRARIES, "failure", why, remedy="pip install --force-reinstall --no-deps torch-npu")
+        yield failure(LIBRARIES, why, remedy="pip install --force-reinstall --no-deps torch-npu")
         return
     told = outside.run(["ldd", str(library)])
     if told.exit_code != 0:
@@ -157,9 +151,8 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
     missing = re.findall(r"^\s*(\S+) => not found", told.output, re.MULTILINE)
     missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, outside)]
     if missing:
-        yield Finding(
+        yield failure(
             LIBRARIES,
-            "failure",
             f"torch_npu cannot be loaded: {', '.join(missing)} not found",
             expected="every library is found",
             remedy=_where_from(missing, outside),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, Status, ok
+from ascendtune.check.finding import Finding, Status, ok, warning
 
 CONTAINER = "container"
 
@@ -55,9 +55,8 @@ def _capabilities(outside: Outside) -> int | None:
 def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
     if held is not None and held & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
         devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
-        yield Finding(
+        yield warning(
             CONTAINER,
-            "warning",
             "the container runs with --privileged, which training does not need",
             expected=devices,
             remedy=f"replace --privileged by {'--device options' if has_npus else '--gpus all'}, --shm-size and, for "

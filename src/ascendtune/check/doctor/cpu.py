@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.npu.topology import cores_of
@@ -32,9 +32,8 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
     scales_itself = "pstate" in outside.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
     told = ", ".join(f"{name} on {count}" for name, count in sorted(governors.items()))
     if slow and not scales_itself:
-        yield Finding(
+        yield warning(
             CPU_GOVERNOR,
-            "warning",
             f"{slow} of {sum(governors.values())} cores save power",
             expected="performance",
             remedy="sudo cpupower frequency-set -g performance",
@@ -91,9 +90,8 @@ def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Seq
 def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:
     wanted = ",".join(map(str, sorted(set(homes.values()))))
     how = "--cpuset-cpus of the container's start" if outside.in_container else "taskset, numactl or the cgroup"
-    return Finding(
+    return warning(
         NUMA,
-        "warning",
         f"this process may use no core of the NUMA node of {', '.join(far[:8])}",
         expected=f"cores of node {wanted}",
         remedy=f"add the cores of node {wanted} with {how}, or use devices of the allowed node",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.machine.visible import cuda_of_torch
 
 CUDA = "cuda"
@@ -19,19 +19,18 @@ def _look(outside: Outside) -> Iterator[Finding]:
     devices, driver, troubles = outside.gpus
     for trouble in troubles:
         evidence = (trouble.evidence,) if trouble.evidence else ()
-        yield Finding(CUDA, "failure", trouble.what, remedy=trouble.remedy, evidence=evidence)
+        yield failure(CUDA, trouble.what, remedy=trouble.remedy, evidence=evidence)
     if not devices or outside.npu_nodes:
         return
     torch = outside.package("torch")
     if torch is None:
-        yield Finding(CUDA, "failure", "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
+        yield failure(CUDA, "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
         return
     directory = outside.package_directory("torch")
     cuda = cuda_of_torch(directory) if directory else None
     if cuda is None:
-        yield Finding(
+        yield failure(
             CUDA,
-            "failure",
             f"{len(devices)} GPU found, but torch {torch} is built without CUDA",
             expected="a build of torch for CUDA",
             remedy="pip uninstall torch; install torch from its CUDA index",
@@ -44,9 +43,8 @@ def _look(outside: Outside) -> Iterator[Finding]:
             CUDA, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: not in the table of versions"
         )
     elif branch < oldest:
-        yield Finding(
+        yield failure(
             CUDA,
-            "failure",
             f"driver {driver} is too old for torch {torch}, which is built for CUDA {cuda}",
             expected=f"driver {oldest} or newer",
             remedy="update the driver, or install a torch that is built for an older CUDA",

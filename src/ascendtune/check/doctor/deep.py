@@ -11,7 +11,7 @@ from typing import Any
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.visible import Kind, Visible
@@ -44,9 +44,8 @@ def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: st
     how = done.error.strip().splitlines()[-1:] or ["no message"]
     exited = f"signal {-done.exit_code}" if done.exit_code < 0 else f"exit code {done.exit_code}"
     ended = "timed out" if done.timed_out else f"ended with {exited}"
-    return Finding(
+    return failure(
         code,
-        "failure",
         f"{who} {ended}: {how[0][:200]}",
         expected=expected,
         remedy=remedy,
@@ -87,9 +86,8 @@ def _judge_product(label: str, done: Finished) -> Finding:
     wrong = {name: error for name, error in told["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
     if wrong:
         shown = ", ".join(f"{name} {error:.2g}" for name, error in wrong.items())
-        return Finding(
+        return failure(
             COMPUTE,
-            "failure",
             f"{label} multiplies incorrectly: relative error {shown}",
             expected=", ".join(f"{name} below {_PRODUCT_TOLERANCE[name]:g}" for name in wrong),
             remedy="take the device out of use and check its health (ECC errors); have it replaced if this persists",
@@ -145,9 +143,8 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
         who = "a product with torch.cuda"
         yield _no_answer(TRANSFER_TO_NPU, who, done, expected="a product computed by the NPU", remedy=remedy)
     elif told["device"] != "npu" or not told["is_available"] or not told["error"] <= _TRANSFER_TOLERANCE:
-        yield Finding(
+        yield failure(
             TRANSFER_TO_NPU,
-            "failure",
             f"calls of torch.cuda run on {told['device']}, relative error {told['error']:.2g}",
             expected=f"npu, below {_TRANSFER_TOLERANCE:g}",
             remedy="use the torch_npu that belongs to this torch (`ascendtune doctor versions`); "
@@ -212,9 +209,8 @@ def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> 
     wrong = [rank for rank, each in enumerate(told) if each["wrong_elements"]]
     if wrong:
         count = told[wrong[0]]["wrong_elements"]
-        return Finding(
+        return failure(
             ALL_REDUCE,
-            "failure",
             f"{backend} computes wrong sums: rank {wrong[0]} on {joined.label(wrong[0])} has {count} wrong elements",
             expected="the exact sum on both ranks",
             remedy="take the device out of use; check its health and the link between the two devices",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.machine.free import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, Trouble
@@ -39,9 +39,8 @@ def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
         if not troubles:
             yield ok(NPU_SMI, f"npu-smi {info.npu_smi_version or ''} lists {count_of(chips, 'chip')}, as /dev does")
     else:
-        yield Finding(
+        yield warning(
             NPU_SMI,
-            "warning",
             f"npu-smi lists {count_of(chips, 'chip')}, /dev has {nodes} of davinciN",
             expected="the same number",
             remedy="in a container: map the cards that npu-smi shows; on the host: check the kernel log for a "
@@ -165,9 +164,8 @@ def _without_npu_smi(outside: Outside) -> Finding:
     if not holders:
         why = "npu-smi lists no cards; no process visible to this user has a card open"
         return unknown(DEVICE_MEMORY, why, remedy="see the finding npu_smi")
-    return Finding(
+    return warning(
         DEVICE_MEMORY,
-        "warning",
         f"npu-smi lists no cards, but {count_of(len(holders), 'process has', 'processes have')} a card open",
         expected="no process before training starts",
         remedy=f"if they are left over from your jobs: kill {' '.join(map(str, list(holders)[:8]))}",
@@ -206,9 +204,8 @@ def _held(devices: list[Accelerator]) -> Finding:
     ]
     pids = sorted({process.pid for device in devices for process in device.processes})
     labels = ", ".join(device.label for device in devices)
-    return Finding(
+    return warning(
         DEVICE_MEMORY,
-        "warning",
         f"processes hold memory on {labels}",
         expected="no process before training starts",
         remedy=f"wait for them or choose other cards (`ascendtune devices --free N`); "
@@ -224,9 +221,8 @@ def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
     ]
     lines += [f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(_holders(outside).items())[:16]]
     place = "on the host, outside this container" if outside.in_container else "as root, and in every container"
-    return Finding(
+    return warning(
         DEVICE_MEMORY,
-        "warning",
         f"memory of {', '.join(device.label for device in devices)} is used, but no visible process holds it",
         expected="a few per cent, used by the driver itself",
         remedy=f"look for the process {place} (`npu-smi info`); after a crash: ps -ef | grep python",

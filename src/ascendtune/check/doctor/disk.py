@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.units import format_bytes
 
 DISK = "disk"
@@ -50,17 +50,12 @@ def _downloads(outside: Outside) -> dict[str, Path]:
 
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
-        yield Finding(
-            DISK,
-            "warning",
-            f"the {name} {path} is not writable",
-            expected="a writable directory",
-            remedy=_ELSEWHERE[name],
+        yield warning(
+            DISK, f"the {name} {path} is not writable", expected="a writable directory", remedy=_ELSEWHERE[name]
         )
     elif free < _ENOUGH_BYTES:
-        yield Finding(
+        yield warning(
             DISK,
-            "warning",
             f"the {name} {path} has {format_bytes(free)} free",
             expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
             remedy=f"free space, or {_ELSEWHERE[name]}",
@@ -71,17 +66,15 @@ def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Fi
     if kind is None or not (kind in _REMOTE or kind.startswith("fuse.")):
         return
     if name == "cache":
-        yield Finding(
+        yield warning(
             DISK,
-            "warning",
             f"the cache {path} is on {kind}",
             expected="a local disk: every rank maps the tokens into memory",
             remedy="export XDG_CACHE_HOME=<a directory on a local disk>",
         )
     elif kind.startswith("nfs") and "vers=3" in options and "nolock" in options.split(","):
-        yield Finding(
+        yield warning(
             DISK,
-            "warning",
             f"the {name} {path} is on NFS 3 mounted with nolock: file locks do not work across machines",
             expected="NFS 4, or NFS 3 with locks, for directories shared by several machines",
             remedy="mount it with vers=4.1",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, ok, warning
 
 ENVIRONMENT = "environment"
 
@@ -34,7 +34,7 @@ def _look_at_environment(outside: Outside) -> Iterator[Finding]:
 
 
 def _warning(measured: str, expected: str, remedy: str) -> Finding:
-    return Finding(ENVIRONMENT, "warning", measured, expected=expected, remedy=remedy)
+    return warning(ENVIRONMENT, measured, expected=expected, remedy=remedy)
 
 
 def _slow(env: Env) -> Iterator[Finding]:
@@ -174,9 +174,8 @@ def _twice(lines: list[Line]) -> Iterator[Finding]:
     for name, settings in places.items():
         if len({value for _, _, value in settings}) > 1:
             shown = "***" if _SECRET.search(name) else None
-            yield Finding(
+            yield warning(
                 SHELL_FILES,
-                "warning",
                 f"{name} is set {len(settings)} times, with different values; the last one replaces the others",
                 expected="one line; values are not combined",
                 remedy=f"keep one line for {name} with all options, and open a new shell",
@@ -190,9 +189,8 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
     named = [(file, number, re.sub(r"^(~|\$\{?HOME\}?)(?=/)", lambda _: home, path)) for file, number, path in scripts]
     gone = [each for each in named if each[2].startswith("/") and "$" not in each[2] and not _exists(outside, each[2])]
     if gone:
-        yield Finding(
+        yield warning(
             SHELL_FILES,
-            "warning",
             f"{gone[0][2]} is sourced and does not exist",
             expected="set_env.sh of a CANN that is installed",
             remedy="correct or remove the line",
@@ -200,9 +198,8 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
         )
     releases = {found[1] for _, _, path in named if (found := _RELEASE.search(path))}
     if len(releases) > 1:
-        yield Finding(
+        yield warning(
             SHELL_FILES,
-            "warning",
             f"every shell loads a mix of CANN {' and '.join(sorted(releases))}",
             expected="one release",
             remedy="keep one line with set_env.sh",

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Interface, Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, failure, ok, warning
 
 HCCL_HOST = "hccl_host"
 
@@ -47,17 +47,15 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
             if not up:
                 state = f"{', '.join(fitting)} is down" if fitting else "no such interface"
                 others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
-                yield Finding(
+                yield failure(
                     HCCL_HOST,
-                    "failure",
                     f"{variable}={value}: {state}",
                     expected=f"one of {others}",
                     remedy=f"export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
                 )
             elif not any(map(_is_real, up)):
-                yield Finding(
+                yield warning(
                     HCCL_HOST,
-                    "warning",
                     f"{variable}={value}: {up[0]} does not reach other machines",
                     expected="the interface that reaches the other nodes",
                     remedy=f"change {variable} for jobs on several machines; on one machine it works",
@@ -74,9 +72,8 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
     except ValueError:
         known = False
     if not known:
-        yield Finding(
+        yield failure(
             HCCL_HOST,
-            "failure",
             f"HCCL_IF_IP={value} is not an address of this machine",
             expected="an address of one of its interfaces; it takes precedence over HCCL_SOCKET_IFNAME",
             remedy="unset HCCL_IF_IP, or set it on each node to that node's address",
@@ -88,26 +85,20 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     running = _seconds(env, "HCCL_EXEC_TIMEOUT", _EXEC_SECONDS)
     event = _seconds(env, "HCCL_EVENT_TIMEOUT", _EVENT_SECONDS)
     if connect is None or not 120 <= connect <= 7200:
-        yield Finding(
+        yield failure(
             HCCL_HOST,
-            "failure",
             f"HCCL_CONNECT_TIMEOUT={env['HCCL_CONNECT_TIMEOUT']} is rejected (EI0001)",
             expected="whole seconds, 120 to 7200, the same on all nodes",
             remedy="export HCCL_CONNECT_TIMEOUT=1200",
         )
     if running is None or event is None:
         name = "HCCL_EXEC_TIMEOUT" if running is None else "HCCL_EVENT_TIMEOUT"
-        yield Finding(
-            HCCL_HOST,
-            "failure",
-            f"{name}={env[name]} is not a number",
-            expected="whole seconds",
-            remedy=f"unset {name}",
+        yield failure(
+            HCCL_HOST, f"{name}={env[name]} is not a number", expected="whole seconds", remedy=f"unset {name}"
         )
     elif event and (running >= event or running == 0):
-        yield Finding(
+        yield warning(
             HCCL_HOST,
-            "warning",
             f"HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event times out first, and its "
             "message does not name a rank",
             expected="HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both",

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 
 LIMITS = "limits"
@@ -28,9 +28,8 @@ def _look_at_limits(outside: Outside) -> Iterator[Finding]:
         if soft != resource.RLIM_INFINITY and soft < wanted:
             can = hard == resource.RLIM_INFINITY or hard >= wanted
             found.append(
-                Finding(
+                warning(
                     LIMITS,
-                    "warning",
                     f"at most {soft} {name} (hard limit {_shown(hard)})",
                     expected=f"{wanted} or more",
                     remedy=f"ulimit {flag} {wanted}"
@@ -79,9 +78,8 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
     told = f"{format_bytes(usable)} of host memory{where}"
     wanted = devices * _PER_DEVICE_BYTES
     if usable < wanted:
-        yield Finding(
+        yield warning(
             MEMORY_LIMIT,
-            "warning",
             told,
             expected=f"{format_bytes(wanted)} for {devices} devices: each rank loads the weights through host memory",
             remedy="raise the container's --memory (Kubernetes: resources.limits.memory)"
@@ -132,9 +130,8 @@ def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
         yield unknown(SHARED_MEMORY, f"/dev/shm: {error.strerror}", remedy="mount a tmpfs at /dev/shm")
         return
     if free < _ENOUGH_BYTES:
-        yield Finding(
+        yield warning(
             SHARED_MEMORY,
-            "warning",
             f"/dev/shm has {format_bytes(free)} free of {format_bytes(total)}",
             expected=f"{format_bytes(_ENOUGH_BYTES)} or more",
             remedy="start the container with --shm-size=16g"
@@ -170,9 +167,8 @@ def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
     size = count["Hugepagesize"] * 1024
     reserved, free = count["HugePages_Total"] * size, count["HugePages_Free"] * size
     if free > _MUCH * count["MemTotal"] * 1024:
-        yield Finding(
+        yield warning(
             HUGEPAGES,
-            "warning",
             f"{format_bytes(reserved)} of host memory are reserved as huge pages, {format_bytes(free)} of them unused",
             expected="no unused huge pages: torch and CANN use ordinary pages",
             remedy="on the host, if no other program needs them: sudo sysctl -w vm.nr_hugepages=0",

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 
 NETWORK = "network"
 
@@ -32,9 +32,8 @@ def _look(outside: Outside) -> Iterator[Finding]:
     answers = _reach(set(asked.values()))
     yield from _contradictions(env)
     if proxy and proxy in asked.values() and not answers[proxy]:
-        yield Finding(
+        yield warning(
             NETWORK,
-            "warning",
             f"the proxy {_without_password(proxy)} does not answer within {NETWORK_SECONDS:g} s",
             expected="a proxy that accepts connections",
             remedy="correct https_proxy, or unset it: unset http_proxy https_proxy all_proxy",
@@ -69,9 +68,8 @@ def _contradictions(env: Mapping[str, str]) -> Iterator[Finding]:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         lower, upper = env.get(name), env.get(name.upper())
         if lower and upper and lower != upper:
-            yield Finding(
+            yield warning(
                 NETWORK,
-                "warning",
                 f"{name} and {name.upper()} differ; programs differ in which one they use",
                 expected="one value",
                 remedy=f'export {name.upper()}="${name}"',

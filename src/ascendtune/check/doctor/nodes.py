@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.check.nodes.answer import Clock
 from ascendtune.check.nodes.compare import all_nodes, compare
 from ascendtune.core.units import count_of
@@ -18,7 +18,7 @@ def _look_at_nodes_answer(outside: Outside) -> Iterator[Finding]:
     if outside.nodes is None:
         return
     for error in outside.nodes.silent.values():
-        yield Finding(NODES_ANSWER, "failure", error.what, expected="passwordless ssh works", remedy=error.remedy)
+        yield failure(NODES_ANSWER, error.what, expected="passwordless ssh works", remedy=error.remedy)
     if not outside.nodes.silent:
         yield ok(NODES_ANSWER, f"{count_of(len(outside.nodes.answers), 'node')} answered")
 
@@ -112,7 +112,7 @@ def _agree(clocks: list[Clock]) -> bool:
 
 
 def _skew(measured: str, remedy: str) -> Finding:
-    return Finding(CLOCK_SKEW, "warning", measured, expected=f"at most {_MOST_SECONDS:g} s", remedy=remedy)
+    return warning(CLOCK_SKEW, measured, expected=f"at most {_MOST_SECONDS:g} s", remedy=remedy)
 
 
 def _shown(ahead_seconds: float, clock: Clock) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.npu.hccn import (
     LinkHistory,
     UdpSource,
@@ -96,9 +96,8 @@ def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
 
 def _links(ports: Sequence[Port]) -> Iterator[Finding]:
     if down := [port for port in ports if port.link not in (None, "UP")]:
-        yield Finding(
+        yield warning(
             NPU_NETWORK,
-            "warning",
             f"the link of NPU {_ids(down)} is {', '.join(sorted({port.link or '' for port in down}))}",
             expected="UP on every NPU that communicates with another machine",
             remedy="check cable, transceiver (`hccn_tool -i N -optical -g`), switch port; unused within one machine",
@@ -106,9 +105,8 @@ def _links(ports: Sequence[Port]) -> Iterator[Finding]:
         )
     sick = [port for port in ports if port.health not in (None, "Success", "Init") and port.link == "UP"]
     if sick:
-        yield Finding(
+        yield warning(
             NPU_NETWORK,
-            "warning",
             f"NPU {_ids(sick)} does not reach its probe address ({sick[0].health})",
             expected="Success",
             remedy="check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address",
@@ -121,9 +119,8 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
     unstable = [port for port in ports if downs.get(port.device, 0) >= fewest + _MANY_DOWNS]
     if unstable:
         counts = ", ".join(str(downs[port.device]) for port in unstable)
-        yield Finding(
+        yield warning(
             NPU_NETWORK,
-            "warning",
             f"the link of NPU {_ids(unstable)} went down {counts} times since the card started, others {fewest} times",
             expected="about as often as the other links of the machine",
             remedy="check cable, transceiver (`hccn_tool -i N -optical -g`) and switch port: a link that goes down for "
@@ -136,27 +133,24 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
 
 def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
     if without := [port for port in ports if port.address is None and port.link == "UP"]:
-        yield Finding(
+        yield warning(
             NPU_NETWORK,
-            "warning",
             f"NPU {_ids(without)} has no network address",
             expected="an address on every NPU, in one subnet per rail",
             remedy="sudo hccn_tool -i N -ip -s address A netmask M",
         )
     counts = Counter(port.address for port in ports if port.address)
     if twice := [address for address, count in counts.items() if count > 1]:
-        yield Finding(
+        yield failure(
             NPU_NETWORK,
-            "failure",
             f"NPU {_ids([port for port in ports if port.address in twice])} share the address {', '.join(twice)}",
             expected="one address for each NPU",
             remedy="sudo hccn_tool -i N -ip -s address A netmask M",
         )
     lost = [port for port in ports if port.address and port.gateway is None]
     if lost and len(lost) < len(ports):
-        yield Finding(
+        yield warning(
             NPU_NETWORK,
-            "warning",
             f"NPU {_ids(lost)} has no gateway, other NPUs have one",
             expected="a gateway on all or on none",
             remedy="sudo hccn_tool -i N -gateway -s gateway G",
@@ -166,9 +160,8 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
 def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
     switches = {port.tls for port in ports if port.tls is not None}
     if len(switches) > 1:
-        yield Finding(
+        yield failure(
             NPU_NETWORK,
-            "failure",
             f"TLS is on for NPU {_ids([port for port in ports if port.tls])} and off for the others",
             expected="the same on every NPU of a job",
             remedy="for i in all NPUs: sudo hccn_tool -i $i -tls -s enable 0",
@@ -179,9 +172,8 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
     modes = sorted({port.udp.mode for port in ports if port.udp.mode})
     if len(modes) > 1:
         each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
-        yield Finding(
+        yield warning(
             NPU_NETWORK,
-            "warning",
             f"RoCE's UDP source port is set in {len(modes)} ways: {'; '.join(each)}",
             expected="the same on every NPU, auto where several machines meet at a switch",
             remedy="for i in all NPUs: sudo hccn_tool -i $i -udp -s auto",

@@ -13,7 +13,7 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.compatibility import release_key
 
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
@@ -69,9 +69,8 @@ def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Find
     for name, bounds in wanted.items():
         version = outside.package(name)
         if version is not None and not is_within(version, bounds):
-            yield Finding(
+            yield warning(
                 PACKAGES,
-                "warning",
                 f"{name} {version} is outside of the range that ascendtune supports",
                 expected=f"{name} {bounds}",
                 remedy=f"pip install '{name}{bounds.replace(' ', '')}'",
@@ -83,9 +82,8 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
     if numpy is None or kit is None or kit.version is None or release_key(numpy) < release_key("2"):
         return
     if release_key(kit.version) < release_key(_NUMPY_2_FROM_CANN):
-        yield Finding(
+        yield warning(
             PACKAGES,
-            "warning",
             f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python code needs numpy 1",
             expected="numpy 1.26",
             remedy="pip install 'numpy==1.26.4'",
@@ -126,9 +124,8 @@ def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
     broken = [each for each in known() if _applies(outside, each)]
     for each in broken:
         pair = " with ".join(f"{name} {outside.package(name)}" for name in each.when)
-        yield Finding(
+        yield warning(
             COMBINATIONS,
-            "warning",
             f"{pair}: {each.breaks}",
             expected=each.use,
             remedy=f"pip install '{each.use}'",

@@ -8,7 +8,7 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.machine.compatibility import (
     Wheel,
     base_version,
@@ -48,21 +48,19 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
 def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield Finding(VERSIONS, "failure", f"{missing} is not installed", remedy=_advice(outside, cann))
+        yield failure(VERSIONS, f"{missing} is not installed", remedy=_advice(outside, cann))
         return
     if base_version(torch) != base_version(torch_npu):
-        yield Finding(
+        yield failure(
             VERSIONS,
-            "failure",
             f"torch_npu {torch_npu} does not work with torch {torch}",
             expected=f"torch {base_version(torch_npu)} (the first three numbers must be the same)",
             remedy=_advice(outside, cann, keep=base_version(torch)),
         )
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
-        yield Finding(
+        yield failure(
             VERSIONS,
-            "failure",
             f"torch_npu {torch_npu} does not support Python {outside.python}",
             expected=f"Python {', '.join(wheel.python)}",
             remedy=_advice(outside, cann),
@@ -122,9 +120,8 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     wanted = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
     if wanted and have and release_key(have) < release_key(wanted):
-        yield Finding(
+        yield failure(
             VERSIONS,
-            "failure",
             f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
             expected=f"ascendhal {wanted} or newer",
             remedy="install the driver and firmware that belong to this CANN, and restart",
@@ -189,9 +186,8 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     ):
         yield ok(DRIVER_FIRMWARE, both)
     else:
-        yield Finding(
+        yield failure(
             DRIVER_FIRMWARE,
-            "failure",
             f"{both}: neither lists the other as compatible",
             expected=f"firmware in {', '.join(f'[{each}]' for each in accepted)}" if accepted else None,
             remedy="install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart",
