@@ -6,8 +6,7 @@ import textwrap
 from pathlib import Path
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
-from ascendtune.check.doctor.check import Check
-from ascendtune.check.doctor.examine import get_check
+from ascendtune.check.doctor.check import Check, get_check
 
 TARGET = Path(__file__).with_name("checks")
 

@@ -127,13 +127,15 @@ def test_a_turn_may_end_with_text_that_is_no_token(taught: Path, tmp_path: Path)
 
 
 def test_a_conversation_longer_than_the_context_is_refused(engine: Engine) -> None:
-    with pytest.raises(InputError, match="context holds 512"):
+    with pytest.raises(InputError, match="context holds 512") as caught:
         engine.generate([asked("word " * 600)])
+    assert caught.value.code == "prompt-too-long"
 
 
 def test_a_turn_that_the_template_refuses(taught: Path) -> None:
-    with pytest.raises(InputError, match="alpaca template knows"):
+    with pytest.raises(InputError) as caught:
         load(taught, template="alpaca").generate([[{"role": "tool", "content": "4"}]])
+    assert caught.value.code == "conversation-rejected"
 
 
 def test_an_adapter_goes_onto_its_base(taught: Path, tmp_path: Path) -> None:

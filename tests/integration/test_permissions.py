@@ -124,7 +124,7 @@ def test_it_is_told_what_may_not_be_read_or_written(answers: dict[str, dict[str,
 def test_an_unreadable_run_hides_no_other(answers: dict[str, dict[str, Any]]) -> None:
     answer = answers[LIST]
     assert answer["code"] == 0
-    said = {f"warning: may not be read: runs/{name}/run.json" for name in ("shut", "unknown")}
+    said = {f"warning: permission denied: runs/{name}/run.json" for name in ("shut", "unknown")}
     assert set(answer["err"].splitlines()) == said
     states = dict(line.split()[:2] for line in answer["out"].splitlines()[1:])
     assert states == {"open": "finished", "shut": "unreadable", "unknown": "unreadable"}

@@ -32,7 +32,7 @@ def test_without_training_nothing_is_learnt(workshop: Any) -> None:
     before, after = _scores(ended.out)
     assert before <= 2 and after <= 2
     assert ended.code == 1
-    assert "error: the skill was not learnt" in ended.err and "Traceback" not in ended.err
+    assert "code: too-few-right-answers" in ended.err and "Traceback" not in ended.err
 
 
 def test_ctrl_c_stops_it_after_a_checkpoint(place: Any) -> None:

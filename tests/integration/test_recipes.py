@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.cli.recipe_check import check
+from ascendtune.cli.recipe import check
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 from matrix.cells import attempt
@@ -135,7 +135,7 @@ def test_it_is_checked(
     monkeypatch.chdir(tmp_path)
     check(file, [])
     said = capsys.readouterr()
-    assert f"{file.name}: fine" in said.out
+    assert f"{file.name}: valid" in said.out
     assert not said.err, "every key has an effect, nothing is to be warned of"
 
 

@@ -75,7 +75,7 @@ JOB_FAULTS = [
     ),
     # The network
     Fault(
-        "check/comm/blame.py",
+        "check/comm/judge.py",
         "if senders and all(source in senders for source, _ in wrong):",
         "if senders:",
         "a sender is blamed for what goes wrong on another way",

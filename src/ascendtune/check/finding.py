@@ -1,4 +1,4 @@
-"""The answer to a check, in the one form that people, JSON and exit codes are made from."""
+"""The result of a check; text, JSON and exit codes are made from it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WORST_FIRST: tuple[Status, ...] = ("failure", "warning", "unknown", "ok")
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look found.
+    """One result of a check.
 
-    `unknown` is the answer of a check that could not look; `measured` then says why. Whatever is not ok carries a
-    remedy. `evidence` are the lines, files or figures that say so, untouched.
+    `unknown` means that the check could not measure; `measured` is then the reason. Warnings and failures have a
+    remedy. `evidence` are the unmodified lines, files or numbers that the result is based on.
     """
 
     code: str
@@ -38,17 +38,29 @@ def ok(code: str, measured: str, *, evidence: Sequence[str] = ()) -> Finding:
     return Finding(code, "ok", measured, evidence=tuple(evidence))
 
 
+def warning(
+    code: str, measured: str, *, expected: str | None = None, remedy: str, evidence: Sequence[str] = ()
+) -> Finding:
+    return Finding(code, "warning", measured, expected, remedy, tuple(evidence))
+
+
+def failure(
+    code: str, measured: str, *, expected: str | None = None, remedy: str, evidence: Sequence[str] = ()
+) -> Finding:
+    return Finding(code, "failure", measured, expected, remedy, tuple(evidence))
+
+
 def unknown(code: str, why: str, *, remedy: str | None = None, evidence: Sequence[str] = ()) -> Finding:
     return Finding(code, "unknown", why, remedy=remedy, evidence=tuple(evidence))
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Failures, warnings, unknowns, then what is right; otherwise the order given."""
+    """Failures, warnings, unknowns, then ok; otherwise in the given order."""
     return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.status))
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """1 for a failure, 4 when nothing at all could be told, else 0."""
+    """1 if there is a failure, 4 if all findings are unknown, else 0."""
     if any(finding.status == "failure" for finding in findings):
         return 1
     return 4 if findings and all(finding.status == "unknown" for finding in findings) else 0

@@ -1,4 +1,4 @@
-"""Findings as text for people and as JSON: the verdict first, then what it rests on."""
+"""Findings as text and as JSON: the verdict first, then the findings."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 from ascendtune.check.finding import Finding, Status, exit_code, worst_first
 
 Paint = Callable[[str, str], str]
-"""(text, colour) -> text; how colours are made is the caller's."""
+"""(text, colour) -> text; the caller decides how colours are printed."""
 Body = Callable[[int], list[str]]
-"""(columns to leave free at the left) -> lines"""
+"""(columns to leave free on the left) -> lines"""
 
 WIDE = 100
-"""Columns of text that goes to a file."""
+"""Columns of text that is written to a file."""
 _COLOURS = {"failure": "red", "warning": "yellow", "unknown": "dim", "ok": "green"}
 _STATUS_WIDTH = max(map(len, _COLOURS))
 _NARROW = 80
-"""Below this the measured value gets lines of its own."""
+"""On narrower terminals the measured value is on separate lines."""
 
 
 def as_text(
     verdict: str, findings: Sequence[Finding], *, columns: int | None, paint: Paint, everything: bool = False
 ) -> str:
-    """The verdict, then one block a finding, worst first: status, code, measured; expected, remedy and evidence below.
+    """The verdict, then a block per finding, worst first: status, code, measured; expected, remedy and evidence below.
 
     Args:
-        columns: width of the terminal, None where there is none.
-        everything: what is ok says what it rests on, too.
+        columns: width of the terminal; None if the output is not a terminal.
+        everything: also print evidence of findings that are ok.
     """
     limit = columns or WIDE
     lines = blocks(findings, limit=limit, paint=paint, everything=everything)
@@ -42,13 +42,13 @@ def headline(verdict: str, *, limit: int, paint: Paint) -> list[str]:
 
 
 def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint, everything: bool = False) -> list[str]:
-    """The lines below the verdict, none longer than `limit` where words allow it."""
+    """The lines below the verdict, wrapped at `limit` columns between words."""
     width = max((len(finding.code) for finding in findings), default=0)
     return [line for finding in worst_first(findings) for line in _block(finding, width, limit, paint, everything)]
 
 
 def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, body: Body) -> list[str]:
-    """Status and name, and what `body` makes beside them; below them where the terminal is narrow."""
+    """Status and name, with the lines of `body` beside them; below them on a narrow terminal."""
     shown = paint(status.ljust(_STATUS_WIDTH), _COLOURS[status])
     if limit < _NARROW:
         return [f"{shown}  {name}", *body(4)]
@@ -57,7 +57,7 @@ def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, bo
 
 
 def as_json(verdict: str, findings: Sequence[Finding], **further: Any) -> str:
-    """The same for programs; `further` are keys of the caller's."""
+    """The same as JSON; `further` are additional keys."""
     content = {
         "verdict": verdict,
         "exit_code": exit_code(findings),
@@ -68,9 +68,9 @@ def as_json(verdict: str, findings: Sequence[Finding], **further: Any) -> str:
 
 
 def wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
-    """`text` behind `label`, indented.
+    """`label` and `text`, indented and wrapped.
 
-    Words are never cut: a path or a command that is longer than the line stays whole, to be copied.
+    Words are not broken, so that long paths and commands can be copied.
     """
     blank = " " * indent
     return textwrap.wrap(

@@ -1,1 +1,1 @@
-"""What did the user say, and what does the user read? One file per command; only this room prints."""
+"""The command line: reads arguments and prints results. Only this room prints."""

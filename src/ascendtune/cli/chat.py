@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
     from ascendtune.infer.engine import Engine
 
-_COMMANDS = "/reset begins a new conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer"
+_COMMANDS = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer"
 
 
 def chat(
@@ -23,21 +23,21 @@ def chat(
         str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
     ],
     system: SystemMessage = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 1024,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 1024,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: SamplingSeed = 0,
     template: ChatTemplate = "auto",
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Talk to a run's final weights, or to any model.
+    """Chat with a run's final weights, or with any model.
 
     \b
     ascendtune chat runs/alpaca-qwen
     ascendtune chat runs/alpaca-qwen --system "Answer in one sentence."
     echo "Who are you?" | ascendtune chat runs/alpaca-qwen
 
-    /reset begins a new conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer. Each line is a turn.
+    /reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer. Each line is a turn.
     """
     from ascendtune.core import log
     from ascendtune.infer.engine import load
@@ -61,11 +61,11 @@ def chat(
 
 
 def _lines() -> Iterator[str]:
-    """What the user types, or what comes through the pipe; empty lines are nothing."""
+    """Lines from the terminal or the pipe, without empty ones."""
     if not sys.stdin.isatty():
         yield from filter(None, map(str.strip, sys.stdin))
         return
-    # Its import gives input() a history and editing.
+    # Its import gives input() history and line editing.
     import readline  # noqa: F401
 
     print(_COMMANDS, file=sys.stderr)
@@ -82,7 +82,7 @@ def _lines() -> Iterator[str]:
 def _answer(
     engine: Engine, messages: list[Message], max_new_tokens: int, temperature: float, top_p: float, seed: int
 ) -> str | None:
-    """Print the answer while it comes; an interrupted one is as long as it got. None when there can be none."""
+    """Print the answer as it is generated; Ctrl-C ends it early. None if the template rejects the conversation."""
     from ascendtune.core.errors import InputError
 
     pieces: list[str] = []

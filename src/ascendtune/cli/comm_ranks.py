@@ -1,4 +1,4 @@
-"""What `comm test` and `comm bench` have in common: which ranks are started, where they write, and the waiting."""
+"""Choose and start the ranks of `comm test` and `comm bench`, and show their progress."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from ascendtune.machine.visible import cpu_count, visible_devices
 
 _LOOK_SECONDS = 0.2
 _FEWEST = 2
+_TOO_FEW = "at least two ranks are needed"
 
 
 def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None) -> Ranks:
-    """A rank for each device that was asked for, by default for each that is visible; two on the CPU.
+    """One rank for each requested device (default: each visible one; on the CPU two ranks).
 
     Args:
-        nodes: `--nodes`: hosts on which `devices` are each host's; on the CPU one rank each.
+        nodes: the value of `--nodes`. `devices` counts per host; the default on the CPU is one rank per host.
 
     Raises:
-        InputError: fewer than two were asked for.
-        MachineError: there are not as many.
+        InputError: fewer than two ranks were requested.
+        MachineError: fewer devices are visible.
     """
     if nodes is not None:
         return _ranks_on_hosts(devices, device_ids, nodes)
@@ -48,8 +49,10 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
             warn(message)
     if chosen.count < _FEWEST:
         if devices is not None or device_ids is not None:
-            raise InputError("one rank has nobody to talk to", remedy="ask for two devices or more")
-        raise MachineError("one device is visible, which has nobody to talk to", remedy="make a second one visible")
+            raise InputError(_TOO_FEW, code="too-few-ranks", remedy="request two devices or more")
+        raise MachineError(
+            f"{_TOO_FEW}: one device is visible", code="too-few-ranks", remedy="make a second one visible"
+        )
     ids = chosen.ids or visible.ids[: chosen.count]
     names = tuple(f"{chosen.kind} {name}" for name in ids) if visible.vendor.is_accelerator else ()
     return Ranks(chosen.kind, chosen.count, chosen.ids, names)
@@ -60,7 +63,7 @@ def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> 
     found = where.inquire()
     assert found is not None
     if sum(found.nproc) < _FEWEST:
-        raise InputError("one rank has nobody to talk to", remedy="name two hosts or more")
+        raise InputError(_TOO_FEW, code="too-few-ranks", remedy="give two hosts or more")
     per_host = zip(found.names, found.nproc, strict=True)
     unit = found.kind if vendor_of(found.kind).is_accelerator else "rank"
     names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))
@@ -68,16 +71,16 @@ def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> 
 
 
 def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: int) -> Ran:
-    """Let the ranks work. A directory of our own stays only where a rank failed: its log is there.
+    """Run the ranks. A temporary directory is kept only if a rank failed, because its log is there.
 
     Args:
-        steps: how often each rank will note that it begins something.
+        steps: number of notes that each rank writes before a piece of work, for the progress bar.
     """
     place = directory or Path(tempfile.mkdtemp(prefix="ascendtune-comm-", dir=place_for(ranks)))
     with removed_on_failure(place) if directory is None else nullcontext(), _progress(place, steps):
         ran = run_ranks(work, ranks, place)
         if ran.outcome.exit_code >= 128 and ran.outcome.error is None:
-            # Asked to stop, by Ctrl-C for instance: there is nothing to say.
+            # Stopped by a signal, for instance Ctrl-C: no message is needed.
             raise typer.Exit(ran.outcome.exit_code)
     if directory is None and ran.is_whole:
         shutil.rmtree(place, ignore_errors=True)
@@ -85,10 +88,10 @@ def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: in
 
 
 def place_for(ranks: Ranks) -> Path:
-    """Where every rank sees what is written: hosts share, if anything, the directory that the command is given in.
+    """A directory that every rank can write: with several hosts one in the working directory, which they may share.
 
     Raises:
-        MachineError: it cannot be written.
+        MachineError: the directory is not writable.
     """
     place = Path(tempfile.gettempdir()) if ranks.hosts is None else Path.cwd() / ".ascendtune"
     require_writable(place)
@@ -98,7 +101,7 @@ def place_for(ranks: Ranks) -> Path:
 
 @contextmanager
 def _progress(directory: Path, steps: int) -> Iterator[None]:
-    """Say how far rank 0 is; this thread waits for the job meanwhile."""
+    """Show the progress of rank 0 from a thread, while the caller waits for the job."""
     ended = threading.Event()
 
     def watch() -> None:

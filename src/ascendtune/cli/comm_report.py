@@ -1,4 +1,4 @@
-"""What `comm bench` prints: nccl-tests' table or the heat map of links, then the verdict and the findings."""
+"""The output of `comm bench`: nccl-tests' table, the heat map of links or the parts of a step; then the findings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from ascendtune.check.comm import sweep
-from ascendtune.check.comm.expectation import CODE, against_figure, against_peak, expected_of
-from ascendtune.check.comm.picture import draw_links, draw_rows
-from ascendtune.check.comm.plot import bars, heat_map
-from ascendtune.check.comm.start import Ran
-from ascendtune.check.comm.sweep import GIGA, Row
-from ascendtune.check.comm.trouble import trouble
+from ascendtune.check.comm import step, sweep
+from ascendtune.check.comm.judge import trouble
+from ascendtune.check.comm.picture import bars, draw_links, draw_rows, heat_map
+from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.check.comm.step import Step
+from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, Row, against_figure, against_peak, expected_of
 from ascendtune.check.finding import Finding, exit_code, unknown
 from ascendtune.check.table import as_json, as_text
+from ascendtune.cli.comm_ranks import place_for, run
 from ascendtune.cli.complain import warn
+from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import paint, table, width
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import visible_devices
@@ -28,7 +31,7 @@ _ROOM_FOR_ALL = 80
 
 @dataclass(frozen=True)
 class Report:
-    """The methods print, draw where asked to, and return the exit code."""
+    """The methods print the report, save the plot if requested, and return the exit code."""
 
     ran: Ran
     expect: str | None
@@ -37,13 +40,13 @@ class Report:
     timeout_seconds: float
 
     def rows(self, work: dict[str, Any], *, plot: bool) -> int:
-        """One collective over sizes; `work` is what the ranks were told."""
+        """One collective over sizes; `work` is the task of the ranks."""
         what = f"{work['collective']} of {work['dtype']}"
         rows = sweep.rows_of(self.ran, work["collective"])
         findings, sentence, average = self._unfinished(), f"{what}: no size was measured", None
         if not rows and self.ran.is_whole:
-            why = "no size fits: the buffers of all ranks may take half of the free memory"
-            findings.append(unknown(CODE, why, remedy="set a smaller --min-bytes, or free memory"))
+            why = "no size fits into half of the free memory"
+            findings.append(unknown(BANDWIDTH, why, remedy="set a smaller --min-bytes, or free memory"))
         if rows:
             best, average = sweep.best(rows), sweep.average_busbw(rows)
             sentence = (
@@ -71,7 +74,7 @@ class Report:
         return exit_code(findings)
 
     def links(self) -> int:
-        """Messages from each rank to each other."""
+        """Messages between all pairs of ranks."""
         links = sweep.links_of(self.ran)
         findings, sentence = self._unfinished(), "no link was measured"
         if links:
@@ -95,7 +98,7 @@ class Report:
         return [] if self.ran.is_whole else [trouble(self.ran, self.timeout_seconds)]
 
     def _held_against(self, bytes_per_second: float, links: int) -> list[Finding]:
-        """What `--expect` asks; the published peak is that of `links` links, as many as a rank uses at a time."""
+        """The finding for `--expect`; the published peak counts `links` links, which a rank uses at the same time."""
         if self.expect is None:
             return []
         wanted = expected_of(self.expect)
@@ -114,7 +117,7 @@ class Report:
     def _say_where_it_ended(self, last: Row, wanted: int) -> None:
         if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < wanted:
             largest = f"the largest size was {format_bytes(last.bytes)}"
-            warn(f"{largest}: the buffers of all ranks may take half of the free memory")
+            warn(f"{largest}, limited by half of the free memory")
 
 
 def _table(rows: Sequence[Row], dtype: str) -> str:
@@ -128,7 +131,7 @@ def _table(rows: Sequence[Row], dtype: str) -> str:
         "#wrong": ["N/A" if row.wrong is None else str(row.wrong) for row in rows],
     }
     if (width(sys.stdout) or _ROOM_FOR_ALL) < _ROOM_FOR_ALL:
-        # The verdict tells the type, and the size the count.
+        # The verdict names the type; the count follows from the size.
         del cells["type"], cells["count"]
     return table(list(cells), list(zip(*cells.values(), strict=True)), right=[name for name in cells if name != "type"])
 
@@ -137,3 +140,66 @@ def _print(pictures: Sequence[str], sentence: str, findings: Sequence[Finding]) 
     for picture in pictures:
         print(picture, end="\n\n")
     print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
+
+
+_FAR = 1000
+"""A step that is never reached, so that nothing is evaluated, saved or exported."""
+
+
+def measure_step(source: Path, ranks: Ranks, directory: Path | None, timeout: float, *, is_json: bool) -> int:
+    """Train a few steps of a recipe or run; print the report and return the exit code.
+
+    Args:
+        timeout: seconds that a rank waits for another.
+
+    Raises:
+        RecipeError, DataError: the recipe, the model or the data are invalid.
+        MachineError: the directory is not writable.
+    """
+    with TemporaryDirectory(prefix="ascendtune-step-", dir=place_for(ranks)) as scratch:
+        prepared = _prepared(RunDir.open(source).recipe if source.is_dir() else source, Path(scratch) / "run")
+        ran = run({"run": str(prepared.path), "timeout_seconds": timeout}, ranks, directory, steps=step.STEPS)
+    steps = step.steps_of(ran)
+    findings = [] if ran.is_whole else [trouble(ran, timeout)]
+    sentence = "no step was measured"
+    if steps:
+        sentence = step.sentence(steps, f"{ranks.count} ranks over {ran.backend}")
+        findings.append(step.waiting(steps, ranks))
+    if is_json:
+        shown = [each.as_json() for each in steps]
+        print(as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, steps=shown))
+    else:
+        _print([_step_table(steps)] if steps else [], sentence, findings)
+    return exit_code(findings)
+
+
+def _prepared(recipe: Path, run_directory: Path) -> RunDir:
+    from ascendtune.recipe.recipe import Recipe
+    from ascendtune.train.prepare import prepare_run
+
+    overrides = [
+        f"run_dir={run_directory}",
+        f"optim.max_steps={_FAR}",
+        f"checkpoint.every_steps={_FAR}",
+        "checkpoint.resume=never",
+        "track.tensorboard=false",
+    ]
+    data = Recipe.load(recipe, overrides).data
+    if data.eval or data.eval_fraction or data.eval_rows:
+        overrides.append(f"eval.every_steps={_FAR}")
+    loaded, origins = Recipe.load_with_origins(recipe, overrides)
+    with Progress(sys.stderr) as progress:
+        ready = prepare_run(loaded, origins, progress=progress.show)
+    for message in (*loaded.notes, *ready.prepared.warnings):
+        warn(message)
+    assert ready.run is not None, "prepare_run was not called with only_data"
+    return ready.run
+
+
+def _step_table(steps: Sequence[Step]) -> str:
+    header = ["rank", "step, ms", "compute", "communication", "waiting"]
+    rows = [
+        [str(each.rank), f"{each.apart_seconds * 1e3:.1f}", *(f"{each.share(part):.0%}" for part in header[2:])]
+        for each in steps
+    ]
+    return table(header, rows, right=header)

@@ -1,4 +1,4 @@
-"""How trouble is told: what happened, what to do, where to look. On stderr, in one form for every command."""
+"""Errors and warnings on stderr, in one form for every command: what happened, what to do, where to look."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from ascendtune.core.terminal_text import wrapped
 
 
 def complain(error: AscendtuneError) -> None:
-    """Print the error and whatever was found in the same look."""
+    """Print the error and the further errors in it."""
     _print(error.what, error.remedy, error.where, error.code)
     for other in error.further:
         complain(other)
 
 
 def complain_about_usage(error: TyperException) -> None:
-    """Print a mistake on the command line: an unknown command or option, a missing argument, a wrong type."""
+    """Print a usage error: an unknown command or option, a missing argument, a wrong type."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ascendtune"
     message = error.format_message()
     if message.startswith("Usage:"):
-        # A group called without a command: its help is the answer.
+        # A group was called without a command: print its help.
         print(message, file=sys.stderr)
         return
-    # Where pydantic has converted a value, its words for programmers stand in the message.
+    # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    _print(message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows what is possible", None, "usage")
+    _print(message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows the options", None, "usage")
 
 
 def complain_about_bug(error: Exception) -> None:
-    """Print one line on an exception that nobody foresaw."""
+    """Print one line on an unexpected exception."""
     words = " ".join(str(error).split())
     what = f"this is a bug in ascendtune: {type(error).__name__}: {words}; run with --debug for the traceback"
     _say("error", "red", what)
 
 
 def warn(message: str) -> None:
-    """Something to look at; the command goes on."""
+    """Print a warning; the command continues."""
     _say("warning", "yellow", message)
 
 

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, nodes_alike, nodes_answer
-from ascendtune.check.doctor.examine import DEEP_LIMIT_SECONDS, examine
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+from ascendtune.check.doctor.check import DEEP_LIMIT_SECONDS, examine
+from ascendtune.check.doctor.nodes import NODES_ALIKE, NODES_ANSWER
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import exit_code
 from ascendtune.check.nodes.ask import ask
@@ -40,7 +41,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
         "env": portable(os.environ),
         "directory": str(Path.cwd()),
         "codes": [code for code in chosen if code not in NODE_CHECKS],
-        "facts": nodes_alike.CODE in chosen,
+        "facts": NODES_ALIKE in chosen,
     }
     is_deep = bool(DEEP_CHECKS.keys() & set(chosen))
     with Progress(sys.stderr) as progress:
@@ -55,13 +56,13 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
         raise together(list(nodes.silent.values()))
     comparison = compare(nodes.answers)
     # Whether they answer is told whatever was asked.
-    asked = [nodes_answer.CODE, *(code for code in chosen if code in NODE_CHECKS)]
+    asked = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]
     ours = examine(Outside(nodes=nodes), asked).findings
     sentence = summary(nodes, comparison, ours)
     code = exit_code([*ours, *(each for answer in nodes.answers.values() for each in answer.findings)])
     if json:
         print(as_json(sentence, code, nodes, comparison, ours))
     else:
-        beside = [each for each in ours if each.status == "ok" or each.code != nodes_alike.CODE]
+        beside = [each for each in ours if each.status == "ok" or each.code != NODES_ALIKE]
         print(as_text(sentence, nodes, comparison, beside, columns=width(sys.stdout), paint=paint))
     return code

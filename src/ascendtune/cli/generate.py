@@ -21,29 +21,29 @@ def generate(
         str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
     ],
     prompt: Annotated[
-        str | None, typer.Argument(help="What is asked; `-` or a pipe: stdin.", show_default=False)
+        str | None, typer.Argument(help="The prompt; `-` or a pipe: read stdin.", show_default=False)
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Ask every line (.txt) or row (.jsonl, .json, …) of this file.")
+        Path | None, typer.Option(help="Answer every line (.txt) or row (.jsonl, .json, …) of this file.")
     ] = None,
     system: SystemMessage = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 256,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: SamplingSeed = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Prompts that are answered at once.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Prompts per batch.")] = 32,
     template: ChatTemplate = "auto",
     trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each answer.")] = False,
 ) -> None:
-    """Let a run's final weights, or any model, answer.
+    """Generate answers with a run's final weights, or any model.
 
     \b
     ascendtune generate runs/alpaca-qwen "Give three tips for staying healthy."
     ascendtune generate runs/alpaca-qwen --file rows.jsonl --json > answers.jsonl
 
-    Prompts are written with the chat template of training. Rows have `prompt`, `messages`, or any format that training
-    reads; an answer that the row has itself is set aside and printed as `expected` by --json.
+    Prompts use the chat template of training. Rows have `prompt`, `messages`, or any format of training data; the last
+    answer in a row is not part of the prompt, and is printed as `expected` by --json.
     """
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
@@ -73,16 +73,20 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
 
     if file is not None:
         if prompt is not None:
-            raise InputError("PROMPT and --file contradict each other", remedy="keep one of them")
+            raise InputError(
+                "PROMPT and --file exclude each other", code="conflicting-options", remedy="keep one of them"
+            )
         return read_prompts(file, system)
     if prompt in (None, "-"):
         if sys.stdin.isatty():
             raise InputError(
-                "nothing is asked", remedy="give a PROMPT or --file; `ascendtune chat` is for talking to a model"
+                "no prompt was given",
+                code="no-prompt",
+                remedy="give a PROMPT or --file; for a conversation use `ascendtune chat`",
             )
         prompt = sys.stdin.read().rstrip("\n")
     if not prompt:
-        raise InputError("the prompt is empty", remedy="give a text")
+        raise InputError("the prompt is empty", code="no-prompt", remedy="give a text")
     messages: list[Message] = [{"role": "user", "content": prompt}]
     if system:
         messages.insert(0, {"role": "system", "content": system})
@@ -91,6 +95,6 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
 
 def _json_line(asked: Prompt, answer: str) -> str:
     given = {} if asked.expected is None else {"expected": asked.expected}
-    # What a stream in another encoding shows in place of `×` is not what the model has said.
+    # Characters that the stream cannot encode are escaped, so that the answer is not changed.
     is_unicode = sys.stdout.encoding.lower().startswith("utf")
     return json.dumps({"messages": asked.messages, "answer": answer, **given}, ensure_ascii=not is_unicode)

@@ -67,7 +67,7 @@ def _print(shown: list[Job]) -> None:
 
 def _step(job: Job) -> int | None:
     """How far the job has come; None where its run cannot be read, or does not tell."""
-    from ascendtune.cli.run_summary import unless_damaged
+    from ascendtune.cli.runs import unless_damaged
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.record import attempt_of
 

@@ -29,7 +29,7 @@ def show(
 
 
 def _facts(job: Job) -> dict[str, Any]:
-    from ascendtune.cli import run_summary
+    from ascendtune.cli import runs
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.record import attempt_of, state_of
 
@@ -42,7 +42,7 @@ def _facts(job: Job) -> dict[str, Any]:
         **job.as_json(),
         "state": state_of(job),
         "processes": processes_of(job),
-        "run_state": run_summary.state_of(record) if record else None,
+        "run_state": runs.state_of(record) if record else None,
         "step": last["step"] if last else attempt.get("step") if attempt else None,
         "loss": last.get("loss") if last else None,
         "exit_cause": record.get("exit_cause") if record and is_newest else None,

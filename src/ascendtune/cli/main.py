@@ -1,4 +1,4 @@
-"""The entry point: finds the command, runs it, and turns whatever happens into one message and one exit code."""
+"""The entry point: find the command, run it, and turn any outcome into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_er
 from ascendtune.core.terminal_text import make_streams_safe
 
 DEBUG = "ASCENDTUNE_DEBUG"
-"""Environment variable that `--debug` sets, so that workers started below say as much."""
+"""Environment variable that `--debug` sets; worker processes inherit it."""
 
 _OF_EXTRA_TRAIN = frozenset(
     ("torch", "transformers", "tokenizers", "safetensors", "peft", "huggingface_hub", "jinja2", "numpy", "pyarrow")
@@ -48,7 +48,7 @@ def _run(words: list[str]) -> int:
     except (KeyboardInterrupt, Abort):
         return 130
     except BrokenPipeError:
-        # The reader has gone (`| head`); what is still buffered must not fail again at exit.
+        # The reader closed the pipe (`| head`); flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
@@ -59,7 +59,7 @@ def _run(words: list[str]) -> int:
         missing = _missing_extra(error)
         complain(missing) if missing else complain_about_bug(error)
         return _after(error, missing.exit_code if missing else 1)
-    except Exception as error:  # noqa: BLE001  # the last line of defence: a bug becomes one line
+    except Exception as error:  # noqa: BLE001  # unexpected exceptions are printed as one line
         complain_about_bug(error)
         return _after(error, 1)
 
@@ -73,23 +73,24 @@ def _after(error: Exception, code: int) -> int:
 
 
 def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
-    """The base install has no torch; None when it is a module of ours that is missing."""
+    """The error for a package of the extra `train`, which the base install lacks; None for other modules."""
     module = (error.name or "").partition(".")[0]
     if module not in _OF_EXTRA_TRAIN:
         return None
     return MachineError(
         f"this command needs {module}, which is not installed",
+        code="package-not-installed",
         remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
     )
 
 
 def _take_debug(words: list[str]) -> list[str]:
-    """`--debug` may stand anywhere before `--`; it belongs to the whole command line."""
+    """Remove `--debug`, which is accepted anywhere before `--`, and set the variable."""
     ours = words[: words.index("--")] if "--" in words else words
     for path, entry in COMMANDS.items():
         name = path.split()
         if entry.starts_another and [word for word in ours if word != "--debug"][: len(name)] == name:
-            # Behind the command's name it may be the other program's.
+            # After the command's name it may belong to the started program.
             ours = ours[: ours.index(name[-1]) + 1]
     if "--debug" in ours:
         os.environ[DEBUG] = "1"
@@ -106,7 +107,7 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Say more, and show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more, and show tracebacks.")] = False,
 ) -> None:
     """Fine-tune LLMs on Ascend NPU, NVIDIA GPU and CPU from one recipe.
 
@@ -117,10 +118,10 @@ def _options(
 
 
 class _LazyGroup(TyperGroup):
-    """A group that lists its commands from the table and imports the one that is called.
+    """A group that lists its commands from the table and imports only the called one.
 
-    `self.commands` holds placeholders with the table's help; only `resolve_command`, on the way to running, to the
-    command's own help and to completing its options, puts the real command in their place.
+    `self.commands` holds placeholders with the table's help texts. `resolve_command`, through which calls, help and
+    completion go, replaces the placeholder by the real command.
     """
 
     def __init__(self, *, prefix: str = "", **settings: Any) -> None:
@@ -136,7 +137,7 @@ class _LazyGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         parameters = super().get_params(ctx)
         for parameter in parameters:
-            # Typer gives its own flags no default, and None is a value that it imports pydantic to convert.
+            # Typer's own flags default to None, which it would import pydantic to convert.
             if getattr(parameter, "is_flag", False) and parameter.default is None:
                 parameter.default = False
         return parameters
@@ -156,13 +157,13 @@ def _real(path: str, name: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
     settings = {"allow_interspersed_args": False} if COMMANDS[path].starts_another else {}
     function = resolve_name(COMMANDS[path].target)
-    _leave_reading_to(function)
+    _skip_readable_check(function)
     app.command(name, context_settings=settings)(function)
     return get_command(app)
 
 
-def _leave_reading_to(function: Any) -> None:
-    """What may not be read is told by whoever reads it: a matter of permission (3), which Typer takes for usage (2)."""
+def _skip_readable_check(function: Any) -> None:
+    """Disable Typer's check for readable paths: a missing permission is exit code 3 here, not a usage error (2)."""
     hints = get_type_hints(function, include_extras=True)
     for hint in hints.values():
         for parameter in getattr(hint, "__metadata__", ()):

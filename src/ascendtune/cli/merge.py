@@ -19,27 +19,31 @@ def merge(
     source: Annotated[
         str, typer.Argument(metavar="RUN_OR_ADAPTER", help="A run, or a PEFT LoRA adapter.", show_default=False)
     ],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the model is written; must not exist.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the merged model; must not exist.")],
     onto: Annotated[
-        str | None, typer.Option(metavar="BASE", help="Another base than the adapter's own: a directory or a hub id.")
+        str | None,
+        typer.Option(metavar="BASE", help="Another base model than the adapter's own: a directory or a hub id."),
     ] = None,
     adapter: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH=WEIGHT", help="Add a further adapter, weighted; repeatable."),
+        typer.Option(metavar="PATH=WEIGHT", help="A further adapter and its weight; repeatable."),
     ] = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not compare with base and adapter; that needs the model in memory.")
+        bool,
+        typer.Option(
+            "--no-verify", help="Skip the comparison with base and adapter, which loads the model into memory."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the model that a LoRA adapter makes of its base.
+    """Merge a LoRA adapter into its base model.
 
     \b
     ascendtune merge runs/alpaca-qwen --to merged
     ascendtune merge runs/a=0.7 --adapter runs/b=0.3 --to merged
 
-    Types and files are the base's, tokenizer and chat template those of training. Memory for a few tensors is enough,
-    however large the model is; only the comparison at the end loads it. DIR appears when everything is written.
+    Dtypes and file names are those of the base, tokenizer and chat template those of training. Tensors are merged one
+    by one, so a model of any size needs little memory; only the comparison at the end loads it. DIR is created last.
     """
     from ascendtune.cli.complain import warn
     from ascendtune.cli.progress import Progress

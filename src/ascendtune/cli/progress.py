@@ -1,4 +1,4 @@
-"""One line that counts up while the user waits; nothing where nobody watches, and nothing under two seconds."""
+"""A progress bar on one line: only on a terminal, and only after two seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAR = 24
 
 
 class Progress:
-    """Use as a context manager; the line is wiped at the end."""
+    """A context manager; the line is erased at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class Progress:
         self._wipe()
 
     def show(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` of what is being done; `total` 0 when unknown."""
+        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._began = what, now
@@ -43,7 +43,7 @@ class Progress:
         self._stream.flush()
 
     def say(self, message: str) -> None:
-        """A line that stays, above the one that counts."""
+        """Print a line that stays, above the progress bar."""
         self._wipe()
         print(message, file=self._stream, flush=True)
 

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 _STEPS_SHOWN = 12
 _REWARDS = ("accuracy", "margin")
-"""What is compared beside the loss, where all runs record it."""
+"""Metrics compared besides the loss, if all runs record them."""
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run directories.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every step.")] = False,
 ) -> None:
-    """Compare runs: losses side by side, and what differs in recipe and data.
+    """Compare runs: losses side by side, and differences in recipe and data.
 
-    Evaluation losses are compared where all runs have some, and rewards where all learn from preferences.
+    Evaluation losses are compared if all runs have them, rewards if all runs train on preferences.
 
     \b
     ascendtune runs compare runs/a runs/b
@@ -34,7 +34,7 @@ def compare(
     from ascendtune.core.rundir import RunDir
 
     if len(runs) < 2:
-        raise InputError("one run cannot be compared", remedy="give two or more run directories")
+        raise InputError("one run cannot be compared", code="too-few-runs", remedy="give two or more run directories")
     compared = _compare([RunDir.open(path) for path in runs])
     print(json.dumps(compared, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(compared)))
 
@@ -59,13 +59,13 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
 
 
 def _evaluations(run: RunDir) -> dict[int, dict[str, Any]]:
-    from ascendtune.cli.run_summary import unless_damaged
+    from ascendtune.cli.runs import unless_damaged
 
     return _of_steps(unless_damaged(lambda: list(run.read_evaluations())) or [])
 
 
 def _of_steps(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Step -> its record; what names no step is not one of ours."""
+    """Step -> its record; records without a step are ignored."""
     return {record["step"]: record for record in records if type(record.get("step")) is int}
 
 
@@ -74,21 +74,21 @@ def _has(metrics: dict[int, dict[str, Any]], name: str) -> bool:
 
 
 def _curves(metrics: list[dict[int, dict[str, Any]]], name: str) -> dict[int, list[float | None]]:
-    """Step -> the value in each run; None where a run has not recorded the step, or it was not a number."""
+    """Step -> the value in each run; None if the run did not record the step, or recorded no number."""
     steps = sorted({step for each in metrics for step in each})
     return {step: [each.get(step, {}).get(name) for each in metrics] for step in steps}
 
 
 def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | None:
-    """The first step, recorded by all, at which the runs saw different rows."""
+    """The first step recorded by all runs at which their rows differ."""
     common = sorted(set.intersection(*map(set, metrics)))
     hashes = ((step, {each[step].get("batch_hash") for each in metrics}) for step in common)
     return next((step for step, found in hashes if len(found - {None}) > 1), None)
 
 
 def _recipes(runs: Sequence[RunDir]) -> list[dict[str, Any]] | None:
-    """The keys of each; None where the recipe of a run cannot be known."""
-    from ascendtune.cli.run_summary import unless_damaged
+    """The keys of each recipe; None if the recipe of a run is damaged."""
+    from ascendtune.cli.runs import unless_damaged
     from ascendtune.core.document import read_document
 
     recipes = [unless_damaged(partial(read_document, run.recipe)) for run in runs]
@@ -104,7 +104,7 @@ def _differences(recipes: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _kind_of_loss(recipe: dict[str, Any]) -> str:
-    """What the number called loss is: values of different kinds say nothing about each other."""
+    """The kind of the loss; losses of different kinds are not comparable."""
     stage = recipe.get("method.stage", "sft")
     return f"{stage}, {recipe.get('method.preference.loss', 'sigmoid')}" if stage == "preference" else str(stage)
 
@@ -121,7 +121,7 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _lines(compared: dict[str, Any]) -> list[str]:
-    from ascendtune.cli.run_words import plain
+    from ascendtune.cli.runs import plain
     from ascendtune.cli.terminal import table
 
     names = _short_names(compared["runs"])
@@ -134,11 +134,11 @@ def _lines(compared: dict[str, Any]) -> list[str]:
     same = {True: "the same", False: "different", None: "unknown"}[compared["same_data"]]
     lines += [f"data: {same}{_batches(compared)}", ""]
     if not compared["loss"]:
-        return [*lines, "no step is recorded yet"]
+        return [*lines, "no steps are recorded yet"]
     kinds = compared["loss_kinds"] or []
     if len(set(kinds)) > 1:
         named = "; ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
-        lines += [f"the losses are of different kinds, and their values do not compare: {named}", ""]
+        lines += [f"the losses are of different kinds and not comparable: {named}", ""]
     lines.append(_table_of(compared["loss"], "step", names))
     for name in (*_REWARDS, "evaluation_loss"):
         if name in compared:
@@ -151,12 +151,12 @@ def _batches(compared: dict[str, Any]) -> str:
     if step is None:
         return ""
     if step == compared["first_common_step"] and step > 1:
-        return f"; the batches differ at step {step}, the first that all have recorded"
+        return f"; the batches differ at step {step}, the first that all runs recorded"
     return f"; the batches differ from step {step} on"
 
 
 def _table_of(curves: dict[int, list[float | None]], title: str, names: list[str]) -> str:
-    """Steps that all have recorded, where there are any; and below, the last value of each run with its step."""
+    """The steps recorded by all runs, or else all steps; below them the last value of each run and its step."""
     from ascendtune.cli.terminal import table
 
     steps = [(step, values) for step, values in curves.items() if None not in values] or list(curves.items())
@@ -184,5 +184,5 @@ def _short_names(paths: list[str]) -> list[str]:
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:
-    """`count` of the items, evenly, with the first and the last."""
+    """`count` of the items, evenly spaced, including the first and the last."""
     return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]

@@ -1,4 +1,4 @@
-"""From a recipe and the options of `ascendtune submit` to what an engine is told, and the text of its file."""
+"""From a recipe and the options of `ascendtune submit` to the engine's file and the paths that a container needs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,39 @@ import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ascendtune.cli.recipe_paths import mounts_elsewhere, mounts_on_this_host
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.files import expanded
+from ascendtune.core.log import warn
+from ascendtune.hub.download import find_local
+from ascendtune.hub.modelscope import Kind as SourceKind
 from ascendtune.job.backend import compose, docker, slurm
 from ascendtune.job.backend.engine import ENGINES
 from ascendtune.job.backend.kubernetes import manifest, pod
-from ascendtune.job.backend.submission import Submission, job_name
+from ascendtune.job.backend.submission import Mount, Submission, job_name
 from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 from ascendtune.machine.visible import Kind, attached
 
+if TYPE_CHECKING:
+    from ascendtune.recipe.recipe import Recipe
+
+
 _USUAL_COUNT = 8
-"""Devices of a server, where none is here to count."""
+"""Assumed number of devices of a server if this machine has none."""
 
 _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "SWANLAB_API_KEY")
-"""Variables that training reads, if the user has set them."""
+"""Variables that training reads; passed on if set."""
 
 _FEWEST_HOURS = 0.1
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _KUBERNETES_NAMES = {"namespace": _LABEL, "secret": rf"{_LABEL}(\.{_LABEL})*"}
-"""RFC 1123: what Kubernetes takes as the name of a namespace, and of a secret or a claim."""
+"""RFC 1123: valid names of a namespace, and of a secret or a claim."""
 
 _CONTAINERS = ("docker", "compose", "kubernetes")
 _ONLY_FOR = {
@@ -68,7 +77,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
     """What the engine is told, and the file that tells it.
 
     Raises:
-        InputError: options that do not go together; a recipe that is wrong, or needs what is not there.
+        InputError: conflicting or invalid options, an invalid recipe, or a missing file.
     """
     from ascendtune.recipe.recipe import Recipe
 
@@ -94,7 +103,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
         hours=asked.hours,
     )
     if asked.to == "slurm":
-        mounts_on_this_host(recipe_file, recipe)  # for its complaints: Slurm's nodes have the same files
+        mounts_on_this_host(recipe_file, recipe)  # only for its errors: Slurm's nodes see the same files
         submission = replace(submission, partition=asked.partition, sbatch=asked.sbatch)
         return submission, slurm.write(submission)
     submission = replace(submission, image=_image(asked, accelerator), inherited=_inherited(asked))
@@ -119,8 +128,8 @@ def advice(submission: Submission, asked: SubmitOptions) -> list[str]:
     sentences = []
     if asked.to == "kubernetes" and (nodes_own := pod.from_nodes(submission)):
         paths = ", ".join(str(mount.path) for mount in nodes_own)
-        shared = ", on storage that all of them share" if submission.nodes > 1 else ""
-        sentences.append(f"in no --volume, so taken from the nodes' own file systems{shared}: {paths}")
+        shared = ", on storage shared by all of them" if submission.nodes > 1 else ""
+        sentences.append(f"not in a --volume, so mounted from the nodes' own file systems{shared}: {paths}")
     if asked.to == "slurm" and not submission.needs.told_by_slurm:
         sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
     if ENGINES[asked.to].is_this_machine and submission.vendor.is_accelerator:
@@ -226,3 +235,83 @@ def _volume(text: str) -> tuple[Path, str]:
         )
     _require_name("--volume", claim, _KUBERNETES_NAMES["secret"])
     return Path(path), claim
+
+
+def run_place(recipe: Recipe) -> Path:
+    """The parent of the run directory: if the name is taken, a numbered one is created beside it."""
+    return recipe.run_directory().absolute().parent
+
+
+def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount, ...], dict[str, str]]:
+    """The mounts, and the variables that name the mounted caches.
+
+    Raises:
+        RecipeError, DataError: a path in the recipe does not exist.
+    """
+    read = {recipe_file.absolute()}
+    written = {run_place(recipe), cache_directory()}
+    variables = {"XDG_CACHE_HOME": str(cache_directory().parent)}
+    for text, kind in _sources(recipe):
+        if local := find_local(text, kind):
+            read |= _with_targets(local.absolute())
+        else:
+            home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").absolute()
+            written.add(home)
+            variables["HF_HOME"] = str(home)
+    for path in _files(recipe):
+        if not path.exists():
+            raise RecipeError(
+                "a file in the recipe does not exist", code="no-such-path", remedy="check the path", where=path
+            )
+        read |= _with_targets(path)
+    return _distinct(read, written), variables
+
+
+def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
+    """The mounts on other machines; the recipe's paths need not exist on this one."""
+    read = set()
+    for text, kind in _sources(recipe):
+        try:
+            local = find_local(text, kind)
+        except InputError:
+            if not Path(text).is_absolute():
+                raise
+            warn(f"{text} does not exist on this machine; it must exist on the nodes")
+            local = Path(text)
+        if local is not None:
+            read.add(local.absolute())
+    return _distinct({*read, *_files(recipe)}, {run_place(recipe)})
+
+
+def _sources(recipe: Recipe) -> list[tuple[str, SourceKind]]:
+    """Paths or hub ids in the recipe."""
+    models = [recipe.model.path, *recipe.method.lora.start_from]
+    if recipe.method.preference.reference:
+        models.append(recipe.method.preference.reference)
+    data = [spec.path for spec in (*recipe.data.train, *recipe.data.eval)]
+    return [*((name, "model") for name in models), *((name, "dataset") for name in data)]
+
+
+def _files(recipe: Recipe) -> set[Path]:
+    """Files in keys that take a name or a path."""
+    given = {recipe.data.template, recipe.parallel.deepspeed.config or "", recipe.checkpoint.resume}
+    paths = ((text, expanded(text)) for text in given if text)
+    return {path.absolute() for text, path in paths if "/" in text or path.is_file()}
+
+
+def _with_targets(path: Path) -> set[Path]:
+    """`path`, and the directories that symbolic links in it point to: a snapshot in a hub's cache consists of links."""
+    if not path.is_dir():
+        return {path}
+    targets = {entry.resolve() for entry in path.iterdir() if entry.is_symlink()}
+    return {path, *(target.parent for target in targets if not target.is_relative_to(path))}
+
+
+def _distinct(read: Iterable[Path], written: Iterable[Path]) -> tuple[Mount, ...]:
+    """Sorted, without paths inside other mounted directories."""
+    wanted = dict.fromkeys(read, False) | dict.fromkeys(written, True)
+    return tuple(
+        Mount(path, writable)
+        for path, writable in sorted(wanted.items())
+        if not any(wanted.get(above, False) or (above in wanted and not writable) for above in path.parents)
+    )

@@ -1,4 +1,4 @@
-"""`ascendtune submit`: says to Docker, Compose, Slurm or Kubernetes what `ascendtune train` is told here."""
+"""`ascendtune submit`: train a recipe with Docker, Compose, Slurm or Kubernetes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 def submit(
     recipe: Annotated[Path, typer.Argument(help="The recipe.", show_default=False)],
-    to: Annotated[Literal["docker", "compose", "slurm", "kubernetes"], typer.Option(help="Who runs it.")],
+    to: Annotated[Literal["docker", "compose", "slurm", "kubernetes"], typer.Option(help="The engine.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Devices of each node (default: those here, else 8; CPU 1).")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Devices per node (default: those of this machine, else 8; CPU 1)."),
     ] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="How many nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Number of nodes.")] = 1,
     accelerator: Annotated[
-        Literal["npu", "cuda", "cpu"] | None, typer.Option(help="Which devices (default: what is here).")
+        Literal["npu", "cuda", "cpu"] | None, typer.Option(help="Kind of devices (default: as on this machine).")
     ] = None,
     image: Annotated[
         str | None, typer.Option(metavar="IMAGE", help="Containers: the image (default for NPU: ascendtune:ascend).")
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Containers: pass this variable on, never its value; repeatable."),
+        typer.Option(metavar="NAME", help="Containers: pass this variable on, by name; repeatable."),
     ] = None,
     hours: Annotated[float | None, typer.Option(help="Slurm, Kubernetes: the time limit.")] = None,
     partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm: the partition.")] = None,
@@ -45,24 +46,24 @@ def submit(
     namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes: the namespace.")] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLAIM:PATH", help="Kubernetes: a volume claim and its place; repeatable."),
+        typer.Option(metavar="CLAIM:PATH", help="Kubernetes: a volume claim and its mount path; repeatable."),
     ] = None,
     secret: Annotated[
         str | None, typer.Option(metavar="NAME", help="Kubernetes: the secret with the variables (ascendtune).")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Submit it, too.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Also submit it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Write what Docker, Compose, Slurm or Kubernetes needs to train a recipe; with --apply, submit it.
+    """Write the file with which Docker, Compose, Slurm or Kubernetes trains a recipe; with --apply, submit it.
 
     \b
     ascendtune submit recipe.yaml --to docker --devices 8 --apply
     ascendtune submit recipe.yaml --to slurm --nodes 2 --hours 24 -o train.sbatch
     ascendtune submit recipe.yaml --to kubernetes --nodes 2 --volume data:/data
 
-    What runs is `ascendtune train` with the same recipe, once on each node. Without --output and --apply the file goes
-    to standard output. Being stopped leads to a checkpoint; submitted again, training resumes.
+    The job runs `ascendtune train` with the same recipe, once on each node. Without --output and --apply the file is
+    printed. When the engine stops the job, it writes a checkpoint; submitted again, it resumes.
     """
     from ascendtune.cli.complain import warn
     from ascendtune.cli.submission import SubmitOptions, advice, submission_for
@@ -106,7 +107,7 @@ def submit(
 
 
 def _save(file: Path, text: str) -> None:
-    """Write `text`; never over what somebody else has written."""
+    """Write `text`; only files written by this command are overwritten."""
     from ascendtune.core.errors import InputError, translated_disk_errors
     from ascendtune.core.files import write_atomically
     from ascendtune.job.backend.submission import HEADER

@@ -1,4 +1,4 @@
-"""What the far end of a stream can show: colours, width; and tables that fit."""
+"""Colours, width and tables for the terminal behind a stream."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
 
 
 def colour(text: str, name: str, stream: TextIO) -> str:
-    """`text` in a colour, where `stream` is a terminal and NO_COLOR is not set."""
+    """`text` in a colour, if `stream` is a terminal and NO_COLOR is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
     return text if plain else f"{control(f'[{_CODES[name]}m', stream)}{text}{control('[0m', stream)}"
 
 
 def paint(text: str, name: str) -> str:
-    """`colour` for what is printed to stdout."""
+    """`colour` for stdout."""
     return colour(text, name, sys.stdout)
 
 
@@ -35,9 +35,9 @@ def table(
     """Aligned columns, two spaces between them.
 
     Args:
-        right: headers of the columns that hold numbers.
-        spare: headers of columns that are left out, the first of them first, until the others fit on the terminal;
-            those are never cut. Without `spare` the first column gives way.
+        right: headers of right-aligned columns.
+        spare: headers of columns that are dropped, in this order, until the others fit on the terminal, which are then
+            never cut. Without `spare` the first column is shortened.
     """
     columns = list(zip(header, *rows, strict=True))
     limit = width(sys.stdout)
@@ -62,5 +62,5 @@ def _columns_needed(columns: Sequence[Sequence[str]]) -> int:
 
 
 def _shortened(text: str, size: int) -> str:
-    # The end of a path says more than its beginning.
+    # The end of a path is more informative than its beginning.
     return text if len(text) <= size else "…" + text[len(text) - size + 1 :]

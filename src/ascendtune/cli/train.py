@@ -1,4 +1,4 @@
-"""`ascendtune train`: resolves the recipe, prepares the data, makes the run directory, and starts the worker."""
+"""`ascendtune train`: resolve the recipe, prepare the data, create the run directory, start the worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascendtune.cli.terminal import width
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, ours or LLaMA-Factory's.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. optim.learning_rate=1e-4."),
@@ -28,10 +28,10 @@ def train(
     max_restarts: MaxRestarts = 0,
     dry_run: DryRun = False,
     detach: Detach = False,
-    prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the data, then stop.")] = False,
+    prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the data, then exit.")] = False,
     allow_change: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Resume although this recipe key (or `data`) changed; repeatable."),
+        typer.Option(metavar="KEY", help="Resume even if this recipe key (or `data`) changed; repeatable."),
     ] = None,
     trust_checkpoint: Annotated[
         bool, typer.Option("--trust-checkpoint", help="Load a checkpoint of another run or of another user.")
@@ -45,8 +45,8 @@ def train(
     ascendtune train recipe.yaml --nodes node1,node2
     ascendtune train recipe.yaml --prepare
 
-    Runs until the end, or until Ctrl-C: then it writes a checkpoint and stops; Ctrl-C again stops at once. The same
-    command resumes. The result is in the run directory: the model, the metrics and a picture of the loss.
+    Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. The same command resumes. The run directory
+    contains the model, the metrics and a plot of the loss.
     """
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
@@ -72,10 +72,10 @@ def train(
     for message in (*loaded.notes, *loaded.without_effect(origins), *notes):
         warn(message)
     if loaded.on_hang == "restart" and not max_restarts:
-        warn("on_hang: restart will end a run that hangs: give --max-restarts N to let it start again")
+        warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
 
     def job(run: Path) -> JobSpec:
-        # The worker refuses a run directory that another start has claimed since.
+        # The worker rejects a run directory that another start has claimed since.
         start = RunDir(run).read().get("start") if not dry_run else None
         argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start,) if start else ()))
         return JobSpec(
@@ -105,7 +105,7 @@ def train(
     for line in (*lines(ready.prepared.report, width(sys.stderr) or 100), *ready.messages):
         print(wrapped(line, width(sys.stderr)), file=sys.stderr)
     if prepare:
-        print(f"the tokens are in {ready.prepared.directory}")
+        print(f"tokens: {ready.prepared.directory}")
         return
     with ready.claim or nullcontext():
         run = where.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
@@ -115,12 +115,12 @@ def train(
         if ready.claim:
             ready.claim.hold()
             ready.claim.hand_over()
-        # What is still buffered would be lost when this process becomes the worker.
+        # Buffered output would be lost when this process becomes the worker.
         sys.stdout.flush()
         sys.stderr.flush()
         result = where.start(spec)
     if result.error:
         complain(result.error)
     if 0 < result.exit_code < 128:
-        print(f"`ascendtune explain {run}` says more", file=sys.stderr)
+        print(f"for details run `ascendtune explain {run}`", file=sys.stderr)
     raise typer.Exit(result.exit_code)

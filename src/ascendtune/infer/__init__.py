@@ -1,1 +1,1 @@
-"""How are weights used? A run, a model or an adapter is loaded, and answers conversations."""
+"""How are weights used? Load a run, a model or an adapter, and answer conversations."""

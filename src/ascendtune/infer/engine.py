@@ -1,23 +1,31 @@
-"""Answers conversations with the template of training: messages become a prompt, tokens become text.
+"""Answers conversations with the chat template of training: messages become a prompt, tokens become text.
 
 engine = load("runs/alpaca-qwen")
 [answer] = engine.generate([[{"role": "user", "content": "Who are you?"}]])
+
+This module does not import torch, so that wrong paths are reported at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.files import expanded
+from ascendtune.core.rundir import RunDir
 from ascendtune.data.conversation import Message
 from ascendtune.data.spans import Refused
 from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.adapter_files import check_adapter
+from ascendtune.hub.download import fetch_model
 from ascendtune.hub.model_config import require_rows_for_tokens
-from ascendtune.infer.weights import Weights, find_weights
+from ascendtune.hub.trained import base_of_adapter, is_reward_model, weights_of_run
+from ascendtune.hub.verify import require_unquantised
 
 if TYPE_CHECKING:
     from ascendtune.infer.transformers import TransformersModel
@@ -30,19 +38,19 @@ def load(
     """Load a run's final weights, a model or adapter directory, or a hub id.
 
     Args:
-        device: default is the best one that torch can use.
-        template: `auto` is the one that the weights carry: for a run that of its training; or a name or a path, as
-            `data.template` in a recipe.
-        trust_remote_code: run Python code that the model brings along.
+        device: the default is the best one that torch can use.
+        template: `auto` is the template saved with the weights, for a run that of its training; otherwise a name or a
+            path, as `data.template` in a recipe.
+        trust_remote_code: run the Python code in the model directory.
 
     Raises:
-        InputError: no such weights, or no chat template.
+        InputError: the weights do not exist, or have no chat template.
         MachineError: a download failed, or the device cannot be used.
     """
     weights = find_weights(path)
     tokenizer = Tokenizer.load(weights.tokenizer)
     if weights.adapter is None:
-        # An adapter brings the embeddings of its own tokens.
+        # An adapter includes the embeddings of its own tokens.
         require_rows_for_tokens(weights.model / "config.json", tokenizer.vocab_size, 0)
     return Engine(tokenizer, _template(template, tokenizer), _load_model(weights, tokenizer, device, trust_remote_code))
 
@@ -55,7 +63,7 @@ class Engine:
         self.template = template
         self.model = model
         end = template.turn_end
-        # A template may end its turns with text that is no single token of this tokenizer.
+        # The end of a turn may be text that is not a single token of this tokenizer.
         self._stop_text = end if end is not None and end not in tokenizer.added_tokens else None
 
     def generate(
@@ -70,21 +78,21 @@ class Engine:
         tools: Sequence[list[dict[str, Any]] | None] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[str]:
-        """One answer for each conversation, in their order, without the white space around it.
+        """One answer for each conversation, in order, without surrounding white space.
 
         Args:
-            temperature: 0 always takes the likeliest token; above, tokens are drawn with `top_p` and `seed`.
-            batch_size: conversations that are answered at once.
-            tools: for each conversation the JSON schemas that it offers.
-            progress: called with (answered, all) after every batch.
+            temperature: 0 always takes the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
+            batch_size: conversations answered at once.
+            tools: for each conversation the JSON schemas of its tools.
+            progress: called with (answered, total) after every batch.
 
         Raises:
-            InputError: the template does not take a conversation, or it is longer than the model's context.
+            InputError: the template rejects a conversation, or it is longer than the model's context.
         """
         offered = tools or [None] * len(conversations)
         prompts = [self._prompt(each, offer) for each, offer in zip(conversations, offered, strict=True)]
         answers = [""] * len(prompts)
-        # Neighbours in length need the least padding.
+        # Prompts of similar length need the least padding.
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
@@ -142,8 +150,9 @@ class Engine:
             return self.tokenizer.encode(self.template.render_prompt(messages, tools))
         except Refused as error:
             raise InputError(
-                f"the chat template does not take this conversation: {error.reason}",
-                remedy="turns are system (only first, and not in every template), then user and assistant in turn",
+                f"the chat template rejects this conversation: {error.reason}",
+                code="conversation-rejected",
+                remedy="start with at most one system turn, if the template has any, then alternate user and assistant",
             ) from error
 
     def _is_ended(self, ids: list[int]) -> bool:
@@ -161,8 +170,9 @@ class Engine:
 def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:
     if name == "auto" and "default" not in tokenizer.chat_templates:
         raise InputError(
-            "these weights carry no chat template",
-            remedy=f"say how a conversation is written: --template {', '.join(NAMED)}, or the path of a Jinja file",
+            "these weights have no chat template",
+            code="no-chat-template",
+            remedy=f"choose a template: --template {', '.join(NAMED)}, or the path of a Jinja file",
             where=tokenizer.directory,
         )
     return ChatTemplate.load(name, tokenizer)
@@ -177,3 +187,58 @@ def _load_model(
     target = device or find_device()
     target.activate()
     return TransformersModel.load(weights, target, vocabulary=tokenizer.vocab_size, trust_remote_code=trust_remote_code)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The directories to load."""
+
+    model: Path
+    """A whole model in Hugging Face format."""
+    adapter: Path | None = None
+    """A PEFT adapter to put on it."""
+
+    @property
+    def tokenizer(self) -> Path:
+        """Directory of tokenizer and chat template; a trained adapter has its own."""
+        if self.adapter is not None and (self.adapter / "tokenizer.json").is_file():
+            return self.adapter
+        return self.model
+
+
+def find_weights(path_or_id: str | Path) -> Weights:
+    """The weights of a run directory, a model or adapter directory, or a hub id.
+
+    Raises:
+        InputError: no usable weights, a run without final weights, or a reward model.
+        MachineError: the download failed.
+    """
+    path = expanded(path_or_id)
+    if (path / "run.json").is_file():
+        path = weights_of_run(RunDir(path))
+    if (path / "adapter_config.json").is_file():
+        _require_text(path)
+        model = base_of_adapter(path)
+        require_unquantised(model, "generating with")
+        check_adapter(path, model)
+        return Weights(model, path)
+    model = fetch_model(str(path) if path.exists() else str(path_or_id))
+    _require_text(model)
+    require_unquantised(model, "generating with")
+    return Weights(model)
+
+
+def _require_text(directory: Path) -> None:
+    if not is_reward_model(directory):
+        return
+    place, first = f"'{directory}'", ""
+    if (directory / "adapter_config.json").is_file():
+        place, first = "'scorer'", f"`ascendtune merge {directory} --to scorer`, then "
+    raise InputError(
+        "this is a reward model: it scores answers and cannot generate text",
+        code="reward-model-cannot-generate",
+        remedy=f"compare the scores of answers to one question, higher is better: {first}"
+        f"transformers.AutoModelForSequenceClassification.from_pretrained({place}) has the score in logits[0, 0], for "
+        "the whole conversation in its chat template; to chat, give a model of another stage",
+        where=directory,
+    )

@@ -1,4 +1,4 @@
-"""Questions from a file: lines of text, or rows in any format that training reads, whose last answer is set aside."""
+"""Prompts from a file: lines of text, or rows in any format of training, whose last answer is separated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ascendtune.data.spec import DatasetSpec
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is asked."""
+    """A conversation that ends with a question."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
     expected: str | None = None
-    """The answer that the file gives."""
+    """The answer in the file."""
 
 
 def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
@@ -34,7 +34,7 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
         system: a system message for rows that have none.
 
     Raises:
-        DataError: the file cannot be read, or a row asks nothing; with file and line.
+        DataError: the file cannot be read, or a row has no question; with file and line.
     """
     spec = DatasetSpec(path=str(path))
     data_files(spec)
@@ -51,7 +51,7 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
 
 
 def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
-    """The forms that need no answer; None for others."""
+    """The formats without an answer; None for other formats."""
     asked = row.get("messages", row.get("text", None if "completion" in row else row.get("prompt")))
     if asked is None:
         return None
@@ -74,12 +74,13 @@ def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
 def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:
     if isinstance(found, BadRow):
         detail = f": {found.detail}" if found.detail else ""
-        raise DataError(f"{found.reason}{detail}", remedy="mend this row", where=row.place)
+        raise DataError(f"{found.reason}{detail}", code="bad-row", remedy="fix this row", where=row.place)
     messages, expected = list(found.messages), None
     if messages and messages[-1]["role"] == "assistant":
         expected = messages.pop()["content"]
     if not messages or messages[-1]["role"] not in ("user", "tool"):
-        raise DataError("no question", remedy="end the row with what is asked, or with its answer", where=row.place)
+        remedy = "end the row with a user message, or with the answer to one"
+        raise DataError("no question", code="bad-row", remedy=remedy, where=row.place)
     if system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
     return Prompt(messages, found.tools, expected)

@@ -15,43 +15,43 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
-from ascendtune.infer.weights import Weights
+from ascendtune.infer.engine import Weights
 from ascendtune.machine.torch_backend.device import Device
 
-# Prompts for the trial of batches, and tokens that each is continued with: a state is carried from one to the next.
+# Lengths of the prompts that test padding, and new tokens for each: recurrent state is carried between tokens.
 _TRIAL_LENGTHS, _TRIAL_TOKENS = (9, 4), 3
-# Rounding of logits, as a share of the largest.
+# Tolerated rounding of logits, relative to the largest.
 _ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 
 
 class TransformersModel:
-    """A causal language model on a device, perhaps with an adapter."""
+    """A causal language model on a device, optionally with an adapter."""
 
     def __init__(self, model: Any, device: Device) -> None:
         self.model = model
         self.device = device
         config = model.config.get_text_config()
         self.context: int | None = getattr(config, "max_position_embeddings", None)
-        """Tokens that prompt and answer may have together, where the model limits them."""
+        """Largest number of tokens of prompt and answer together; None if the model has no limit."""
         self._batches: bool | None = None
 
     @classmethod
     def load(
         cls, weights: Weights, device: Device, *, vocabulary: int, trust_remote_code: bool = False
     ) -> TransformersModel:
-        """Read the weights, in the type that they were saved in where the device has it, else in fp32.
+        """Load the weights in the dtype that they were saved in if the device supports it, else in fp32.
 
         Args:
-            vocabulary: tokens of the tokenizer; an adapter that was trained with more of them brings their embeddings.
+            vocabulary: size of the tokenizer; an adapter trained with more tokens includes their embeddings.
 
         Raises:
-            InputError: the files are not a model that transformers can load.
+            InputError: transformers or PEFT cannot load the files.
         """
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         model = _read(weights.model, device, trust_remote_code)
-        # Before an adapter: PEFT keeps how inputs are prepared.
+        # Before the adapter: PEFT stores prepare_inputs_for_generation.
         if _counts_positions_itself(model):
             _leave_positions_to(model)
         if weights.adapter is not None:
@@ -76,11 +76,11 @@ class TransformersModel:
         """Continue each prompt up to its first stop token, which is not returned.
 
         Args:
-            is_ended: a further sign of the end, asked with what has been generated so far.
+            is_ended: a further stopping condition, called with the tokens generated so far.
             on_token: called with each new token; only for a single prompt.
 
         Raises:
-            InputError: a prompt leaves no room in the model's context.
+            InputError: a prompt fills the model's context.
         """
         longest = max(map(len, prompts))
         settings = self._settings(self._room(longest, max_new_tokens), temperature, top_p, stop_ids, pad_id)
@@ -103,7 +103,7 @@ class TransformersModel:
         return answers
 
     def _padded(self, prompts: Sequence[list[int]], pad_id: int) -> dict[str, torch.Tensor]:
-        """Padding on the left, so that every answer begins in the same column."""
+        """input_ids and attention_mask: (prompts, longest) int64, padded on the left: answers start in one column."""
         width, target = max(map(len, prompts)), self.device.torch_device
         ids = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
@@ -113,19 +113,19 @@ class TransformersModel:
         }
 
     def _can_pad(self, pad_id: int) -> bool:
-        """Whether prompts of different lengths are answered in a batch as alone; tried once, where it matters."""
+        """Whether padded prompts give the same answers as unpadded ones; tested once, when needed."""
         if self._batches is None:
             with torch.inference_mode():
                 self._batches = self._is_same_padded(pad_id)
             if not self._batches:
-                warn("this model answers padded prompts otherwise than alone: they are answered one after the other")
+                warn("padding changes the answers of this model: prompts are answered one at a time")
         return self._batches
 
     def _is_same_padded(self, pad_id: int) -> bool:
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         others = [token for token in range(min(vocabulary, 64)) if token != pad_id]
         prompts = [(others * length)[: 7 * length : 7] for length in _TRIAL_LENGTHS]
-        # Continued with the same tokens, alone and in the batch, whatever the model would say.
+        # The continuations are forced to the same tokens, alone and in the batch.
         together = self._continued(prompts, others, pad_id)
         for row, prompt in enumerate(prompts):
             alone = self._continued([prompt], others, pad_id)[:, 0]
@@ -135,7 +135,7 @@ class TransformersModel:
         return True
 
     def _continued(self, prompts: list[list[int]], forced: list[int], pad_id: int) -> torch.Tensor:
-        """(steps, rows, vocabulary) fp32 logits of each next token, where the tokens of `forced` are taken."""
+        """Logits of each next token when the tokens of `forced` are taken: (steps, rows, vocabulary) float32."""
         width = max(map(len, prompts))
         settings = self._settings(_TRIAL_TOKENS, 0.0, 1.0, [], pad_id)
         settings.output_logits = settings.return_dict_in_generate = True
@@ -151,7 +151,7 @@ class TransformersModel:
     ) -> Any:
         from transformers import GenerationConfig
 
-        # What stands in the model's generation_config.json is a taste, not a part of the weights: it has no say.
+        # The model's generation_config.json is ignored: it holds preferences, not weights.
         self.model.generation_config = GenerationConfig()
         sampling = {"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature > 0 else {}
         return GenerationConfig(
@@ -169,13 +169,14 @@ class TransformersModel:
         if longest >= self.context:
             raise InputError(
                 f"the conversation has {longest:,} tokens, the model's context holds {self.context:,}",
-                remedy="make it shorter; /reset begins a new conversation in `ascendtune chat`",
+                code="prompt-too-long",
+                remedy="shorten it; /reset begins a new conversation in `ascendtune chat`",
             )
         return min(max_new_tokens, self.context - longest)
 
 
 class _Ended:
-    """transformers' stopping criterion: a truth value for each row."""
+    """transformers' stopping criterion: (rows,) bool."""
 
     def __init__(self, is_ended: Callable[[list[int]], bool], prompt_length: int) -> None:
         self._is_ended = is_ended
@@ -187,7 +188,7 @@ class _Ended:
 
 
 class _Streamer:
-    """transformers hands over the prompt first, then every new token."""
+    """transformers' streamer: it gets the prompt first, then every new token."""
 
     def __init__(self, on_token: Callable[[int], None]) -> None:
         self._on_token = on_token
@@ -200,7 +201,7 @@ class _Streamer:
         self._is_prompt = False
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Called by transformers; no token is buffered."""
 
 
 def _up_to_stop(ids: list[int], stop_ids: Sequence[int]) -> list[int]:
@@ -213,7 +214,7 @@ def _read(directory: Path, device: Device, trust_remote_code: bool) -> Any:
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
-    # Its report of keys is for programmers; ours names what is wrong.
+    # transformers' report of missing keys is replaced by ours.
     logging.set_verbosity_error()
     try:
         found = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
@@ -228,11 +229,16 @@ def _read(directory: Path, device: Device, trust_remote_code: bool) -> Any:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
-    except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
-        remedy = "check that the folder holds config.json and the safetensors that belong to it"
+    except Exception as error:  # transformers raises any exception on invalid values
+        remedy = "check that the directory contains config.json and its safetensors files"
         if "trust_remote_code" in str(error):
             remedy = "read the model's Python files, then add --trust-remote-code"
-        raise InputError(f"the model cannot be loaded: {first_line(error)}", remedy=remedy, where=directory) from error
+        raise InputError(
+            f"the model cannot be loaded: {first_line(error)}",
+            code="model-not-loadable",
+            remedy=remedy,
+            where=directory,
+        ) from error
     finally:
         logging.set_verbosity(verbosity)
     require_all_weights(report, directory, config)
@@ -240,7 +246,7 @@ def _read(directory: Path, device: Device, trust_remote_code: bool) -> Any:
 
 
 def _counts_positions_itself(model: Any) -> bool:
-    """Whether positions begin behind the number of the padding token, as in RoBERTa and its relatives."""
+    """Whether positions start after the padding token's number, as in RoBERTa and related models."""
     return any(
         name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
         for name, module in model.named_modules()
@@ -248,10 +254,10 @@ def _counts_positions_itself(model: Any) -> bool:
 
 
 def _leave_positions_to(model: Any) -> None:
-    """transformers' `generate` gives positions from 0 on, other ones than the model's own forward counts."""
+    """Drop the positions of transformers' `generate`, which start at 0: the model's own forward counts otherwise."""
     prepare = model.prepare_inputs_for_generation
 
-    # `generate` looks at the signature.
+    # `generate` inspects the signature.
     @wraps(prepare)
     def without_positions(*given: Any, **named: Any) -> Any:
         inputs = prepare(*given, **named)
@@ -276,10 +282,11 @@ def _with_adapter(model: Any, adapter: Path) -> Any:
         require_all_adapter_weights(names, loaded, adapter)
     except AscendtuneError:
         raise
-    except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
+    except Exception as error:  # PEFT raises any exception on invalid values
         raise InputError(
             f"the adapter cannot be loaded: {first_line(error)}",
-            remedy="check that it was trained on this base model, and that adapter_model.safetensors is whole",
+            code="adapter-not-loadable",
+            remedy="check that it was trained on this base model, and that adapter_model.safetensors is complete",
             where=adapter,
         ) from error
     return adapted

@@ -92,7 +92,7 @@ def test_nothing_is_left_where_the_asker_was_killed(machines: Cluster, tmp_path:
 def test_what_does_not_go_with_nodes(machines: Cluster) -> None:
     for words, said in (
         (["clock_skew"], "clock_skew compares machines"),
-        (["--nodes", "a,b", "--fix"], "--fix and --bundle are for one machine"),
+        (["--nodes", "a,b", "--fix"], "--fix and --bundle work on one machine"),
         (["--nodes", "a,a"], "a is named twice"),
     ):
         doctor = _start(machines, *words)

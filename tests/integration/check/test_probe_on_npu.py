@@ -12,7 +12,7 @@ import pytest
 
 from ascend_node.cann.build import PACKAGES, why_not
 from ascend_node.cann.environment import simulated_environment
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_directory
 from ascendtune.check.finding import Finding
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.simulated_npu
 
 def _probe(index: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ascendtune.check.doctor.probe", "npu", str(index)],
+        [sys.executable, "-m", "ascendtune.check.doctor.probe", "compute", "npu", str(index)],
         env=simulated_environment(dict(os.environ)),
         capture_output=True,
         text=True,
@@ -73,7 +73,7 @@ def _two_npus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def test_two_ranks_add_up_by_hccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = examine(_two_npus(tmp_path, monkeypatch), ["all_reduce"]).findings
-    assert found.status == "ok" and "hccl adds up 2 ranks on NPU 0 and NPU 1" in found.measured, found
+    assert found.status == "ok" and "hccl sums over 2 ranks on NPU 0 and NPU 1" in found.measured, found
 
 
 def test_a_script_for_cuda_runs_on_the_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -411,8 +411,8 @@ def test_modules_that_only_choose_tokens_are_left_out(recipe: Callable[..., Reci
 
 
 def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> None:
+    from ascendtune.infer.engine import find_weights
     from ascendtune.infer.transformers import TransformersModel
-    from ascendtune.infer.weights import find_weights
     from ascendtune.machine.torch_backend.find import find_device
 
     directory = base("DeepseekV3Config", MLA)

@@ -38,7 +38,7 @@ def test_it_scores_and_does_not_chat(
 
     with pytest.raises(InputError) as refused:
         load(trained.run.path)
-    assert refused.value.what == "this is a reward model: it gives an answer a score, and cannot write one"
+    assert refused.value.code == "reward-model-cannot-generate"
     monkeypatch.chdir(tmp_path)
     scorer = str(trained.run.model)
     if tuner == "lora":

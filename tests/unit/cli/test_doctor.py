@@ -18,7 +18,7 @@ def test_a_machine_without_accelerators(ascendtune: Run) -> None:
     assert result.returncode == 0 and result.stderr == ""
     lines = result.stdout.splitlines()
     assert lines[0].startswith("this machine trains on the CPU (")
-    assert lines[-1] == "no subject on this machine: npu_smi"
+    assert lines[-1] == "not applicable on this machine: npu_smi"
 
 
 def test_json(ascendtune: Run) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.cli import migrate_run
+from ascendtune.cli import migrate
 from ascendtune.cli.main import main
 from ascendtune.job.backend import local
 from ascendtune.job.result import JobResult
@@ -28,7 +28,7 @@ def test_check_prints_places_and_exits_1(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "x.py").write_text("x = x.double()\n" * 20 + "import xformers\n")
     assert _called("check", str(tmp_path)) == 1
     out = capsys.readouterr().out
-    assert out.startswith("1 file read: 1 thing will not move to Ascend, 1 more to look at\nfailure  xformers")
+    assert out.startswith("1 file read: 1 problem on Ascend, 1 warning\nfailure  xformers")
     assert f"{tmp_path}/x.py:21:" in out and "… and 12 more; --all prints them" in out
     assert _called("check", str(tmp_path), "--json") == 1
     answer = json.loads(capsys.readouterr().out)
@@ -73,7 +73,7 @@ def test_run_hands_everything_behind_the_script_on(tmp_path: Path, started: list
 
 
 def test_run_refuses(tmp_path: Path, started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert migrate_run.run.__doc__
+    assert migrate.run.__doc__
     assert _called("run", str(tmp_path / "gone.py")) == 2
     (tmp_path / "train.py").touch()
     assert _called("run", str(tmp_path)) == 2
@@ -89,4 +89,4 @@ def test_run_needs_an_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     (tmp_path / "train.py").touch()
     monkeypatch.setattr(visible, "visible_devices", lambda: Visible("cpu", ("0",)))
     assert _called("run", str(tmp_path / "train.py")) == 3
-    assert "no NPU can be used here" in capsys.readouterr().err
+    assert "code: no-usable-npu" in capsys.readouterr().err

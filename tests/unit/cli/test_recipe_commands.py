@@ -33,14 +33,14 @@ def test_what_init_writes_passes_the_check(ascendtune: Any, tiny_model: Path, da
     assert "tuner: full" in text and "template: auto" in text
     checked = ascendtune("recipe", "check", "recipe.yaml")
     assert checked.returncode == 0, checked.stderr
-    assert checked.stdout.startswith("recipe.yaml: fine, ")
+    assert checked.stdout.startswith("recipe.yaml: valid, ")
 
 
 def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("mine")
     words = ("init", "--model", tiny_model, "--data", data)
     refused = ascendtune(*words)
-    assert refused.returncode == 2 and "the file exists" in refused.stderr
+    assert refused.returncode == 2 and "code: file-exists" in refused.stderr
     assert (tmp_path / "recipe.yaml").read_text() == "mine"
     assert ascendtune(*words, "--yes", "--tuner", "lora").returncode == 0
     assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()
@@ -73,7 +73,7 @@ def test_the_rows_decide_the_stage(
 def test_one_recipe_has_one_stage(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("once upon a time\n")
     refused = ascendtune("init", "--model", tiny_model, "--data", data, "--data", "texts.txt")
-    assert refused.returncode == 2 and "learnt in different stages" in refused.stderr
+    assert refused.returncode == 2 and "code: mixed-data-stages" in refused.stderr
     assert not (tmp_path / "recipe.yaml").exists()
 
 
@@ -98,7 +98,7 @@ def test_init_never_writes_over_what_the_recipe_is_about(
         (tmp_path / "model" / file.name).symlink_to(file)
     for output in (data, "model/config.json"):
         made = ascendtune("init", "--model", "model", "--data", data, "-o", output, "-y")
-        assert made.returncode == 2 and "--output would write over" in made.stderr
+        assert made.returncode == 2 and "code: output-overwrites-input" in made.stderr
     assert data.read_bytes() == before and (tmp_path / "model" / "config.json").is_symlink()
     assert ascendtune("init", "--model", "model", "--data", data, "-o", "model/recipe.yaml", "-y").returncode == 0
 
@@ -143,7 +143,7 @@ def test_a_bad_recipe_is_refused_within_a_second(
 def test_a_dry_run_says_which_part_is_not_there_yet(ascendtune: Any, tiny_model: Path, data: Path) -> None:
     assert ascendtune("init", "--model", tiny_model, "--data", data).returncode == 0
     shown = ascendtune("train", "recipe.yaml", "--dry-run", "name=new").stdout
-    assert shown.startswith("# runs/new is not there yet: `ascendtune train` makes it")
+    assert shown.startswith("# runs/new does not exist yet: `ascendtune train` prepares it")
     assert "ascendtune.train.worker runs/new" in shown
 
 
@@ -175,3 +175,4 @@ def test_init_says_which_rows_are_bad(ascendtune: Any, tiny_model: Path, tmp_pat
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+3?", "completion": ""}\n' * 6)
     refused = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl", "-y")
     assert refused.returncode == 2 and "none of the first 6 rows can be trained on: 1: " in refused.stderr
+    assert "code: no-usable-rows" in refused.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from ascendtune.recipe.recipe import Recipe
 
-THEIRS = """\
+LLAMAFACTORY = """\
 model_name_or_path: {model}
 stage: sft
 do_train: true
@@ -24,37 +24,37 @@ bf16: true
 
 
 @pytest.fixture
-def theirs(tiny_model: Path, tmp_path: Path) -> Path:
+def recipe(tiny_model: Path, tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
     (tmp_path / "data" / "rows.json").write_text(json.dumps([{"instruction": "2+3?", "input": "", "output": "5"}]))
-    path = tmp_path / "theirs.yaml"
-    path.write_text(THEIRS.format(model=tiny_model))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(LLAMAFACTORY.format(model=tiny_model))
     return path
 
 
-def test_what_is_printed_is_the_same_recipe(ascendtune: Any, theirs: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    made = ascendtune("recipe", "convert", theirs, "optim.max_steps=3", "-o", "ours.yaml")
+def test_what_is_printed_is_the_same_recipe(ascendtune: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    made = ascendtune("recipe", "convert", recipe, "optim.max_steps=3", "-o", "ours.yaml")
     assert made.returncode == 0, made.stderr
     text = (tmp_path / "ours.yaml").read_text()
-    assert ascendtune("recipe", "convert", theirs, "optim.max_steps=3").stdout == text
-    assert text.startswith(f"# From {theirs}.\n# - ") and "plot_loss: no effect" in text
+    assert ascendtune("recipe", "convert", recipe, "optim.max_steps=3").stdout == text
+    assert text.startswith(f"# From {recipe}.\n# - ") and "plot_loss: no effect" in text
     monkeypatch.chdir(tmp_path)
     ours = Recipe.load("ours.yaml")
-    assert ours.model_dump() == Recipe.load(theirs, ["optim.max_steps=3"]).model_dump() and not ours.notes
-    again = ascendtune("recipe", "convert", theirs, "-o", "ours.yaml")
-    assert again.returncode == 2 and "the file exists" in again.stderr
-    assert "ours already" in ascendtune("recipe", "convert", "ours.yaml").stderr
+    assert ours.model_dump() == Recipe.load(recipe, ["optim.max_steps=3"]).model_dump() and not ours.notes
+    again = ascendtune("recipe", "convert", recipe, "-o", "ours.yaml")
+    assert again.returncode == 2 and "code: file-exists" in again.stderr
+    assert "code: already-native-recipe" in ascendtune("recipe", "convert", "ours.yaml").stderr
 
 
-def test_the_check_says_what_has_no_effect(ascendtune: Any, theirs: Path) -> None:
-    checked = ascendtune("recipe", "check", theirs)
+def test_the_check_says_what_has_no_effect(ascendtune: Any, recipe: Path) -> None:
+    checked = ascendtune("recipe", "check", recipe)
     assert checked.returncode == 0, checked.stderr
     assert "warning: plot_loss: no effect: a picture" in checked.stderr
 
 
-def test_a_recipe_for_merging_is_answered_with_the_command(ascendtune: Any, theirs: Path) -> None:
-    theirs.write_text(theirs.read_text() + "adapter_name_or_path: saves/sft\nexport_dir: merged\n")
-    refused = ascendtune("train", theirs)
+def test_a_recipe_for_merging_is_answered_with_the_command(ascendtune: Any, recipe: Path) -> None:
+    recipe.write_text(recipe.read_text() + "adapter_name_or_path: saves/sft\nexport_dir: merged\n")
+    refused = ascendtune("train", recipe)
     assert refused.returncode == 2
     assert "do: ascendtune merge saves/sft --onto " in refused.stderr and "where: " in refused.stderr

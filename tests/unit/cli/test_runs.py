@@ -47,7 +47,7 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
 
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
     result = ascendtune("runs", "list")
-    assert result.returncode == 2 and "no such directory" in result.stderr
+    assert result.returncode == 2 and "code: no-such-directory" in result.stderr
     (tmp_path / "runs").mkdir()
     assert ascendtune("runs", "list").stdout == "no runs in runs\n"
 
@@ -126,8 +126,8 @@ def test_compare_of_unlike_runs(ascendtune: Any, runs: Path) -> None:
         records = [{"step": step, "loss": 1 / step, "batch_hash": name} for step in steps]
         run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
     shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
-    assert "the batches differ at step 6, the first that all have recorded" in shown
-    assert "their values do not compare: a sft; b preference, sigmoid" in shown
+    assert "the batches differ at step 6, the first that all runs recorded" in shown
+    assert "not comparable: a sft; b preference, sigmoid" in shown
     assert ["data.packing", "true", "null"] in [line.split() for line in shown.splitlines()]
 
 
@@ -145,7 +145,7 @@ def test_show_is_in_words(ascendtune: Any, runs: Path) -> None:
         },
     )
     shown = ascendtune("runs", "show", "runs/a").stdout
-    assert shown.startswith("runs/a: finished, no attempt has begun to train\n")
+    assert shown.startswith("runs/a: finished, training has not started\n")
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     for words in ("step 7,200", "epoch 1.76", "memory_peak 514.5 MiB", "device EPYC (cpu × 1)"):
         assert words in lines

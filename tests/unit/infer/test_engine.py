@@ -20,9 +20,8 @@ from ascendtune.core.errors import InputError
 from ascendtune.data.conversation import Message
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.infer.engine import Engine
+from ascendtune.infer.engine import Engine, Weights
 from ascendtune.infer.transformers import TransformersModel
-from ascendtune.infer.weights import Weights
 from ascendtune.machine.torch_backend.find import find_device
 
 ASKED: list[Message] = [{"role": "user", "content": "hello"}]
@@ -130,7 +129,7 @@ def test_a_conversation_longer_than_the_context_is_refused(make_engine: Callable
     engine = make_engine(END_OF_TEXT)
     with pytest.raises(InputError, match="context holds 64") as refused:
         engine.generate([[{"role": "user", "content": "hello " * 60}]], 5)
-    assert "shorter" in refused.value.remedy
+    assert refused.value.code == "prompt-too-long"
 
 
 def test_drawn_answers_follow_temperature_top_p_and_seed(tiny_model: Path) -> None:

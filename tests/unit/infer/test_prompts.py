@@ -54,4 +54,4 @@ def test_a_system_message_for_rows_that_have_none(tmp_path: Path) -> None:
 def test_a_row_that_asks_nothing_is_named(tmp_path: Path, row: dict[str, Any]) -> None:
     with pytest.raises(DataError) as error:
         read_prompts(rows_in(tmp_path, {"prompt": "why?"}, row))
-    assert "rows.jsonl:2" in str(error.value)
+    assert error.value.code == "bad-row" and "rows.jsonl:2" in str(error.value)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ascendtune.core.errors import InputError
-from ascendtune.infer.weights import find_weights
+from ascendtune.infer.engine import find_weights
 
 
 def write_config(directory: Path, name: str, content: dict[str, object]) -> Path:
@@ -52,10 +52,12 @@ def test_a_reward_model_is_refused_with_what_it_is_good_for(tmp_path: Path, tiny
     shutil.copytree(tiny_model, model)
     config = json.loads((model / "config.json").read_text())
     write_config(model, "config.json", config | {"architectures": ["Qwen2ForSequenceClassification"]})
-    with pytest.raises(InputError, match="a reward model") as refused:
+    with pytest.raises(InputError) as refused:
         find_weights(model)
+    assert refused.value.code == "reward-model-cannot-generate"
     assert refused.value.where == str(model) and f"from_pretrained('{model}')" in refused.value.remedy
     adapter = write_config(tmp_path / "scorer", "adapter_config.json", {"peft_type": "LORA", "task_type": "SEQ_CLS"})
-    with pytest.raises(InputError, match="a reward model") as refused:
+    with pytest.raises(InputError) as refused:
         find_weights(adapter)
+    assert refused.value.code == "reward-model-cannot-generate"
     assert f"ascendtune merge {adapter} --to scorer" in refused.value.remedy

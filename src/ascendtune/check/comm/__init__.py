@@ -1,1 +1,1 @@
-"""Do the ranks of this machine reach each other, do they agree on what they send, and how fast is it?"""
+"""Can the ranks reach each other, are the transferred values right, and how fast are the links?"""

@@ -1,51 +1,146 @@
-"""One collective with buffers of its own: what a rank hands over, the call, and what it must hold afterwards."""
+"""One collective with its own buffers: the values that a rank sends, the call, and the values that must arrive.
+
+No two ranks and no two neighbouring elements send the same value. Element 0 of rank r is r + 1, where the dtype holds
+that many values: an all-reduce of 8 ranks gives 36 there. Other elements are a hash of rank and index, so that a shift,
+swapped ranks or an old buffer are detected. Values are whole numbers that the dtype holds exactly; they repeat after
+`PERIOD` elements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ascendtune.check.comm.values import Part, compare, contribution, fill, total
+PERIOD = 9973
+_TILE = 100 * PERIOD
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-# torch 2.13 has new names for the two that work on one tensor each, and warns at the old ones.
+
+def contribution(rank: int, modulus: int) -> torch.Tensor:
+    """The values that `rank` sends: (PERIOD,) int64, from 1 to `modulus`."""
+    mixed = torch.arange(PERIOD) * 0x9E3779B1 + rank * 0x85EBCA77
+    mixed = (mixed ^ (mixed >> 15)) * 0x2C1B3C6D
+    mixed = (mixed ^ (mixed >> 12)) & 0x7FFFFFFF
+    mixed[0] = rank
+    return mixed % modulus + 1
+
+
+def total(ranks: Iterable[int], modulus: int) -> torch.Tensor:
+    """The sum of the ranks' contributions: (PERIOD,) int64."""
+    return torch.stack([contribution(rank, modulus) for rank in ranks]).sum(0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a buffer: elements `start` to `start + count` are `values`, (PERIOD,) int64, from index `offset` on."""
+
+    values: torch.Tensor
+    start: int
+    count: int
+    offset: int = 0
+    source: int | None = None
+    """The rank that sent the values; None for sums."""
+
+
+def fill(buffer: torch.Tensor, part: Part) -> None:
+    """Write a part into `buffer`: (elements,), any dtype, any device."""
+    tile = _tile(part, buffer.dtype)
+    for at in range(0, part.count, len(tile)):
+        size = min(len(tile), part.count - at)
+        buffer[part.start + at : part.start + at + size].copy_(tile[:size])
+
+
+def compare(buffer: torch.Tensor, part: Part, shown: int) -> dict[str, Any]:
+    """The number of wrong elements of a part, the first `shown` values, and the first wrong one.
+
+    Args:
+        buffer: (elements,), any dtype, any device.
+    """
+    tile, wrong, first_wrong = _tile(part, buffer.dtype), 0, None
+    for at in range(0, part.count, len(tile)):
+        size = min(len(tile), part.count - at)
+        seen, right = buffer[part.start + at : part.start + at + size].cpu(), tile[:size]
+        if not torch.equal(_bits(seen), _bits(right)):
+            differs = (_bits(seen) != _bits(right)).any(dim=1)
+            wrong += int(differs.sum())
+            if first_wrong is None:
+                place = int(differs.nonzero()[0])
+                first_wrong = {"element": at + place, "seen": _plain(seen[place]), "expected": _plain(right[place])}
+    return {
+        "from": part.source,
+        "wrong": wrong,
+        "seen": [_plain(each) for each in buffer[part.start : part.start + min(shown, part.count)].cpu()],
+        "expected": [_plain(each) for each in tile[: min(shown, part.count)]],
+        "first_wrong": first_wrong,
+    }
+
+
+def _tile(part: Part, dtype: torch.dtype) -> torch.Tensor:
+    values = torch.roll(part.values, -(part.offset % PERIOD))
+    return _encoded(values, dtype).repeat(_TILE // PERIOD if part.count > PERIOD else 1)
+
+
+def _encoded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.bool:
+        return (values % 2).bool()
+    if dtype.is_complex:
+        return torch.complex(values.double(), -values.double()).to(dtype)
+    return values.to(dtype)
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """The bits of `values`, (elements,), as (elements, 1 or 2) integers: some dtypes cannot be compared on the CPU."""
+    size = values.element_size()
+    return values.contiguous().view(_INTEGERS[min(size, 8)]).view(len(values), -1)
+
+
+def _plain(value: torch.Tensor) -> Any:
+    """A scalar for JSON: complex numbers as a pair, NaN and infinities as a string."""
+    if value.dtype.is_complex:
+        return [_plain(value.real), _plain(value.imag)]
+    number = value.item() if value.dtype.itemsize > 1 or not value.dtype.is_floating_point else value.float().item()
+    return str(number) if isinstance(number, float) and not abs(number) < float("inf") else number
+
+
+# torch 2.13 renamed these two, and warns on the old names.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Who takes part, and with what."""
+    """The members of a collective, and the buffers."""
 
     rank: int
     ranks: tuple[int, ...]
     """All members of the group, `rank` among them."""
     count: int
-    """Elements of one rank's part."""
+    """Elements in the part of one rank."""
     dtype: torch.dtype
     modulus: int
     place: torch.device
     group: dist.ProcessGroup | None = None
     roots: tuple[int, ...] = (0,)
-    """For a broadcast: each of them in turn."""
+    """Roots of a broadcast, one after the other."""
     batches_messages: bool = True
-    """See `Device`; a ring is otherwise walked in turn, which takes twice as long."""
+    """See `Device`; otherwise sends and receives of a ring alternate, which takes twice as long."""
 
     @property
     def mine(self) -> int:
-        """The place of this rank in the group."""
+        """The index of this rank in the group."""
         return self.ranks.index(self.rank)
 
     @property
     def everyone(self) -> int:
-        """Elements of a buffer with one part a rank."""
+        """Elements of a buffer with one part per rank."""
         return self.count * len(self.ranks)
 
     def empty(self, count: int) -> torch.Tensor:
-        # Made on the host and copied: a device that has no operators for a dtype may still send it.
+        # Created on the host and copied: a device without operators for a dtype may still send it.
         return torch.zeros(count, dtype=self.dtype).to(self.place)
 
     def from_rank(self, rank: int, *, start: int = 0, count: int | None = None, offset: int = 0) -> Part:
@@ -54,7 +149,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Call:
-    """`run` may be called again and again; all_reduce and broadcast are in place, as torch has them."""
+    """A collective that can be run repeatedly; all_reduce and broadcast are in place, as in torch."""
 
     run: Callable[[], object]
     sent: torch.Tensor
@@ -67,16 +162,16 @@ class Call:
             fill(self.sent, part)
 
     def clear(self) -> None:
-        """Zeros, which no number of sums lets overflow."""
+        """Fill with zeros, so that repeated sums do not overflow."""
         self.sent.zero_()
 
     def compare(self, shown: int = 0) -> list[dict[str, Any]]:
-        """One entry for each part that must have arrived, see `values.compare`."""
+        """One entry for each received part, see `compare`."""
         return [compare(self.received, part, shown) for part in self.receives]
 
 
 def prepare(name: str, setting: Setting) -> Call:
-    """Buffers for the collective `name`, not yet filled."""
+    """The collective `name` with new buffers, which are not filled."""
     return PREPARE[name](setting)
 
 

@@ -1,26 +1,26 @@
-"""What `comm test` makes of the notes of all ranks: a finding per collective, and every value that was seen."""
+"""Findings of `comm test`, from the notes of all ranks: one per collective, with the rank or link at fault."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ascendtune.check.comm.blame import blame
 from ascendtune.check.comm.collective import BARRIER
+from ascendtune.check.comm.notes import RankNotes
 from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.comm.trouble import trouble
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 
 Cells = Mapping[int, Mapping[str, Any]]
 """Rank -> its cell, of one collective and one dtype."""
 _SHOWN = 6
 _TYPE_NAME = re.compile(r"[: ]*at::[\w:/]+")
-"""In messages of torch_npu; left out, so that dtypes with one reason stand together."""
+"""C++ type names in messages of torch_npu, removed so that dtypes with the same reason are grouped."""
 
 
 def judge(ran: Ran, collectives: Sequence[str], timeout_seconds: float) -> list[Finding]:
-    """A finding for each collective that was tried; first the rank that is missing, where one is."""
+    """A finding for each collective; before them, one on missing ranks if there are any."""
     table = _by_collective(ran)
     found = [] if ran.is_whole else [trouble(ran, timeout_seconds)]
     for name in collectives:
@@ -30,17 +30,20 @@ def judge(ran: Ran, collectives: Sequence[str], timeout_seconds: float) -> list[
         elif cells:
             found.append(_carrying(ran, name, cells))
         else:
-            found.append(unknown(name, "was not reached"))
+            found.append(unknown(name, "not run"))
     return found
 
 
 def results(ran: Ran) -> list[dict[str, Any]]:
-    """For programs: each collective and dtype, with what each rank has seen."""
+    """For JSON: each collective and dtype, with the values that each rank received."""
     return [
         {
             "collective": name,
             "dtype": dtype or None,
-            "ranks": [{"rank": rank, **_without_names(cell)} for rank, cell in sorted(cells.items())],
+            "ranks": [
+                {"rank": rank} | {key: value for key, value in cell.items() if key not in ("collective", "dtype")}
+                for rank, cell in sorted(cells.items())
+            ],
         }
         for name, dtypes in _by_collective(ran).items()
         for dtype, cells in dtypes.items()
@@ -48,10 +51,10 @@ def results(ran: Ran) -> list[dict[str, Any]]:
 
 
 def verdict(ran: Ran, findings: Sequence[Finding]) -> str:
-    """One sentence over all."""
+    """One sentence on all findings."""
     who = f"{ran.ranks.count} ranks over {ran.backend}"
     if not ran.is_whole:
-        return f"{who}: not every rank came to the end"
+        return f"{who}: not every rank finished"
     bad = [finding.code for finding in findings if finding.status == "failure"]
     if bad:
         return f"{who}: wrong in {', '.join(bad)}"
@@ -60,7 +63,7 @@ def verdict(ran: Ran, findings: Sequence[Finding]) -> str:
 
 
 def _by_collective(ran: Ran) -> dict[str, dict[str, Cells]]:
-    """Collective -> dtype -> cells, of those that every rank has finished."""
+    """Collective -> dtype -> cells, where every rank finished."""
     table: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
     for each in ran.notes:
         for cell in each.of("cell"):
@@ -77,16 +80,15 @@ def _carrying(ran: Ran, name: str, dtypes: Mapping[str, Cells]) -> Finding:
     faults = {dtype: said for dtype, cells in tried.items() if (said := blame(cells, ran.ranks.labels))}
     left_out = _reasons(f"{ran.backend} refuses", "refused", dtypes) + _reasons("not tried:", "untried", dtypes)
     if faults:
-        return Finding(
+        return failure(
             name,
-            "failure",
             "; ".join(f"{said} ({', '.join(of)})" for said, of in _grouped(faults.items()).items()),
-            expected="every element is what the ranks' values make of it",
-            remedy="take the device or the link that is named out of use, look at its health, and test again",
+            expected="every element has the value computed from the values of all ranks",
+            remedy="take the named device or link out of use, check its health, and test again",
             evidence=tuple(_first_wrong(ran.ranks, {dtype: tried[dtype] for dtype in faults})),
         )
     if not tried:
-        return unknown(name, "; ".join(left_out) or "was not reached")
+        return unknown(name, "; ".join(left_out) or "not run")
     return ok(name, "; ".join([f"right in {', '.join(tried)}", *left_out]))
 
 
@@ -101,7 +103,7 @@ def _reasons(how: str, key: str, dtypes: Mapping[str, Cells]) -> list[str]:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """What was said -> of which dtypes."""
+    """Sentence -> the dtypes that it applies to."""
     grouped: dict[str, list[str]] = {}
     for dtype, said in pairs:
         grouped.setdefault(said, []).append(dtype)
@@ -110,7 +112,9 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _first_wrong(ranks: Ranks, dtypes: Mapping[str, Cells]) -> list[str]:
     lines = [
-        f"{ranks.label(rank)}, {dtype}: {part['wrong']:,} of {part['elements']:,} elements{_source(part)}; element "
+        f"{ranks.label(rank)}, {dtype}: {part['wrong']:,} of {part['elements']:,} elements"
+        + ("" if part["from"] is None else f" from rank {part['from']}")
+        + f"; element "
         f"{part['first_wrong']['element']} is {part['first_wrong']['seen']}, not {part['first_wrong']['expected']}"
         for dtype, cells in dtypes.items()
         for rank, cell in sorted(cells.items())
@@ -118,25 +122,138 @@ def _first_wrong(ranks: Ranks, dtypes: Mapping[str, Cells]) -> list[str]:
         if part["wrong"]
     ]
     more = len(lines) - _SHOWN
-    return lines if more <= 0 else [*lines[:_SHOWN], f"and {more} more; --json tells all"]
-
-
-def _source(part: Mapping[str, Any]) -> str:
-    return "" if part["from"] is None else f" from rank {part['from']}"
+    return lines if more <= 0 else [*lines[:_SHOWN], f"and {more} more; --json prints all"]
 
 
 def _barrier(ranks: Ranks, dtypes: Cells) -> Finding:
     early = {rank: cell["missed"] for rank, cell in dtypes.items() if cell["missed"]}
     if not early:
-        return ok(BARRIER, "nobody leaves before the last has come")
-    return Finding(
+        return ok(BARRIER, "no rank leaves before the last one has arrived")
+    return failure(
         BARRIER,
-        "failure",
         "; ".join(f"{ranks.label(rank)} did not wait for {ranks.labels(missed)}" for rank, missed in early.items()),
-        expected="nobody leaves before the last has come",
+        expected="no rank leaves before the last one has arrived",
         remedy="do not rely on barriers of this backend; check its version with `ascendtune doctor versions`",
     )
 
 
-def _without_names(cell: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in cell.items() if key not in ("collective", "dtype")}
+Label = Callable[[Sequence[int]], str]
+
+
+def blame(cells: Mapping[int, Mapping[str, Any]], label: Label) -> str | None:
+    """One sentence on the cells of one collective and dtype, by rank; None if all values are right.
+
+    Args:
+        label: formats ranks for messages.
+    """
+    seen = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"]}
+    wrong = {(part["from"], rank) for rank, cell in cells.items() for part in cell["parts"] if part["wrong"]}
+    if not wrong:
+        return None
+    if any(source is None for source, _ in wrong):
+        return _of_sums({rank for _, rank in wrong}, cells, label)
+    senders = _always_wrong(seen, wrong, lambda way: way[0])
+    receivers = _always_wrong(seen, wrong, lambda way: way[1])
+    if wrong == seen and len(seen) > 1:
+        return f"every value is wrong, on {label(sorted(cells))}"
+    if senders and all(source in senders for source, _ in wrong):
+        return f"values sent by {label(senders)} are wrong on every receiver"
+    if receivers and all(rank in receivers for _, rank in wrong):
+        return f"{label(receivers)} receives wrong values from every sender"
+    ways = [f"from {label([source])} to {label([rank])}" for source, rank in sorted(wrong)]
+    return f"wrong values {', '.join(ways)}"
+
+
+def _always_wrong(seen: Iterable[Any], wrong: Iterable[Any], end: Callable[[Any], int]) -> list[int]:
+    """Ranks at one end of links that are all wrong; at least two links, or the other end could be at fault."""
+    all_ways, bad_ways = list(map(end, seen)), list(map(end, wrong))
+    return sorted(rank for rank in set(bad_ways) if bad_ways.count(rank) == all_ways.count(rank) > 1)
+
+
+def _of_sums(wrong: set[int], cells: Mapping[int, Mapping[str, Any]], label: Label) -> str:
+    if wrong != set(cells):
+        return f"{label(sorted(wrong))} has wrong sums, the other ranks have right ones"
+    groups = [(set(each["group"]), each["wrong"] > 0) for each in next(iter(cells.values())).get("isolated", ())]
+    bad = [members for members, is_wrong in groups if is_wrong]
+    suspects = sorted(rank for rank in cells if all(is_wrong for members, is_wrong in groups if rank in members))
+    if groups and not bad:
+        return "the sums are wrong on every rank, and right in groups of two: no single rank is at fault"
+    if len(groups) > 2 and len(bad) == 1:
+        return f"the sums are wrong between {label(sorted(bad[0]))}, and right in the other groups of two"
+    if groups and suspects and len(suspects) < len(cells):
+        return f"{label(suspects)} makes the sums wrong: without it they are right"
+    return f"the sums are wrong on every rank: {label(sorted(cells))}"
+
+
+RANKS = "ranks"
+
+
+def trouble(ran: Ran, timeout_seconds: float) -> Finding:
+    """The finding for a run in which at least one rank did not finish.
+
+    It names the first of these that exists: a rank that failed with an error of its own; a rank that others waited for;
+    a rank that exited, or was killed, without an error message. Ranks that only lost a connection are not named.
+    """
+    failed = [each for each in ran.notes if each.one("error") and not each.is_echo]
+    if failed:
+        return _trouble_with(ran, failed, f"failed at {failed[0].one('at')}: {failed[0].one('error')}")
+    absent = sorted({rank for each in ran.notes for rank in each.one("absent") or ()})
+    if absent:
+        waiting = next(each for each in ran.notes if each.one("absent"))
+        at, last = waiting.one("at"), ran.notes[absent[0]].one("at")
+        waited = f"{at}: {ran.ranks.label(waiting.rank)} waited {timeout_seconds:g} s"
+        before = f"it was last at {last}" if last else "it wrote no notes"
+        what = f"did not return from {waited}" if last == at else f"never reached {waited}; {before}"
+        return _trouble_with(ran, [ran.notes[rank] for rank in absent], what)
+    silent = [each for each in ran.notes if not each.is_done and not each.one("error")]
+    if silent:
+        return _silent(ran, silent)
+    told = next(each for each in ran.notes if each.one("error"))
+    everyone = ran.ranks.labels(range(ran.ranks.count))
+    return failure(
+        RANKS,
+        f"{everyone} lost the connections to each other at {told.one('at')}: {told.one('error')}",
+        expected="every rank can connect to every other",
+        remedy="check the link and the interface that the backend uses: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME "
+        "or HCCL_SOCKET_IFNAME",
+        evidence=_evidence(ran, ran.notes),
+    )
+
+
+def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
+    furthest_behind = min(len(each.notes) for each in silent)
+    ranks = [each for each in silent if len(each.notes) == furthest_behind]
+    said = ran.outcome.error.what if ran.outcome.error else ""
+    # The launcher reports the rank that it saw exiting first. NCCL aborts ranks that wait for another one, though: then
+    # the first to exit is not the one that is behind.
+    dead = [each for each in ranks if said.startswith(f"rank {each.rank} ")]
+    if dead:
+        ending = said.removeprefix(f"rank {dead[0].rank} ")
+        return _trouble_with(ran, dead, f"{ending} at {dead[0].one('at') or 'its start'}")
+    return _trouble_with(ran, ranks, f"did not return from {ranks[0].one('at') or 'its start'}")
+
+
+def _trouble_with(ran: Ran, guilty: Sequence[RankNotes], what: str) -> Finding:
+    log = ran.log(guilty[0].rank)
+    if log is None:
+        look = "see the messages above, which are those of rank 0"
+    else:
+        look = f"ascendtune explain {log}" if _said(log) else f"its log is empty ({log})"
+    return failure(
+        RANKS,
+        f"{ran.ranks.labels([each.rank for each in guilty])} {what}",
+        expected="every rank finishes",
+        remedy=f"{look}; check its device and its links with `ascendtune doctor --deep`",
+        evidence=_evidence(ran, guilty),
+    )
+
+
+def _evidence(ran: Ran, guilty: Sequence[RankNotes]) -> tuple[str, ...]:
+    logs = [log for each in guilty if (log := ran.log(each.rank))]
+    return tuple(f"{log}: {said}" for log in logs if (said := _said(log)))
+
+
+def _said(log: Path) -> str:
+    """The last line of a log that is not blank; empty if the log has none."""
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -1,8 +1,8 @@
-"""What each rank writes while it works, and the command reads: one file a rank, one line of JSON a note.
+"""Notes that each rank writes and the command reads: one file per rank, one line of JSON per note.
 
-Notes: {"at": place} before each piece of work, {"started": …} when the device has been told of it, {"cell": …},
+Notes: {"at": place} before each piece of work, {"started": …} after the work was submitted to the device, {"cell": …},
 {"row": …} and {"pair": …} for results, {"absent": ranks} or {"error": message} where the rank gave up, {"done": true}
-at the end. A rank that died has no end in its file.
+at the end. A rank that was killed has no {"done": true}.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ECHOES = re.compile(
     r"timed? ?out|timeout",
     re.IGNORECASE,
 )
-"""Messages of a rank that was left by, or waited in vain for, another."""
+"""Messages of a rank whose peer is gone or did not answer."""
 
 
 def is_echo(message: str) -> bool:
-    """Whether an error only tells that another rank is gone or silent."""
+    """Whether an error only reports that another rank is gone or does not answer."""
     return bool(_ECHOES.search(message))
 
 
@@ -41,17 +41,17 @@ class NoteWriter(LineWriter):
 
 @dataclass(frozen=True)
 class RankNotes:
-    """What one rank has left behind."""
+    """The notes of one rank."""
 
     rank: int
     notes: tuple[dict[str, Any], ...]
 
     def of(self, kind: str) -> Iterator[Any]:
-        """The contents of all notes {kind: content}."""
+        """The contents of all notes {kind: content}, in order."""
         return (note[kind] for note in self.notes if kind in note)
 
     def one(self, kind: str) -> Any:
-        """The last of them, or None."""
+        """The content of the last note {kind: content}, or None."""
         return next((note[kind] for note in reversed(self.notes) if kind in note), None)
 
     @property
@@ -60,10 +60,10 @@ class RankNotes:
 
     @property
     def is_echo(self) -> bool:
-        """Whether this rank only tells that another one is gone or silent."""
+        """Whether this rank only reports that another one is gone or does not answer."""
         return bool(self.one("absent")) or is_echo(self.one("error") or "")
 
 
 def read_notes(directory: Path, ranks: int) -> tuple[RankNotes, ...]:
-    """The notes of all ranks; none for a rank that has not come to write any."""
+    """The notes of all ranks; empty for a rank that wrote none."""
     return tuple(RankNotes(rank, tuple(read_json_lines(notes_path(directory, rank)))) for rank in range(ranks))

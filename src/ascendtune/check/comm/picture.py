@@ -1,4 +1,4 @@
-"""The same as PNG: bandwidth over size, or the heat map of links."""
+"""Bandwidth over size, and the heat map of links: as text for the terminal, and as PNG."""
 
 from __future__ import annotations
 
@@ -6,13 +6,75 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from ascendtune.check.comm.sweep import GIGA, Link, Row
+from ascendtune.check.comm.sweep import GIGA, SLOW_SHARE, Link, Row
+from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_atomically
 from ascendtune.core.units import format_bytes
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_SHADES = "░▒▓█"
+_CELL, _LEFT = 7, 8
+_FINE_SHARE = 0.8
+
+
+def bars(rows: Sequence[Row], columns: int | None) -> str:
+    """A line for each size. The bar of the highest busbw takes the whole width."""
+    labels = [format_bytes(row.bytes) for row in rows]
+    figures = [f"{row.busbw_bytes_per_second / GIGA:.3f}" for row in rows]
+    left, right = max(map(len, labels)), max(map(len, figures))
+    room = (columns or WIDE) - left - right - 4
+    highest = max(row.busbw_bytes_per_second for row in rows)
+    drawn = [_bar(row.busbw_bytes_per_second / highest, room) for row in rows]
+    lines = [
+        f"{label.rjust(left)}  {figure.rjust(right)} {bar}".rstrip()
+        for label, figure, bar in zip(labels, figures, drawn, strict=True)
+    ]
+    return "\n".join([f"{'size'.rjust(left)}  busbw, GB/s", *lines])
+
+
+def heat_map(links: Sequence[Link], ranks: int, columns: int | None, paint: Paint) -> str:
+    """GB/s from each rank (line) to each rank (column); shades where the terminal is too narrow for numbers.
+
+    Colours compare a link with the median link: red below 50 %, yellow below 80 %, green otherwise.
+    """
+    speeds = {(link.sender, link.receiver): link.bytes_per_second for link in links}
+    usual, fastest = median(speeds.values()), max(speeds.values())
+    has_room = _LEFT + ranks * _CELL <= (columns or WIDE)
+    width = _CELL if has_room else len(str(ranks - 1)) + 1
+
+    def cell(sender: int, receiver: int) -> str:
+        speed = speeds.get((sender, receiver))
+        if speed is None:
+            return "-".rjust(width)
+        figure = speed / GIGA
+        shown = f"{figure:.3g}" if figure >= 1 else f"{figure:.3f}"
+        text = shown if has_room else _SHADES[min(3, int(4 * speed / fastest))]
+        return paint(text.rjust(width), _colour(speed / usual))
+
+    everyone = range(ranks)
+    legend = "GB/s, one direction" if has_room else f"{_SHADES}: quarters of the fastest, {fastest / GIGA:.3g} GB/s"
+    return "\n".join(
+        [
+            "from\\to".ljust(_LEFT) + "".join(str(rank).rjust(width) for rank in everyone),
+            *(str(rank).ljust(_LEFT) + "".join(cell(rank, other) for other in everyone) for rank in everyone),
+            legend,
+        ]
+    )
+
+
+def _colour(share: float) -> str:
+    return "red" if share < SLOW_SHARE else "yellow" if share < _FINE_SHARE else "green"
+
+
+def _bar(share: float, room: int) -> str:
+    eighths = round(share * room * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
 
 _BUS, _ALGORITHM, _QUIET = "#1f4e8c", "#a9c1de", "#667085"
 
@@ -64,12 +126,14 @@ def draw_links(path: Path, title: str, links: Sequence[Link], ranks: int) -> Non
 
 
 def _figure(width: float, height: float) -> Any:
-    # Matplotlib keeps a font cache; only our own places are written to.
+    # matplotlib writes a font cache: it belongs into our own cache directory.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MachineError("a picture needs matplotlib", remedy="pip install matplotlib") from error
+        raise MachineError(
+            "a picture needs matplotlib", code="package-not-installed", remedy="pip install matplotlib"
+        ) from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -1,4 +1,4 @@
-"""Start the ranks through `job`, and collect what they noted."""
+"""Start the ranks through `job`, and collect their notes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ranks:
     kind: Kind
     count: int
     ids: tuple[str, ...] | None
-    """What the visibility variable is set to; None leaves it."""
+    """Value of the visibility variable; None leaves the variable as it is."""
     names: tuple[str, ...]
     """The device of each rank as messages call it; empty where there is nothing to tell, as on the CPU."""
     hosts: ClusterSpec | None = None
@@ -46,7 +46,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Ran:
-    """All ranks have ended, one way or another."""
+    """All ranks have exited, with success or without."""
 
     ranks: Ranks
     directory: Path
@@ -55,35 +55,35 @@ class Ran:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank has done all of its work."""
+        """Whether every rank finished its work."""
         return all(each.is_done for each in self.notes)
 
     @property
     def backend(self) -> str:
-        """What torch joined them by, as rank 0 says; "no backend" where it did not come to that."""
+        """The collective backend that rank 0 noted; "no backend" where it failed before that."""
         return self.notes[0].one("backend") or "no backend"
 
     def log(self, rank: int) -> Path | None:
-        """The output of a rank; None for rank 0, which speaks to the terminal."""
+        """The output file of a rank; None for rank 0, whose output goes to the terminal."""
         return self.directory / "log" / f"rank_{rank}.log" if rank else None
 
 
 def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
-    """Let the worker do `work` on every rank, to the end.
+    """Run `work` on every rank, and wait for all of them.
 
     Args:
         work: the worker's task, see `worker.py`; one with a "run" is for `step_worker.py`.
-        directory: for notes and logs; every rank must see it.
+        directory: for notes and logs; every rank must be able to write it.
 
     Raises:
-        InputError: the directory holds something that is not of an earlier test of ranks.
+        InputError: the directory holds other files than the notes of an earlier run.
         MachineError: it cannot be written, or a process cannot be started.
     """
-    with translated_disk_errors(directory, "making room for the notes of the ranks"):
+    with translated_disk_errors(directory, "preparing the directory for the notes of the ranks"):
         _make_room(directory)
     worker = STEP_WORKER if "run" in work else WORKER
     argv = (*worker, ranks.kind, str(directory.resolve()), json.dumps(work))
-    # torch's own account of a rank that waits in vain adds nothing to ours.
+    # torch's own report of a rank that times out repeats ours.
     quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
     spec = JobSpec(argv, directory, ranks.count, ranks.kind, ranks.ids, quiet, id=new_id("comm"))
     outcome = start(spec) if ranks.hosts is None else start_on_hosts(spec, ranks.hosts)
@@ -95,8 +95,9 @@ def _make_room(directory: Path) -> None:
     ours = notes_path(directory, 0)
     if any(directory.iterdir()) and not ours.exists():
         raise InputError(
-            "this directory holds something else, which notes and logs of ranks must not replace",
-            remedy="name a new or an empty directory",
+            "the directory is not empty, and does not hold the notes of an earlier run",
+            code="directory-not-empty",
+            remedy="give a new or an empty directory",
             where=directory,
         )
     shutil.rmtree(directory / "log", ignore_errors=True)

@@ -1,10 +1,9 @@
-"""One rank of a training whose steps are taken apart: `step_worker KIND DIRECTORY WORK`, started by torchrun.
+"""One rank of a training whose steps are profiled: `step_worker KIND DIRECTORY WORK`, started by torchrun.
 
-WORK is JSON: {"run": a prepared run directory, "timeout_seconds": …}. The training is `ascendtune.train.worker`'s own;
-what it does with torch.distributed goes through here. Steps are first timed as they are. Then a collective begins only
-when the device has done what was before it and all ranks have come: the time in which a rank waits for the others is
-waiting, that from then on communication, and what is left of a step is compute. The process ends before anything is
-saved.
+WORK is JSON: {"run": a prepared run directory, "timeout_seconds": …}. The training is `ascendtune.train.worker`; its
+calls of torch.distributed are wrapped here. The first steps are timed normally. Then a collective starts only when
+the device has finished all earlier work and all ranks have arrived: the time until then is waiting, the time from then
+on communication, and the rest of the step is compute. The process exits before anything is saved.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _COLLECTIVES = (
 
 
 class WorldOfTraining(World):
-    """The ranks, met from within a training."""
+    """The ranks, from within a training process."""
 
     def exchange(self, word: str) -> list[str]:
-        # Where ranks are absent this one ends: training would take an error for a fault of its own.
+        # If ranks are absent, exit at once: the training loop would treat an exception as its own failure.
         try:
             return super().exchange(word)
         except AbsentRanksError as error:
@@ -54,7 +53,7 @@ class WorldOfTraining(World):
 
 
 class Ledger:
-    """Where the time of this rank's steps goes."""
+    """The time of this rank's steps, by part."""
 
     def __init__(self, world: WorldOfTraining) -> None:
         self.world = world
@@ -65,7 +64,7 @@ class Ledger:
         self._step_began = time.perf_counter()
 
     def watch(self) -> None:
-        """Put ourselves before torch.distributed, DDP's own reduction, and after every step of the optimiser."""
+        """Wrap the collectives of torch.distributed, DDP's gradient reduction, and the optimizer's step."""
         for name in _COLLECTIVES:
             if hasattr(dist, name):
                 setattr(dist, name, self._timed(getattr(dist, name)))
@@ -74,10 +73,10 @@ class Ledger:
         @functools.wraps(make)
         def init(module: DistributedDataParallel, *arguments: Any, **named: Any) -> None:
             make(module, *arguments, **named)
-            # torch looks at a hook's annotations, and wants them to be objects.
+            # torch inspects a hook's annotations, which must be objects: a lambda has none.
             module.register_comm_hook(None, lambda state, bucket: _averaged(bucket))
 
-        setattr(DistributedDataParallel, "__init__", init)  # noqa: B010  # a method cannot be assigned, says mypy
+        setattr(DistributedDataParallel, "__init__", init)  # noqa: B010  # mypy does not allow assigning to a method
         register_optimizer_step_post_hook(lambda *_: self._end_of_step())
 
     @property
@@ -87,7 +86,7 @@ class Ledger:
     def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(collective)
         def call(*arguments: Any, **named: Any) -> Any:
-            # One is made of another in places.
+            # Some collectives call others.
             if not self._takes_apart or self._inside:
                 return collective(*arguments, **named)
             self._inside = True
@@ -126,7 +125,7 @@ class Ledger:
         self._step_began = self._now()
 
     def _time_of_a_meeting(self) -> float:
-        """What it takes to find that all are there: nobody waits for anybody then, so it is taken off."""
+        """Seconds that a meeting takes when no rank waits; subtracted from the waiting time."""
         seconds = []
         for _ in range(_MEETINGS):
             began = time.perf_counter()
@@ -140,7 +139,7 @@ class Ledger:
 
 
 def _averaged(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does with a bucket of gradients, by way of torch.distributed's Python."""
+    """DDP's own reduction of a bucket of gradients, through torch.distributed's Python functions."""
     gradients = bucket.buffer().div_(dist.get_world_size())
     work = dist.all_reduce(gradients, async_op=True)
     assert work is not None
@@ -149,7 +148,7 @@ def _averaged(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
 
 
 def main(kind: str, directory: str, work: str) -> None:
-    """Train under watch. How it ends is in the notes and in the run's own record."""
+    """Train and measure. The outcome is in the notes and in the run directory."""
     rank, task = int(os.environ["RANK"]), json.loads(work)
     limit = timedelta(seconds=task["timeout_seconds"])
     device = open_device(cast("Kind", kind), int(os.environ["LOCAL_RANK"]))
@@ -160,14 +159,14 @@ def main(kind: str, directory: str, work: str) -> None:
     world = WorldOfTraining(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
     world.notes.write({"backend": device.collective_backend})
     world.begin("the start")
-    # How long a model takes to load has nothing to do with the limit.
+    # Loading the model may take longer than the limit.
     world.rest()
     Ledger(world).watch()
     sys.argv = ["ascendtune.train.worker", task["run"]]
     try:
         runpy.run_module("ascendtune.train.worker", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
-        world.notes.write({"error": f"the training has ended with exit code {ended.code}"})
+        world.notes.write({"error": f"the training exited with code {ended.code}"})
         raise
 
 

@@ -1,4 +1,4 @@
-"""What `comm bench` makes of the notes of all ranks: nccl-tests' columns, and findings on them."""
+"""Result of `comm bench`, from the notes of all ranks: nccl-tests' columns, and findings on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 from ascendtune.check.comm.collective import COLLECTIVES
 from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
+from ascendtune.machine.vendor.base import Peak
 
 GIGA = 1e9
 """nccl-tests' GB."""
@@ -32,7 +33,11 @@ def bytes_of(text: str, option: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
     if size <= 0:
-        raise InputError(f"{option} {text} is not a size", remedy="write a number of bytes, or one like 64K, 16M, 1G")
+        raise InputError(
+            f"{option} {text} is not a size",
+            code="invalid-option-value",
+            remedy="give a number of bytes, or one like 64K, 16M, 1G",
+        )
     return size
 
 
@@ -47,7 +52,7 @@ class Row:
     algbw_bytes_per_second: float
     busbw_bytes_per_second: float
     wrong: int | None
-    """None where the dtype holds no exact sum over so many ranks: then rounding is no fault."""
+    """None where sums over this many ranks are not exact in the dtype: rounding differences are then not errors."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def rows_of(ran: Ran, collective: str) -> list[Row]:
 
 
 def links_of(ran: Ran) -> list[Link]:
-    """The links that both ends have measured; the slower end's time counts."""
+    """The links that both ends measured, with the time of the slower end."""
     ends: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for each in ran.notes:
         for pair in each.of("pair"):
@@ -97,7 +102,7 @@ def links_of(ran: Ran) -> list[Link]:
 
 
 def average_busbw(rows: Sequence[Row]) -> float:
-    """nccl-tests' last line: the mean over all sizes, in bytes per second."""
+    """The mean busbw over all sizes, in bytes per second: the last line of nccl-tests."""
     return fmean(row.busbw_bytes_per_second for row in rows)
 
 
@@ -106,23 +111,22 @@ def best(rows: Sequence[Row]) -> Row:
 
 
 def values(rows: Sequence[Row]) -> Finding:
-    """Whether what arrived was right, at every size."""
+    """Whether the received values were right at every size."""
     if any(row.wrong is None for row in rows):
-        return unknown("values", "the dtype holds no exact sum over so many ranks, so that none can be called wrong")
+        return unknown("values", "sums over this many ranks are not exact in this dtype, so values cannot be compared")
     bad = [row for row in rows if row.wrong]
     if not bad:
         return ok("values", f"every element is right at {count_of(len(rows), 'size')}")
-    return Finding(
+    return failure(
         "values",
-        "failure",
         f"{count_of(sum(row.wrong or 0 for row in bad), 'element')} wrong, first at {bad[0].bytes:,} bytes",
-        expected="no element is wrong",
-        remedy="`ascendtune comm test` names the rank or the link",
+        expected="0 wrong elements",
+        remedy="`ascendtune comm test` finds the rank or the link at fault",
     )
 
 
 def slow_link(links: Sequence[Link], ranks: Ranks) -> Finding:
-    """The slowest link, and whether it is far behind the others."""
+    """The slowest link, compared with the median link."""
     slowest = min(links, key=lambda link: link.bytes_per_second)
     usual = median(link.bytes_per_second for link in links)
     share = slowest.bytes_per_second / usual
@@ -130,11 +134,66 @@ def slow_link(links: Sequence[Link], ranks: Ranks) -> Finding:
     said = f"slowest link: {where}, {slowest.bytes_per_second / GIGA:.3g} GB/s, {share:.0%} of the median"
     if share >= SLOW_SHARE:
         return ok("links", said)
-    return Finding(
+    return warning(
         "links",
-        "warning",
         said,
         expected=f"{SLOW_SHARE:.0%} of the median link, {usual / GIGA:.3g} GB/s, or more",
         remedy="look at the link between the two: `ascendtune devices --topology`, `hccn_tool -i N -link_stat -g`, "
         "`nvidia-smi nvlink -s`",
+    )
+
+
+BANDWIDTH = "bandwidth"
+PEAK = "peak"
+_SUSPICIOUS_SHARE = 0.25
+"""Published peaks are not reached in practice, and may count both directions; neither explains less than a quarter."""
+
+
+def expected_of(text: str) -> float | None:
+    """The value of `--expect`: bytes per second, or None for `peak`.
+
+    Raises:
+        InputError: neither a number above 0 nor `peak`.
+    """
+    if text == PEAK:
+        return None
+    try:
+        figure = float(text)
+    except ValueError:
+        figure = 0.0
+    if not 0 < figure < float("inf"):
+        raise InputError(
+            f"--expect {text} is not a bandwidth",
+            code="invalid-option-value",
+            remedy="give GB/s, e.g. 150, or `peak`",
+        )
+    return figure * GIGA
+
+
+def against_figure(busbw: float, wanted: float) -> Finding:
+    """The finding on measured and expected busbw, both in bytes per second."""
+    said = f"{busbw / GIGA:.3g} GB/s"
+    if busbw >= wanted:
+        return ok(BANDWIDTH, f"{said}, as expected ({wanted / GIGA:g} GB/s)")
+    return failure(
+        BANDWIDTH,
+        f"{said}, {busbw / wanted:.0%} of what is expected",
+        expected=f"{wanted / GIGA:g} GB/s or more",
+        remedy="`ascendtune comm bench --pairs` finds the slow link; see also `ascendtune doctor`",
+    )
+
+
+def against_peak(busbw: float, peak: Peak) -> Finding:
+    """The finding on measured busbw in bytes per second and the published peak of the links."""
+    if peak.bytes_per_second is None:
+        return unknown(BANDWIDTH, peak.what, remedy="give the expected bandwidth: --expect GB/s")
+    share = busbw / peak.bytes_per_second
+    said = f"{busbw / GIGA:.3g} GB/s, {share:.0%} of the peak of {peak.bytes_per_second / GIGA:g} GB/s ({peak.what})"
+    if share >= _SUSPICIOUS_SHARE:
+        return ok(BANDWIDTH, said)
+    return warning(
+        BANDWIDTH,
+        said,
+        expected=f"{_SUSPICIOUS_SHARE:.0%} of the peak or more",
+        remedy="`ascendtune comm bench --pairs` finds the slow link; see also `ascendtune doctor`",
     )

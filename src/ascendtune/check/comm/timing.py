@@ -1,4 +1,4 @@
-"""`comm bench` on one rank: how long collectives of growing size take, and messages between two ranks."""
+"""`comm bench` on one rank: time collectives of growing size, and messages between pairs of ranks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.check.comm.call import Setting, prepare
-from ascendtune.check.comm.collective import COLLECTIVES
-from ascendtune.check.comm.dtype import modulus
+from ascendtune.check.comm.collective import COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 from ascendtune.machine.torch_backend.device import Device
 
 _SHARE_OF_FREE_MEMORY = 0.5
 _BUFFERS = 2
 _WARM_UP = 4
-"""Calls after the very first, which connects and allocates."""
+"""Calls after the first one, which connects and allocates."""
 _LONGEST_SECONDS, _FEWEST_SAMPLES = 20.0, 3
-"""For the samples of one size."""
+"""Limits on the samples of one size."""
 _BATCH_BYTES, _LONGEST_BATCH = 64 << 20, 16
 
 
 def time_sizes(world: World, work: dict[str, Any]) -> None:
-    """Note a {"row": …} for each size from `work["min_bytes"]` to `work["max_bytes"]`, by factors of two."""
+    """Write a note {"row": …} for each size from `work["min_bytes"]` to `work["max_bytes"]`, doubling."""
     name, dtype = work["collective"], getattr(torch, work["dtype"])
     collective = COLLECTIVES[name]
     fits = modulus(work["dtype"], world.size if collective.reduces else 1)
@@ -61,7 +60,7 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
 
 
 def time_pairs(world: World, work: dict[str, Any]) -> None:
-    """Note a {"pair": …} for each message of `work["bytes"]` from one rank to another that this rank takes part in."""
+    """Write a note {"pair": …} for each pair of ranks with this rank in it; messages have `work["bytes"]` bytes."""
     size = min(work["bytes"], _most_bytes(world))
     message = torch.zeros(size, dtype=torch.uint8, device=world.device.torch_device)
     world.notes.write({"backend": world.device.collective_backend})
@@ -85,12 +84,11 @@ def measure(
 ) -> list[float]:
     """Seconds per call, in several samples. Every rank must do the same number of calls.
 
-    Small messages are timed many in a row, as a program sends them: waiting for the device after each would cost more
-    than the message.
+    Small messages are timed in batches, because synchronizing the device after each would take longer than the message.
 
     Args:
-        samples: how many, asked after the warm-up with the seconds that one sample may take.
-        pulse: called whenever the device has answered, outside of what is timed.
+        samples: returns the number of samples; called after the warm-up with the estimated seconds of one sample.
+        pulse: called after the device was synchronized, outside of the timed section.
     """
     calls = max(1, min(_LONGEST_BATCH, _BATCH_BYTES // size_bytes))
     run()
@@ -112,8 +110,8 @@ def measure(
 
 
 def _samples(world: World, wanted: int, sample_seconds: float) -> int:
-    """As many as were asked for, fewer where they would take too long; the same on every rank."""
-    # Ranks that have no part in it wait for the others meanwhile.
+    """The requested number, or fewer if they would take too long; the same on every rank."""
+    # Ranks outside of the pair wait meanwhile.
     longest = min(_LONGEST_SECONDS, world.limit.total_seconds() / 2)
     affordable = int(longest / sample_seconds) if sample_seconds else wanted
     return min(map(int, world.exchange(str(min(wanted, max(_FEWEST_SAMPLES, affordable))))))
@@ -126,10 +124,7 @@ def _one_way(world: World, message: torch.Tensor, sender: int, receiver: int) ->
 
 
 def _most_bytes(world: World) -> int:
-    """The largest buffer with which all buffers of all ranks take half of what is free; the same on every rank."""
-    return min(map(int, world.exchange(str(_room(world)))))
-
-
-def _room(world: World) -> int:
+    """The largest buffer in bytes such that all buffers fit into half of the free memory; the same on every rank."""
     free = world.device.memory_free_bytes() * _SHARE_OF_FREE_MEMORY / _BUFFERS
-    return int(free / world.size if world.device.shares_host_memory else free)
+    here = int(free / world.size if world.device.shares_host_memory else free)
+    return min(map(int, world.exchange(str(here))))

@@ -11,21 +11,20 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.check.comm.call import Setting, prepare
-from ascendtune.check.comm.collective import BARRIER, COLLECTIVES
-from ascendtune.check.comm.dtype import modulus
+from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 
 _COUNTS = (1021, 131_101)
-"""Elements a rank, few and many: libraries take another way for each. Primes, which no number of ranks divides."""
+"""Elements per rank, few and many: libraries use different algorithms. Primes: no number of ranks divides them."""
 _SHOWN = 2
 _LATE_SECONDS = 0.02
 _REFUSAL = re.compile(r"type|not (yet )?(supported|implemented)|unsupported|unconvertible", re.IGNORECASE)
-"""How gloo ("Invalid scalar type"), NCCL ("Unconvertible NCCL type") and HCCL ("Unsupported data type") say no. They do
-so before anything is sent, so that the next dtype can be tried."""
+"""Errors of gloo ("Invalid scalar type"), NCCL ("Unconvertible NCCL type") and HCCL ("Unsupported data type") for
+unsupported dtypes. They are raised before anything is sent, so the next dtype can be tested."""
 
 
 def try_all(world: World, work: dict[str, Any]) -> None:
-    """Note a {"cell": …} for each of `work["collectives"]` with each of `work["dtypes"]`."""
+    """Write a note {"cell": …} for each of `work["collectives"]` with each of `work["dtypes"]`."""
     world.notes.write({"backend": world.device.collective_backend})
     for name in work["collectives"]:
         if name == BARRIER:
@@ -37,15 +36,15 @@ def try_all(world: World, work: dict[str, Any]) -> None:
 
 
 def _cell(world: World, name: str, dtype: str) -> dict[str, Any]:
-    """{"untried": why}, {"refused": message}, or {"parts": …} and, where every rank is wrong, {"isolated": …}."""
+    """{"untried": why}, {"refused": message}, or {"parts": …} and, if every rank is wrong, {"isolated": …}."""
     collective = COLLECTIVES[name]
     fits = modulus(dtype, world.size if collective.reduces else 1)
     if dtype == "bfloat16" and not world.device.computes_bf16:
-        return {"untried": "the chip has no bf16"}
+        return {"untried": "the chip does not support bf16"}
     if dtype.startswith("float8") and not world.device.holds_fp8:
-        return {"untried": "the chip has no 8-bit floats"}
+        return {"untried": "the chip does not support 8-bit floats"}
     if fits is None:
-        return {"untried": f"it holds no exact sum over {world.size} ranks"}
+        return {"untried": f"sums over {world.size} ranks are not exact"}
     world.begin(f"{name} of {dtype}")
     everyone = tuple(range(world.size))
     try:
@@ -87,12 +86,12 @@ def _tried(
 
 
 def _small_groups(size: int) -> Iterable[tuple[int, ...]]:
-    """Neighbours, so that a rank at fault spoils its two groups and a link its one; of two ranks, each alone."""
+    """Pairs of neighbours: a rank at fault makes two groups wrong, a link one. For two ranks, each rank alone."""
     return [(rank, (rank + 1) % size) for rank in range(size)] if size > 2 else [(0,), (1,)]
 
 
 def _alone(world: World, name: str, dtype: str, fits: int, members: tuple[int, ...]) -> dict[str, Any]:
-    """A sum that is wrong on every rank does not tell whose part was wrong: try again in a small group."""
+    """Repeat the collective in a small group, because a sum that is wrong everywhere does not identify the rank."""
     members = tuple(sorted(members))
     group = dist.new_group(list(members))
     wrong = 0
@@ -106,19 +105,15 @@ def _alone(world: World, name: str, dtype: str, fits: int, members: tuple[int, .
 
 
 def _missed(world: World) -> list[int]:
-    """The ranks that a barrier did not wait for: each comes late once, and says in the store that it has come."""
+    """The ranks that a barrier did not wait for: each arrives late once, and sets a key in the store on arrival."""
     missed: list[int] = []
     for late in range(world.size):
         key = f"barrier/{late}"
         if world.rank == late:
             time.sleep(_LATE_SECONDS)
             world.store.set(key, "here")
-        _barrier(world)
+        dist.barrier(device_ids=None if world.device.shares_host_memory else [world.device.index])
+        world.device.synchronize()
         if not world.store.check([key]):
             missed.append(late)
     return missed
-
-
-def _barrier(world: World) -> None:
-    dist.barrier(device_ids=None if world.device.shares_host_memory else [world.device.index])
-    world.device.synchronize()

@@ -1,6 +1,6 @@
 """The program of one rank: `python -m ascendtune.check.comm.worker KIND DIRECTORY WORK`, started by torchrun.
 
-WORK is JSON: {"task": a name in `TASKS`, "timeout_seconds": …, and what the task takes}. Notes go to DIRECTORY.
+WORK is JSON: {"task": a name in `TASKS`, "timeout_seconds": …, and the parameters of the task}. Notes go to DIRECTORY.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TASKS: dict[str, Callable[[World, dict[str, Any]], None]] = {
 }
 
 _ECHO_SECONDS = 1.0
-"""How long a rank that was left by another stays, so that torchrun sees first how that one ended."""
+"""How long a rank waits before exiting when its peer is gone, so that torchrun sees the peer's exit first."""
 
 
 def main(kind: str, directory: str, work: str) -> int:
-    """Join, do the work, leave; the exit code. Whatever goes wrong is in this rank's notes."""
-    # Ctrl-C ends a rank without a word: there is nothing to save.
+    """Join, run the task, leave; the exit code. Errors are written to this rank's notes."""
+    # Ctrl-C ends a rank without a message: there is nothing to save.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     notes = NoteWriter(Path(directory), int(os.environ["RANK"]))
     task = json.loads(work)
@@ -48,7 +48,7 @@ def main(kind: str, directory: str, work: str) -> int:
     except AbsentRanksError as error:
         notes.write({"absent": error.ranks})
         return 1
-    except Exception as error:  # noqa: BLE001  # libraries raise what they like; the command says it in its words
+    except Exception as error:  # noqa: BLE001  # libraries raise any exception; the command reports it
         message = f"{type(error).__name__}: {error}"
         notes.write({"error": message})
         if is_echo(message):
@@ -62,5 +62,5 @@ if __name__ == "__main__":
     code = main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by way of the libraries' destructors: after a failure they wait for ranks that are gone.
+    # Skip the libraries' destructors: after a failure they wait for ranks that are gone.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The ranks that were started together, as one of them sees them."""
+"""The process group of the ranks and its key-value store, from one rank."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ascendtune.machine.torch_backend.device import Device
 
 
 class AbsentRanksError(Exception):
-    """Some ranks have not come to a meeting within the time limit."""
+    """Some ranks did not arrive within the time limit."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        super().__init__(f"ranks {', '.join(map(str, ranks))} have not come")
+        super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive")
         self.ranks = list(ranks)
 
 
 @dataclass
 class World:
-    """Besides the process group that is looked at there is the job's key-value store, in which ranks meet.
+    """Ranks synchronise through the job's key-value store, beside the process group under test.
 
-    The store needs nothing of the devices and their links, so it can say who is missing where a collective only hangs.
+    The store does not use the devices or their links, so it shows which ranks are missing when a collective hangs.
     """
 
     rank: int
@@ -41,15 +41,15 @@ class World:
 
     @classmethod
     def join(cls, device: Device, notes: NoteWriter, limit: timedelta) -> World:
-        """Meet the ranks that torchrun's variables name, then connect the devices.
+        """Wait for all ranks by torchrun's variables, then create the process group.
 
         Raises:
-            AbsentRanksError: not all have come.
+            AbsentRanksError: some ranks did not arrive.
         """
         found, rank, size = next(
             rendezvous(init_method(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout=limit)
         )
-        # A store in a file has a limit of its own.
+        # A file store has its own time-out.
         found.set_timeout(limit)
         store = dist.PrefixStore("ascendtune-comm", found)
         world = cls(rank, size, device, store, notes, limit)
@@ -66,10 +66,10 @@ class World:
         return world
 
     def begin(self, place: str) -> None:
-        """Note what comes next, and wait until all ranks are there.
+        """Write a note on the next piece of work, and wait for all ranks.
 
         Raises:
-            AbsentRanksError: not all have come.
+            AbsentRanksError: some ranks did not arrive.
         """
         self.notes.write({"at": place})
         self.exchange("")
@@ -78,7 +78,7 @@ class World:
         """The words of all ranks, by rank.
 
         Raises:
-            AbsentRanksError: not all have said theirs.
+            AbsentRanksError: some ranks did not send a word.
         """
         self.pulse()
         self._meetings += 1
@@ -94,14 +94,14 @@ class World:
         return [self.store.get(key).decode() for key in keys]
 
     def pulse(self) -> None:
-        """A sign of life. Without another one for twice the limit this process ends, with a traceback in the log.
+        """Restart the watchdog: without a pulse within twice the limit, the process exits with a traceback in its log.
 
-        So ends what hangs below Python, in a driver or a collective library.
+        This ends processes that hang below Python, in a driver or a collective library.
         """
         faulthandler.dump_traceback_later(2 * self.limit.total_seconds(), exit=True)
 
     def rest(self) -> None:
-        """Until the next sign of life any time may pass."""
+        """Stop the watchdog until the next pulse."""
         faulthandler.cancel_dump_traceback_later()
 
     def leave(self) -> None:

@@ -1,41 +1,45 @@
-"""What keeps this machine from training, and what to do about it."""
+"""Which problems of this machine prevent training, and how are they fixed?"""
 
 from __future__ import annotations
 
-_CODES = (
-    "accelerators",
-    "device_nodes",
-    "npu_smi",
-    "health",
-    "cann",
-    "versions",
-    "libraries",
-    "cuda",
-    "container",
-    "driver_firmware",
-    "visible_devices",
-    "device_memory",
-    "packages",
-    "combinations",
-    "environment",
-    "shell_files",
-    "hccl_host",
-    "npu_network",
-    "memory_limit",
-    "shared_memory",
-    "limits",
-    "disk",
-    "cpu_governor",
-    "numa",
-    "hugepages",
-    "network",
-)
+CHECKS = {
+    code: f"ascendtune.check.doctor.{module}:{code.upper()}_CHECK"
+    for code, module in {
+        "accelerators": "accelerators",
+        "device_nodes": "accelerators",
+        "npu_smi": "device_state",
+        "health": "device_state",
+        "cann": "cann",
+        "versions": "versions",
+        "libraries": "cann",
+        "cuda": "cuda",
+        "container": "container",
+        "driver_firmware": "versions",
+        "visible_devices": "accelerators",
+        "device_memory": "device_state",
+        "packages": "packages",
+        "combinations": "packages",
+        "environment": "environment",
+        "shell_files": "environment",
+        "hccl_host": "hccl_host",
+        "npu_network": "npu_network",
+        "memory_limit": "limits",
+        "shared_memory": "limits",
+        "limits": "limits",
+        "disk": "disk",
+        "cpu_governor": "cpu",
+        "numa": "cpu",
+        "hugepages": "limits",
+        "network": "network",
+    }.items()
+}
+"""The table of checks: code -> where it is. The more decisive come first."""
 
-CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in _CODES}
-"""The table of checks, the more decisive first."""
+DEEP_CHECKS = {
+    code: f"ascendtune.check.doctor.deep:{code.upper()}_CHECK" for code in ("compute", "transfer_to_npu", "all_reduce")
+}
+"""Checks that start programs which import torch; they take minutes."""
 
-DEEP_CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in ("compute", "transfer_to_npu", "all_reduce")}
-"""Those that import torch, and take their time."""
-
-NODE_CHECKS = {code: f"ascendtune.check.doctor.{code}:CHECK" for code in ("nodes_answer", "nodes_alike", "clock_skew")}
-"""Those that need several machines (`--nodes`): they look from here at all of them."""
+_OF_NODES = ("nodes_answer", "nodes_alike", "clock_skew")
+NODE_CHECKS = {code: f"ascendtune.check.doctor.nodes:{code.upper()}_CHECK" for code in _OF_NODES}
+"""Checks that compare the machines of `--nodes`, made on this machine."""

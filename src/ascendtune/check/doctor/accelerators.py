@@ -1,51 +1,49 @@
-"""What is plugged in, and whether this Python can compute on it."""
+"""Which devices are plugged in, can be opened, and are visible to a process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.core.units import count_of
 
-CODE = "accelerators"
+ACCELERATORS = "accelerators"
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     npus, gpus = len(outside.npu_nodes), len(outside.gpus[0])
     if outside.npus_on_bus and not npus:
         yield _without_driver(outside)
     elif npus and not outside.package("torch-npu"):
-        yield Finding(
-            CODE,
-            "failure",
-            f"{count_of(npus, 'NPU')} here, and this Python has no torch_npu: training would run on the CPU",
+        yield failure(
+            ACCELERATORS,
+            f"{count_of(npus, 'NPU')} found, but torch_npu is not installed: training would run on the CPU",
             expected="torch_npu of the same version as torch",
             remedy="pip install 'ascendtune[npu]'; `ascendtune doctor versions` names the pair that fits CANN",
         )
     elif npus:
-        yield ok(CODE, f"{count_of(npus, 'NPU')}, torch_npu {outside.package('torch-npu')}")
+        yield ok(ACCELERATORS, f"{count_of(npus, 'NPU')}, torch_npu {outside.package('torch-npu')}")
     if outside.gpus_on_bus and not gpus and not npus:
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            ACCELERATORS,
             f"{count_of(outside.gpus_on_bus, 'NVIDIA device')} on the PCI bus, but the driver shows no GPU",
             remedy="check `nvidia-smi` and the kernel log; install the driver, in a container start it with --gpus all",
             evidence=tuple(trouble.what for trouble in outside.gpus[2]),
         )
     elif gpus:
-        yield ok(CODE, f"{count_of(gpus, 'GPU')}, driver {outside.gpus[1] or 'of unknown version'}")
+        yield ok(ACCELERATORS, f"{count_of(gpus, 'GPU')}, driver {outside.gpus[1] or 'of unknown version'}")
     if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
         yield _cpu_alone(outside)
 
 
 def _without_driver(outside: Outside) -> Finding:
     inside = "map /dev/davinci*, davinci_manager, devmm_svm and hisi_hdc into the container"
-    return Finding(
-        CODE,
-        "failure",
-        f"{count_of(outside.npus_on_bus, 'NPU')} on the PCI bus, and no /dev/davinci*: the driver is not loaded",
+    return failure(
+        ACCELERATORS,
+        f"{count_of(outside.npus_on_bus, 'NPU')} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
         expected="one /dev/davinciN for each chip",
         remedy=inside if outside.in_container else "install the driver (Ascend HDK) of this card and restart",
     )
@@ -53,25 +51,192 @@ def _without_driver(outside: Outside) -> Finding:
 
 def _cpu_alone(outside: Outside) -> Finding:
     if not outside.package("torch"):
-        return Finding(
-            CODE,
-            "warning",
-            "no accelerator, and torch is not installed: only commands that do not train work here",
+        return warning(
+            ACCELERATORS,
+            "no accelerator, and torch is not installed: only commands that do not train work on this machine",
             remedy="pip install 'ascendtune[train]'",
         )
-    more = "none on the PCI bus or in /dev; torch trains on the CPU, which is enough for small models"
-    return ok(CODE, f"no NPU and no GPU: {more}")
+    more = "none on the PCI bus or in /dev; torch trains on the CPU, which is sufficient for small models"
+    return ok(ACCELERATORS, f"no NPU and no GPU: {more}")
 
 
-CHECK = Check(
-    CODE,
-    what="Counts NPUs and GPUs by device files, driver and PCI bus, and looks whether the installed torch can use "
+ACCELERATORS_CHECK = Check(
+    ACCELERATORS,
+    what="Counts NPUs and GPUs by device files, driver and PCI bus, and checks whether the installed torch can use "
     "them.",
-    why="A job falls back to the CPU without a word when torch_npu is missing or the driver is not loaded, and then "
-    "seems only slow.",
-    fix="On the PCI bus but not in /dev: the driver is missing or not loaded; in a container the device files were "
-    "not mapped. In /dev but without torch_npu: install the pair of torch and torch_npu that `ascendtune doctor "
-    "versions` names. Nothing on the bus: this machine trains on the CPU.",
-    look=_look,
+    why="When torch_npu is missing or the driver is not loaded, a job falls back to the CPU without a message, and "
+    "only seems slow.",
+    fix="On the PCI bus but not in /dev: the driver is missing or not loaded; in a container the device files were not "
+    "mapped. In /dev but without torch_npu: install the pair of torch and torch_npu that `ascendtune doctor versions` "
+    "names. Nothing on the bus: this machine trains on the CPU.",
+    look=_look_at_accelerators,
     vital=True,
+)
+
+
+DEVICE_NODES = "device_nodes"
+
+_SHARED = ("davinci_manager", "devmm_svm", "hisi_hdc")
+"""Device files that every process needs besides its davinciN (vendor's container guide)."""
+
+
+def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
+    cards = outside.npu_nodes
+    if not cards:
+        return
+    nodes = [*cards, *(outside.path(f"/dev/{name}") for name in _SHARED)]
+    missing = [node.name for node in nodes if not node.exists()]
+    closed = [node.name for node in nodes if node.exists() and not outside.may_access(node, os.R_OK | os.W_OK)]
+    if missing:
+        options = " ".join(f"--device=/dev/{name}" for name in missing)
+        yield failure(
+            DEVICE_NODES,
+            f"/dev has davinci0 to davinci{cards[-1].name[7:]} but not {', '.join(missing)}",
+            expected=f"{', '.join(_SHARED)} beside the cards",
+            remedy=f"start the container with {options}"
+            if outside.in_container
+            else "install the driver again, restart",
+        )
+    if closed:
+        yield failure(
+            DEVICE_NODES,
+            f"this user may not read and write {', '.join(f'/dev/{name}' for name in closed)}",
+            expected="read and write for this user, by the group HwHiAiUser",
+            remedy="sudo usermod -aG HwHiAiUser $USER, then log in again",
+        )
+    if not missing and not closed:
+        yield ok(DEVICE_NODES, f"{len(cards)} cards and {', '.join(_SHARED)} can be opened")
+
+
+DEVICE_NODES_CHECK = Check(
+    DEVICE_NODES,
+    what="Checks that /dev/davinci0…, davinci_manager, devmm_svm and hisi_hdc exist and that this user may open them.",
+    why="Without one of the three shared files the runtime fails with an initialisation error (507033, -8005) that "
+    "names none of them. Their group is HwHiAiUser; for users outside of it no tool shows the cards.",
+    fix="Container: pass the missing ones with `--device`. Host: add the user to the group HwHiAiUser and log in "
+    "again; if the files are missing, the driver is not loaded (`lsmod | grep drv`).",
+    look=_look_at_device_nodes,
+    vital=True,
+)
+
+
+VISIBLE_DEVICES = "visible_devices"
+
+_NPU, _CUDA, _CONTAINER = "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"
+_MISSPELT = ("ASCEND_RT_VISIBLE_DEVICE", "ASCEND_RT_VISIABLE_DEVICES", "NPU_VISIBLE_DEVICES")
+"""Misspelt names in public scripts; no program reads them."""
+
+
+def _look_at_visible_devices(outside: Outside) -> Iterator[Finding]:
+    env, npus, gpus = outside.env, len(outside.npu_nodes), len(outside.gpus[0])
+    found: list[Finding] = []
+    if npus and _NPU in env:
+        found += _npu(env[_NPU], npus)
+    if gpus and _CUDA in env:
+        found += _cuda(env[_CUDA], gpus)
+    if npus:
+        found += _confused(outside)
+    yield from found
+    if (npus and _NPU in env) or (gpus and _CUDA in env):
+        if not found:
+            name = _NPU if npus and _NPU in env else _CUDA
+            yield ok(VISIBLE_DEVICES, f"{name}={env[name]}")
+    elif (npus or gpus) and not found:
+        yield ok(VISIBLE_DEVICES, f"all {npus or gpus} devices are visible")
+
+
+def _npu(value: str, count: int) -> Iterator[Finding]:
+    names = value.split(",")
+    problem = _problem(names, count, ascending=True)
+    if problem:
+        kept = _kept(names, count)
+        yield Finding(
+            VISIBLE_DEVICES,
+            "failure" if not kept else "warning",
+            f"{_NPU}={value!r}: {problem}; a process sees {', '.join(kept) or 'no NPU at all'}",
+            expected=f"ids 0 to {count - 1}, ascending, separated by commas without blanks",
+            remedy=f"export {_NPU}={_repaired(names, count)}",
+        )
+
+
+def _cuda(value: str, count: int) -> Iterator[Finding]:
+    names = value.split(",")
+    if any(name.startswith(("GPU-", "MIG-")) for name in names):
+        return
+    if problem := _problem([name.strip() for name in names], count, ascending=False):
+        yield warning(
+            VISIBLE_DEVICES,
+            f"{_CUDA}={value!r}: {problem}",
+            expected=f"ids 0 to {count - 1}",
+            remedy=f"export {_CUDA}={_repaired(names, count)}",
+        )
+
+
+def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
+    if names == [""]:
+        return "it is empty"
+    if any(name != name.strip() for name in names):
+        return "a blank ends the list"
+    strange = [name for name in names if not name.isdigit()]
+    if strange:
+        return f"{strange[0]!r} is not an id"
+    ids = [int(name) for name in names]
+    absent = [each for each in ids if each >= count]
+    if absent:
+        return f"device {absent[0]} does not exist"
+    if len(set(ids)) < len(ids):
+        return "an id is repeated"
+    if ascending and ids != sorted(ids):
+        return "the ids must be ascending"
+    return None
+
+
+def _kept(names: list[str], count: int) -> list[str]:
+    """The entries that the runtime uses: those before the first invalid one."""
+    kept: list[str] = []
+    for name in names:
+        if not name.isdigit() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
+            break
+        kept.append(name)
+    return kept
+
+
+def _repaired(names: list[str], count: int) -> str:
+    ids = sorted({int(name) for name in map(str.strip, names) if name.isdigit() and int(name) < count})
+    return ",".join(map(str, ids or range(count)))
+
+
+def _confused(outside: Outside) -> Iterator[Finding]:
+    for name in _MISSPELT:
+        if name in outside.env:
+            yield warning(
+                VISIBLE_DEVICES,
+                f"{name}={outside.env[name]} is set; the runtime does not read it",
+                expected=_NPU,
+                remedy=f"export {_NPU}={outside.env[name]}; unset {name}",
+            )
+    if _CONTAINER in outside.env and _NPU not in outside.env and not outside.in_container:
+        yield warning(
+            VISIBLE_DEVICES,
+            f"{_CONTAINER}={outside.env[_CONTAINER]} has no effect outside a container's start",
+            expected=f"{_NPU} to choose cards for a process",
+            remedy=f"export {_NPU}={outside.env[_CONTAINER]}; unset {_CONTAINER}",
+        )
+    if _CUDA in outside.env and _NPU not in outside.env:
+        yield warning(
+            VISIBLE_DEVICES,
+            f"{_CUDA}={outside.env[_CUDA]} does not limit NPUs",
+            expected=_NPU,
+            remedy=f"export {_NPU}={outside.env[_CUDA]}",
+        )
+
+
+VISIBLE_DEVICES_CHECK = Check(
+    VISIBLE_DEVICES,
+    what="Reads ASCEND_RT_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES as the runtimes do, and checks for misspelt names.",
+    why="The runtime ignores everything after the first invalid entry, without a message: `1, 2,3` leaves only card 1. "
+    "Ids must be ascending. ASCEND_VISIBLE_DEVICES is read by the container runtime only.",
+    fix="List ids in ascending order, each once, separated by commas without blanks. Ids are logical: they count from "
+    "0 within the container.",
+    look=_look_at_visible_devices,
 )

@@ -1,4 +1,4 @@
-"""Everything that a bug report needs, in one file, without what must not leave the machine."""
+"""A bundle for bug reports: one file, with private data masked."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ascendtune import __version__
-from ascendtune.check.doctor.examine import Examination
+from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.mask import Mask
 
 _LOGS, _LOG_BYTES = 8, 200_000
-"""The newest log files of CANN, and how much of the end of each."""
+"""Number of CANN log files, the newest first, and bytes from the end of each."""
 _FILES = (
     "/usr/local/Ascend/driver/version.info",
     "/usr/local/Ascend/firmware/version.info",

@@ -1,36 +1,36 @@
-"""Which CANN toolkits are installed, and which one this environment has loaded."""
+"""The loaded CANN toolkit, and the libraries below torch_npu."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import is_release
 from ascendtune.machine.npu.versions import Toolkit, read_values
 
-CODE = "cann"
+CANN = "cann"
 
 _KERNELS = "opp/built-in/op_impl/ai_core/tbe/kernel"
-"""Where CANN looks for compiled operators, a directory a chip (ascend910b); the kernels package brings them."""
+"""Where CANN looks for compiled operators, one directory per chip (ascend910b); the kernels package installs them."""
 
 
 def loaded_toolkit(outside: Outside) -> Toolkit | None:
-    """The toolkit whose set_env.sh was read in this environment."""
+    """The toolkit whose set_env.sh was sourced in this environment."""
     return next((kit for kit in outside.versions.toolkits if kit.in_use), None)
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     if not outside.has_npus:
         return
     kits, loaded = outside.versions.toolkits, loaded_toolkit(outside)
     names = ", ".join(f"{kit.version or kit.package_version} in {kit.path}" for kit in kits)
     if not kits:
-        yield Finding(
-            CODE,
-            "failure",
+        yield failure(
+            CANN,
             "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
             expected="a toolkit and the kernels (8.5 and later: ops) package of this chip",
             remedy="install Ascend-cann-toolkit and the kernels package, then source set_env.sh",
@@ -38,11 +38,12 @@ def _look(outside: Outside) -> Iterator[Finding]:
     elif loaded is None:
         script = f"{Path(kits[-1].path).parent}/set_env.sh"
         wrong = outside.env.get("ASCEND_HOME_PATH")
-        yield Finding(
-            CODE,
-            "failure",
-            f"ASCEND_HOME_PATH={wrong} holds no CANN" if wrong else "CANN is installed, but not loaded in this shell",
-            expected="ASCEND_HOME_PATH of an installed toolkit",
+        yield failure(
+            CANN,
+            f"ASCEND_HOME_PATH={wrong} does not contain CANN"
+            if wrong
+            else "CANN is installed, but not loaded in this shell",
+            expected="ASCEND_HOME_PATH set to an installed toolkit",
             remedy=f"source {script}",
             evidence=(f"installed: {names}",),
         )
@@ -54,9 +55,8 @@ def _look(outside: Outside) -> Iterator[Finding]:
 def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[Finding]:
     name = loaded.version or loaded.package_version
     if not any(any(Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")) for part in ("", "*-linux/")):
-        yield Finding(
-            CODE,
-            "failure",
+        yield failure(
+            CANN,
             f"CANN {name} has no compiled operators: the kernels package is not installed",
             expected=f"a directory of the chip in {_KERNELS}",
             remedy=f"install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)",
@@ -64,35 +64,133 @@ def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[
         )
         return
     others = f"; also installed: {names}" if len(kits) > 1 else ""
-    yield ok(CODE, f"CANN {name} is loaded from {loaded.path}{others}")
+    yield ok(CANN, f"CANN {name} is loaded from {loaded.path}{others}")
 
 
 def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
-    """The acceleration library (ATB) is optional; one of another release fails when its first operator runs."""
+    """The acceleration library (ATB) is optional; another release fails when its first operator runs."""
     versions = {
         read_values(path.read_text(errors="replace")).get("Ascend-cann-atb")
         for path in outside.path("/usr/local/Ascend/nnal/atb").glob("*/version.info")
     }
     known = sorted(version for version in versions if version)
     if known and loaded.version and not any(is_release(version, loaded.version) for version in known):
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            CANN,
             f"nnal (ATB) {', '.join(known)} is installed beside CANN {loaded.version}",
             expected=f"nnal {loaded.version}",
             remedy=f"install Ascend-cann-nnal {loaded.version}, then source /usr/local/Ascend/nnal/atb/set_env.sh",
         )
 
 
-CHECK = Check(
-    CODE,
-    what="Lists the CANN toolkits, tells which one this shell has loaded, whether nnal (ATB) is of the same release, "
-    "and whether its operators are there.",
-    why="torch_npu takes CANN from the environment. A shell without set_env.sh ends with `libhccl.so: cannot open "
-    "shared object file`; a toolkit without the kernels package ends with `Cannot find bin of op` (EZ9999, "
-    "500001).",
+CANN_CHECK = Check(
+    CANN,
+    what="Lists the CANN toolkits and the one that this shell has loaded, and checks that nnal (ATB) is of the same "
+    "release and that compiled operators are installed.",
+    why="torch_npu finds CANN through the environment. A shell without set_env.sh ends with `libhccl.so: cannot open "
+    "shared object file`; a toolkit without the kernels package ends with `Cannot find bin of op` (EZ9999, 500001).",
     fix="source .../set_env.sh in every shell and in the job script. Install the kernels (8.5 and later: ops) package "
     "of the chip in the toolkit's version.",
-    look=_look,
+    look=_look_at_cann,
+    vital=True,
+)
+
+
+LIBRARIES = "libraries"
+
+_STUBS = re.compile(r"(^|/)(devlib|stub|stubs)(/|$)")
+_RELEASE = re.compile(r"/(?:ascend-toolkit|cann)[-/](\d[\w.]*)")
+
+
+def _look_at_libraries(outside: Outside) -> Iterator[Finding]:
+    if not outside.has_npus and not outside.package("torch-npu"):
+        return
+    path = outside.env.get("LD_LIBRARY_PATH", "")
+    parts = [part for part in path.split(":") if part]
+    yield from _stubs(parts)
+    yield from _several(parts)
+    yield from _unresolved(outside)
+
+
+def _stubs(parts: list[str]) -> Iterator[Finding]:
+    if stubs := [part for part in parts if _STUBS.search(part)]:
+        yield failure(
+            LIBRARIES,
+            "LD_LIBRARY_PATH contains stub libraries, which can be linked against but do not compute",
+            expected="no devlib or stub directory",
+            remedy="remove them from LD_LIBRARY_PATH",
+            evidence=tuple(stubs),
+        )
+
+
+def _several(parts: list[str]) -> Iterator[Finding]:
+    releases = dict.fromkeys(found[1] for part in parts if (found := _RELEASE.search(part)))
+    if len(releases) > 1:
+        yield warning(
+            LIBRARIES,
+            f"LD_LIBRARY_PATH mixes CANN {', '.join(releases)}; the first one is used, file by file",
+            expected="one release",
+            remedy="open a new shell and source only one set_env.sh",
+            evidence=tuple(part for part in parts if _RELEASE.search(part)),
+        )
+
+
+def _unresolved(outside: Outside) -> Iterator[Finding]:
+    directory = outside.package_directory("torch_npu")
+    if directory is None:
+        return
+    library = directory / "lib" / "libtorch_npu.so"
+    if not library.exists():
+        why = f"torch_npu has no {library}: its installation is incomplete"
+        yield failure(LIBRARIES, why, remedy="pip install --force-reinstall --no-deps torch-npu")
+        return
+    told = outside.run(["ldd", str(library)])
+    if told.exit_code != 0:
+        yield unknown(LIBRARIES, f"ldd cannot read {library}: {(told.error or told.output).strip()[:200]}")
+        return
+    missing = re.findall(r"^\s*(\S+) => not found", told.output, re.MULTILINE)
+    missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, outside)]
+    if missing:
+        yield failure(
+            LIBRARIES,
+            f"torch_npu cannot be loaded: {', '.join(missing)} not found",
+            expected="every library is found",
+            remedy=_where_from(missing, outside),
+            evidence=tuple(f"{name} => not found" for name in missing),
+        )
+    else:
+        yield ok(LIBRARIES, "every library that torch_npu needs is found")
+
+
+def _is_torchs(name: str, outside: Outside) -> bool:
+    """torch loads its own libraries before torch_npu needs them."""
+    torch = outside.package_directory("torch")
+    return torch is not None and (torch / "lib" / name).exists()
+
+
+def _where_from(missing: list[str], outside: Outside) -> str:
+    """How to add the directory of CANN or the driver that contains the first of them."""
+    for pattern in ("ascend-toolkit/*/lib64", "ascend-toolkit/*/*-linux/lib64", "cann*/lib64", "driver/lib64/*"):
+        for directory in sorted(outside.path("/usr/local/Ascend").glob(pattern), reverse=True):
+            if (directory / missing[0]).exists():
+                return _how(directory)
+    return "source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64"
+
+
+def _how(directory: Path) -> str:
+    if "driver" in directory.parts:
+        return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
+    return f"source the set_env.sh of the CANN that has it, in {directory}"
+
+
+LIBRARIES_CHECK = Check(
+    LIBRARIES,
+    what="Runs `ldd` on torch_npu to find missing libraries, and checks LD_LIBRARY_PATH for stub directories and for "
+    "two CANN releases.",
+    why="`ImportError: libhccl.so: cannot open shared object file` is the most common first error on Ascend. Stub "
+    "libraries (devlib) load and then fail with 100039; a mix of two CANN releases fails with misleading errors.",
+    fix="Start from a new shell and source one set_env.sh; add /usr/local/Ascend/driver/lib64/driver and .../common "
+    "when libascend_hal.so or libdrvdsmi_host.so is missing; remove stub directories.",
+    look=_look_at_libraries,
     vital=True,
 )

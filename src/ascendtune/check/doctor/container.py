@@ -1,4 +1,4 @@
-"""Whether the container was given what the NPUs need, and not more."""
+"""Whether the container has the mounts that the NPUs need, and no privileges beyond."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, Status, ok
+from ascendtune.check.finding import Finding, Status, ok, warning
 
-CODE = "container"
+CONTAINER = "container"
 
 _MOUNTS: dict[str, tuple[Status, str]] = {
-    "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot reach the driver without its libraries"),
-    "/usr/local/Ascend/driver/version.info": ("warning", "the driver's version cannot be told"),
+    "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
+    "/usr/local/Ascend/driver/version.info": ("warning", "the driver version is unknown"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
 }
 _CAP_SYS_PTRACE = 19
 _ALL_CAPABILITIES = 0x1FFFFFFFFF
-"""The 37 capabilities of the oldest kernel that is in use on such servers; a privileged process has them all."""
+"""The 37 capabilities of the oldest kernel in use on such servers; a privileged process has all of them."""
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
@@ -31,23 +31,23 @@ def _look(outside: Outside) -> Iterator[Finding]:
         mounted = "driver libraries, version file and dcmi are mounted" if outside.npu_nodes else "not privileged"
         untraced = held is not None and not held >> _CAP_SYS_PTRACE & 1
         note = "; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs"
-        yield ok(CODE, mounted + (note if untraced else ""))
+        yield ok(CONTAINER, mounted + (note if untraced else ""))
 
 
 def _mounts(outside: Outside) -> Iterator[Finding]:
     for place, (status, why) in _MOUNTS.items():
         if not outside.path(place).exists():
             yield Finding(
-                CODE,
+                CONTAINER,
                 status,
-                f"{place} is not here: {why}",
+                f"{place} does not exist: {why}",
                 expected="mounted from the host",
                 remedy=f"start the container with -v {place}:{place}",
             )
 
 
 def _capabilities(outside: Outside) -> int | None:
-    """The effective ones, a bit each; None where the kernel does not tell."""
+    """The effective capabilities as a bit mask; None if unknown."""
     held = re.search(r"^CapEff:\s*([0-9a-f]+)", outside.text("/proc/self/status"), re.MULTILINE)
     return int(held[1], 16) if held else None
 
@@ -55,9 +55,8 @@ def _capabilities(outside: Outside) -> int | None:
 def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
     if held is not None and held & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
         devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            CONTAINER,
             "the container runs with --privileged, which training does not need",
             expected=devices,
             remedy=f"replace --privileged by {'--device options' if has_npus else '--gpus all'}, --shm-size and, for "
@@ -65,18 +64,17 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
         )
 
 
-CHECK = Check(
-    CODE,
-    what="Within a container: looks for the driver's libraries and version file, for dcmi, and for rights that are not "
-    "needed.",
-    why="Images bring CANN, but never the driver: that comes from the host by mounts. Each that is missing fails in "
-    "its own way, and none of the messages names the mount. With --privileged every container sees every card, "
-    "and two jobs meet on one.",
+CONTAINER_CHECK = Check(
+    CONTAINER,
+    what="In a container: checks that the driver's libraries and version file and dcmi are mounted, and that the "
+    "container is not privileged.",
+    why="Images contain CANN, but not the driver, which is mounted from the host. Each missing mount fails with a "
+    "different error, and none of them names the mount. With --privileged every container sees every card, and two "
+    "jobs may use the same one.",
     fix="docker run --device=/dev/davinci0 … --device=/dev/davinci_manager --device=/dev/devmm_svm "
-    "--device=/dev/hisi_hdc -v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v "
-    "/usr/local/dcmi:/usr/local/dcmi -v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v "
-    "/etc/ascend_install.info:/etc/ascend_install.info --shm-size=16g, or Ascend Docker Runtime, which does all "
-    "of it.",
+    "--device=/dev/hisi_hdc -v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/dcmi:/usr/local/dcmi -v "
+    "/usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /etc/ascend_install.info:/etc/ascend_install.info "
+    "--shm-size=16g, or use Ascend Docker Runtime, which does all of this.",
     look=_look,
     vital=True,
 )

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.machine.vendor.cuda import cuda_of_torch
 
-CODE = "cuda"
+CUDA = "cuda"
 
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """Minor-version compatibility: the first driver branch that runs any CUDA of the major version (CUDA release notes)."""
@@ -19,20 +19,19 @@ def _look(outside: Outside) -> Iterator[Finding]:
     devices, driver, troubles = outside.gpus
     for trouble in troubles:
         evidence = (trouble.evidence,) if trouble.evidence else ()
-        yield Finding(CODE, "failure", trouble.what, remedy=trouble.remedy, evidence=evidence)
+        yield failure(CUDA, trouble.what, remedy=trouble.remedy, evidence=evidence)
     if not devices or outside.npu_nodes:
         return
     torch = outside.package("torch")
     if torch is None:
-        yield Finding(CODE, "failure", "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
+        yield failure(CUDA, "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
         return
     directory = outside.package_directory("torch")
     cuda = cuda_of_torch(directory) if directory else None
     if cuda is None:
-        yield Finding(
-            CODE,
-            "failure",
-            f"{len(devices)} GPU here, and torch {torch} is built without CUDA",
+        yield failure(
+            CUDA,
+            f"{len(devices)} GPU found, but torch {torch} is built without CUDA",
             expected="a build of torch for CUDA",
             remedy="pip uninstall torch; install torch from its CUDA index",
         )
@@ -40,24 +39,26 @@ def _look(outside: Outside) -> Iterator[Finding]:
     branch = int(driver.split(".")[0]) if driver and driver.split(".")[0].isdigit() else None
     oldest = _OLDEST_DRIVER.get(int(cuda.split(".")[0]))
     if branch is None or oldest is None:
-        yield unknown(CODE, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: no row in the table")
+        yield unknown(
+            CUDA, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: not in the table of versions"
+        )
     elif branch < oldest:
-        yield Finding(
-            CODE,
-            "failure",
+        yield failure(
+            CUDA,
             f"driver {driver} is too old for torch {torch}, which is built for CUDA {cuda}",
             expected=f"driver {oldest} or newer",
             remedy="update the driver, or install a torch that is built for an older CUDA",
         )
     else:
-        yield ok(CODE, f"torch {torch} for CUDA {cuda}, driver {driver}")
+        yield ok(CUDA, f"torch {torch} for CUDA {cuda}, driver {driver}")
 
 
-CHECK = Check(
-    CODE,
-    what="Asks NVML for GPUs and driver, and compares the driver with the CUDA that the installed torch was built for.",
-    why="With a CPU build of torch a GPU machine trains on the CPU without a word. With a driver that is too old, "
-    "torch sees no GPU at all. After a driver update without restart NVML answers `Driver/library version "
+CUDA_CHECK = Check(
+    CUDA,
+    what="Reads GPUs and driver from NVML, and compares the driver with the CUDA that the installed torch was built "
+    "for.",
+    why="With a CPU build of torch a GPU machine trains on the CPU without a message. With a driver that is too old, "
+    "torch sees no GPU at all. After a driver update without restart NVML fails with `Driver/library version "
     "mismatch`.",
     fix="Install the build of torch for a CUDA that the driver supports; restart after a driver update.",
     look=_look,

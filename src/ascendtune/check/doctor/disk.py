@@ -1,4 +1,4 @@
-"""Room and kind of the file systems below the working directory and the cache."""
+"""Free space and kind of the file systems of the working directory, the downloads and the cache."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.units import format_bytes
 
-CODE = "disk"
+DISK = "disk"
 
 _ENOUGH_BYTES = 20 << 30
-"""One 7B model in bf16 and its final weights again, without checkpoints of the optimizer."""
+"""A 7B model in bf16 and its final weights, without optimizer checkpoints."""
 _ELSEWHERE = {
     "working directory": "cd to another disk",
     "cache": "export XDG_CACHE_HOME=<a directory on a local disk>",
@@ -36,11 +36,11 @@ def _look(outside: Outside) -> Iterator[Finding]:
         found += _speed(name, there, kind, options)
     yield from found
     if not found:
-        yield ok(CODE, "; ".join(told))
+        yield ok(DISK, "; ".join(told))
 
 
 def _downloads(outside: Outside) -> dict[str, Path]:
-    """Where huggingface_hub puts models, by its own variables."""
+    """The download directory of huggingface_hub, by its variables."""
     env = outside.env
     caches = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else None)
     home = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else None)
@@ -50,17 +50,12 @@ def _downloads(outside: Outside) -> dict[str, Path]:
 
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
-        yield Finding(
-            CODE,
-            "warning",
-            f"the {name} {path} cannot be written",
-            expected="a directory of yours",
-            remedy=_ELSEWHERE[name],
+        yield warning(
+            DISK, f"the {name} {path} is not writable", expected="a writable directory", remedy=_ELSEWHERE[name]
         )
     elif free < _ENOUGH_BYTES:
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            DISK,
             f"the {name} {path} has {format_bytes(free)} free",
             expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
             remedy=f"free space, or {_ELSEWHERE[name]}",
@@ -71,19 +66,17 @@ def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Fi
     if kind is None or not (kind in _REMOTE or kind.startswith("fuse.")):
         return
     if name == "cache":
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            DISK,
             f"the cache {path} is on {kind}",
-            expected="a local disk: every rank maps its tokens from there",
+            expected="a local disk: every rank maps the tokens into memory",
             remedy="export XDG_CACHE_HOME=<a directory on a local disk>",
         )
     elif kind.startswith("nfs") and "vers=3" in options and "nolock" in options.split(","):
-        yield Finding(
-            CODE,
-            "warning",
-            f"the {name} {path} is on NFS 3 mounted with nolock: locks do not reach other machines",
-            expected="NFS 4, or NFS 3 with locks, for what several machines share",
+        yield warning(
+            DISK,
+            f"the {name} {path} is on NFS 3 mounted with nolock: file locks do not work across machines",
+            expected="NFS 4, or NFS 3 with locks, for directories shared by several machines",
             remedy="mount it with vers=4.1",
         )
 
@@ -96,7 +89,7 @@ def _existing(path: Path) -> Path:
 
 
 def _file_system(path: Path, mounts: str) -> tuple[str | None, str]:
-    """Kind and options of the mount that holds `path`: of the longest mount point, the last one that was mounted."""
+    """Kind and options of the mount of `path`: the longest mount point, and of these the last one mounted."""
     best: tuple[int, str | None, str] = (-1, None, "")
     for line in mounts.splitlines():
         left, dash, right = line.partition(" - ")
@@ -109,13 +102,13 @@ def _file_system(path: Path, mounts: str) -> tuple[str | None, str]:
     return best[1], best[2]
 
 
-CHECK = Check(
-    CODE,
-    what="Looks at free space and kind of file system below the working directory (runs are written there), the "
-    "download directory of models, and the cache of tokens.",
-    why="A full disk ends a run in the middle of a checkpoint. Token files are mapped into memory by every rank: over "
-    "a network file system that is slow, and locks may not work there.",
-    fix="Free space or choose another disk. Put the cache on a local disk with XDG_CACHE_HOME; run directories of "
-    "jobs on several machines belong on a shared file system with working locks (NFS 4).",
+DISK_CHECK = Check(
+    DISK,
+    what="Checks free space and kind of the file systems of the working directory (for runs), the download directory "
+    "(for models), and the cache (for tokens).",
+    why="A full disk stops a run in the middle of a checkpoint. Every rank maps token files into memory, which is slow "
+    "over a network file system, and file locks may not work there.",
+    fix="Free space or choose another disk. Put the cache on a local disk with XDG_CACHE_HOME; run directories of jobs "
+    "on several machines belong on a shared file system with working locks (NFS 4).",
     look=_look,
 )

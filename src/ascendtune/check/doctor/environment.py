@@ -1,14 +1,16 @@
-"""Variables that contradict each other, do nothing here, or cost speed."""
+"""Environment variables that conflict, have no effect or slow training down; and shell files that set them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, ok, warning
 
-CODE = "environment"
+ENVIRONMENT = "environment"
 
 Env = Mapping[str, str]
 
@@ -18,27 +20,27 @@ _SLOW: dict[str, Callable[[str], bool]] = {
     "ASCEND_GLOBAL_LOG_LEVEL": lambda value: value in ("0", "1"),
     "HCCL_ENTRY_LOG_ENABLE": lambda value: value == "1",
 }
-"""For finding faults; left on, they cost much of the speed (vendor's documentation of each)."""
+"""Debugging options that slow training down (vendor's documentation of each)."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_environment(outside: Outside) -> Iterator[Finding]:
     env = outside.env
     found = list(_slow(env))
     if outside.has_npus:
         found += [*_allocator(env), *_ranks(env), *_hccl(env), *_overflow(env), *_logs(env), *_ignored(env)]
     yield from found
     if not found:
-        yield ok(CODE, "no contradiction among the variables that are known here")
+        yield ok(ENVIRONMENT, "no conflicting variables")
 
 
 def _warning(measured: str, expected: str, remedy: str) -> Finding:
-    return Finding(CODE, "warning", measured, expected=expected, remedy=remedy)
+    return warning(ENVIRONMENT, measured, expected=expected, remedy=remedy)
 
 
 def _slow(env: Env) -> Iterator[Finding]:
     for name, is_slow in _SLOW.items():
         if is_slow(env.get(name, "")):
-            yield _warning(f"{name}={env[name]} makes training slow", "set only to find a fault", f"unset {name}")
+            yield _warning(f"{name}={env[name]} makes training slow", "set only for debugging", f"unset {name}")
 
 
 def _allocator(env: Env) -> Iterator[Finding]:
@@ -48,13 +50,13 @@ def _allocator(env: Env) -> Iterator[Finding]:
     if options.get("expandable_segments", "").lower() == "true" and clash:
         yield _warning(
             f"PYTORCH_NPU_ALLOC_CONF has expandable_segments:True and {clash[0]}",
-            "one of the two; several torch_npu releases refuse both",
+            "one of the two; several torch_npu releases reject both",
             "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True",
         )
     if value and env.get("PYTORCH_ALLOC_CONF"):
         yield _warning(
             "PYTORCH_NPU_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set",
-            "one of them; torch_npu 26.2 raises for both",
+            "one of them; torch_npu 26.2 raises an error for both",
             "unset PYTORCH_ALLOC_CONF",
         )
 
@@ -62,8 +64,8 @@ def _allocator(env: Env) -> Iterator[Finding]:
 def _ranks(env: Env) -> Iterator[Finding]:
     if env.get("RANK_TABLE_FILE"):
         yield _warning(
-            f"RANK_TABLE_FILE={env['RANK_TABLE_FILE']} is set: HCCL takes addresses from it, not from torchrun",
-            "unset; a stale table is a classic cause of EI0004 and EI0014",
+            f"RANK_TABLE_FILE={env['RANK_TABLE_FILE']} is set: HCCL reads addresses from it, not from torchrun",
+            "unset; an outdated table is a frequent cause of EI0004 and EI0014",
             "unset RANK_TABLE_FILE",
         )
 
@@ -78,7 +80,7 @@ def _hccl(env: Env) -> Iterator[Finding]:
     if env.get("HCCL_INTRA_ROCE_ENABLE") == "1" and env.get("HCCL_INTRA_PCIE_ENABLE") == "1":
         yield _warning(
             "HCCL_INTRA_ROCE_ENABLE=1 and HCCL_INTRA_PCIE_ENABLE=1",
-            "one way within a server; the documentation has no such pair",
+            "one transport within a server; the documentation does not allow both",
             "export HCCL_INTRA_PCIE_ENABLE=0",
         )
 
@@ -86,8 +88,8 @@ def _hccl(env: Env) -> Iterator[Finding]:
 def _overflow(env: Env) -> Iterator[Finding]:
     if env.get("INF_NAN_MODE_ENABLE") == "0":
         yield _warning(
-            "INF_NAN_MODE_ENABLE=0: overflows become the largest number, and loss scaling does not see them",
-            "1, the default of 910B and A3, which refuse 0 unless it is forced",
+            "INF_NAN_MODE_ENABLE=0: overflows become the largest number, and loss scaling does not detect them",
+            "1, the default on 910B and A3, which reject 0 unless it is forced",
             "unset INF_NAN_MODE_ENABLE INF_NAN_MODE_FORCE_DISABLE",
         )
 
@@ -95,28 +97,129 @@ def _overflow(env: Env) -> Iterator[Finding]:
 def _logs(env: Env) -> Iterator[Finding]:
     if env.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1":
         yield _warning(
-            "ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which a diagnosis needs",
+            "ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which are needed for diagnosis",
             "unset",
             "unset ASCEND_SLOG_PRINT_TO_STDOUT",
         )
 
 
 def _ignored(env: Env) -> Iterator[Finding]:
-    ours = [name for name in sorted(env) if name.startswith("NCCL_") or name == "PYTORCH_CUDA_ALLOC_CONF"]
-    if ours:
+    ignored = [name for name in sorted(env) if name.startswith("NCCL_") or name == "PYTORCH_CUDA_ALLOC_CONF"]
+    if ignored:
         yield _warning(
-            f"{', '.join(ours)}: not read on Ascend",
+            f"{', '.join(ignored)}: not read on Ascend",
             "HCCL_* and PYTORCH_NPU_ALLOC_CONF",
-            f"unset {' '.join(ours)}",
+            f"unset {' '.join(ignored)}",
         )
 
 
-CHECK = Check(
-    CODE,
-    what="Looks through the environment for pairs that exclude each other, for settings that only serve to find "
-    "faults, and for variables that another vendor's runtime reads.",
-    why="Variables are copied from script to script and outlive their reason. Most are read without a complaint, "
-    "whatever they say; exporting PYTORCH_NPU_ALLOC_CONF twice replaces the first, it does not add.",
-    fix="Unset what the finding names. Keep settings in the job script, not in ~/.bashrc.",
-    look=_look,
+ENVIRONMENT_CHECK = Check(
+    ENVIRONMENT,
+    what="Checks the environment for conflicting variables, for debugging options, and for variables of another "
+    "vendor's runtime.",
+    why="Variables are copied between scripts and are kept after they are no longer needed. Most invalid values give "
+    "no error. Exporting PYTORCH_NPU_ALLOC_CONF twice replaces the first value.",
+    fix="Unset the variables in the finding. Keep settings in the job script, not in ~/.bashrc.",
+    look=_look_at_environment,
+)
+
+
+SHELL_FILES = "shell_files"
+
+_SYSTEM = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
+_OWN = (".bash_profile", ".bash_login", ".profile", ".bashrc", ".zshenv", ".zshrc")
+_EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\S.*?)\s*$")
+_SOURCE = re.compile(r"^\s*(?:source|\.)\s+['\"]?([^\s'\";&|]+set_env\.sh)")
+_WATCHED = re.compile(r"(?:ASCEND|HCCL|PYTORCH|TORCH|CUDA|NCCL|GLOO|HF)_\w+|(?:https?|all|no)_proxy", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN|KEY|SECRET", re.IGNORECASE)
+_RELEASE = re.compile(r"/(?:ascend-toolkit|cann)[/-](\d[^/]*)/")
+
+Line = tuple[str, int, str]
+"""File, line number from 1, text."""
+
+
+def _look_at_shell_files(outside: Outside) -> Iterator[Finding]:
+    lines = list(_lines(outside))
+    if not lines:
+        return
+    found = [*_twice(lines), *_sourced(outside, lines)]
+    yield from found
+    if not found:
+        files = len({file for file, _, _ in lines})
+        yield ok(SHELL_FILES, f"{files} start files set no variable twice")
+
+
+def _lines(outside: Outside) -> Iterator[Line]:
+    home = outside.env.get("HOME", "")
+    profiles = sorted(outside.path("/etc/profile.d").glob("*.sh"))
+    names = [*_SYSTEM, *(f"/etc/profile.d/{path.name}" for path in profiles)]
+    for name in names:
+        yield from ((name, number, text) for number, text in enumerate(outside.text(name).splitlines(), 1))
+    for name in _OWN if home else ():
+        try:
+            text = (Path(home) / name).read_text(errors="replace")
+        except OSError:
+            continue
+        yield from ((f"~/{name}", number, line) for number, line in enumerate(text.splitlines(), 1))
+
+
+def _twice(lines: list[Line]) -> Iterator[Finding]:
+    """Values that contain `$NAME` extend the old one and are allowed; indented lines, such as branches of an `if`, are
+    skipped."""
+    places: dict[str, list[tuple[str, int, str]]] = {}
+    for file, number, text in lines:
+        found = None if text[:1].isspace() else _EXPORT.match(text)
+        if found and _WATCHED.fullmatch(found[1]) and f"${found[1]}" not in found[2].replace("{", ""):
+            places.setdefault(found[1], []).append((file, number, found[2].strip("\"'")))
+    for name, settings in places.items():
+        if len({value for _, _, value in settings}) > 1:
+            shown = "***" if _SECRET.search(name) else None
+            yield warning(
+                SHELL_FILES,
+                f"{name} is set {len(settings)} times, with different values; the last one replaces the others",
+                expected="one line; values are not combined",
+                remedy=f"keep one line for {name} with all options, and open a new shell",
+                evidence=tuple(f"{file}:{number}: {shown or value}" for file, number, value in settings),
+            )
+
+
+def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
+    scripts = [(file, number, found[1]) for file, number, text in lines if (found := _SOURCE.match(text))]
+    home = outside.env.get("HOME", "")
+    named = [(file, number, re.sub(r"^(~|\$\{?HOME\}?)(?=/)", lambda _: home, path)) for file, number, path in scripts]
+    gone = [each for each in named if each[2].startswith("/") and "$" not in each[2] and not _exists(outside, each[2])]
+    if gone:
+        yield warning(
+            SHELL_FILES,
+            f"{gone[0][2]} is sourced and does not exist",
+            expected="set_env.sh of a CANN that is installed",
+            remedy="correct or remove the line",
+            evidence=tuple(f"{file}:{number}: {path}" for file, number, path in gone),
+        )
+    releases = {found[1] for _, _, path in named if (found := _RELEASE.search(path))}
+    if len(releases) > 1:
+        yield warning(
+            SHELL_FILES,
+            f"every shell loads a mix of CANN {' and '.join(sorted(releases))}",
+            expected="one release",
+            remedy="keep one line with set_env.sh",
+            evidence=tuple(f"{file}:{number}: {path}" for file, number, path in named),
+        )
+
+
+def _exists(outside: Outside, path: str) -> bool:
+    return outside.path(path).exists() or Path(path).exists()
+
+
+SHELL_FILES_CHECK = Check(
+    SHELL_FILES,
+    what="Reads /etc/environment, /etc/profile, /etc/profile.d and the start files in the home directory. Checks for "
+    "variables of Ascend, CUDA, PyTorch, hubs and proxies that are set more than once with different values, and for "
+    "set_env.sh scripts that do not exist or belong to two CANN releases.",
+    why="A second export replaces the first. `PYTORCH_NPU_ALLOC_CONF=expandable_segments:True` followed by "
+    "`PYTORCH_NPU_ALLOC_CONF=max_split_size_mb:256` leaves only the second, without a message. Two set_env.sh mix two "
+    "releases of CANN in every shell.",
+    fix="Keep one line for each variable and one set_env.sh. The check does not run the files, so it does not see "
+    "variables that a script sets conditionally.",
+    look=_look_at_shell_files,
 )

@@ -1,21 +1,25 @@
-"""What the kernel allows this user: open files, processes, locked memory."""
+"""Limits of the host on this process: open files, processes, memory, shared memory, huge pages."""
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok
+from ascendtune.check.finding import Finding, ok, unknown, warning
+from ascendtune.core.units import format_bytes
 
-CODE = "limits"
+LIMITS = "limits"
 
 _WANTED = {"open files": ("-n", resource.RLIMIT_NOFILE, 4096), "processes": ("-u", resource.RLIMIT_NPROC, 4096)}
-"""What torchrun with 8 ranks, their loaders and threads comes to, with room."""
+"""Enough for torchrun with 8 ranks, their data loaders and threads."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_limits(outside: Outside) -> Iterator[Finding]:
     told = []
     found = []
     for name, (flag, number, wanted) in _WANTED.items():
@@ -24,9 +28,8 @@ def _look(outside: Outside) -> Iterator[Finding]:
         if soft != resource.RLIM_INFINITY and soft < wanted:
             can = hard == resource.RLIM_INFINITY or hard >= wanted
             found.append(
-                Finding(
-                    CODE,
-                    "warning",
+                warning(
+                    LIMITS,
                     f"at most {soft} {name} (hard limit {_shown(hard)})",
                     expected=f"{wanted} or more",
                     remedy=f"ulimit {flag} {wanted}"
@@ -37,20 +40,153 @@ def _look(outside: Outside) -> Iterator[Finding]:
             )
     yield from found
     if not found:
-        yield ok(CODE, ", ".join(told))
+        yield ok(LIMITS, ", ".join(told))
 
 
 def _shown(limit: int) -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
 
-CHECK = Check(
-    CODE,
+LIMITS_CHECK = Check(
+    LIMITS,
     what="Reads the limits on open files and on processes of this shell.",
     why="Eight ranks with data loaders and a process group open thousands of files and start thousands of threads. "
-    "Past the limit single ranks die with `Too many open files` or `can't start new thread`, minutes into the "
-    "job.",
-    fix="`ulimit -n 65536` in the shell or job script; for good in /etc/security/limits.conf, or `--ulimit` of the "
+    "Beyond the limit, single ranks fail with `Too many open files` or `can't start new thread`, minutes into the job.",
+    fix="`ulimit -n 65536` in the shell or job script; permanently in /etc/security/limits.conf, or `--ulimit` of the "
     "container.",
-    look=_look,
+    look=_look_at_limits,
+)
+
+
+MEMORY_LIMIT = "memory_limit"
+
+_PER_DEVICE_BYTES = 16 << 30
+"""Host memory of a rank that loads a 7B model in bf16: the weights, and a margin."""
+_FILES = {
+    "": ("/sys/fs/cgroup", "memory.max"),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+}
+"""Controller in /proc/self/cgroup (empty for cgroup v2) -> root of the groups, and the file."""
+
+
+def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
+    total = outside.memory_total_bytes
+    limit = _limit(outside)
+    usable = total if limit is None else min(limit, total)
+    devices = len(outside.npu_nodes) or len(outside.gpus[0])
+    where = "" if limit is None or limit >= total else f", the control group's limit ({format_bytes(total)} in total)"
+    told = f"{format_bytes(usable)} of host memory{where}"
+    wanted = devices * _PER_DEVICE_BYTES
+    if usable < wanted:
+        yield warning(
+            MEMORY_LIMIT,
+            told,
+            expected=f"{format_bytes(wanted)} for {devices} devices: each rank loads the weights through host memory",
+            remedy="raise the container's --memory (Kubernetes: resources.limits.memory)"
+            if where
+            else "train with fewer devices at a time, or a smaller model",
+        )
+    else:
+        yield ok(MEMORY_LIMIT, f"{told}, {len(os.sched_getaffinity(0))} cores")
+
+
+def _limit(outside: Outside) -> int | None:
+    """The lowest limit in bytes of this process's control group and its parents; None if there is none."""
+    groups = dict.fromkeys(_FILES, "/")
+    for line in outside.text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= {name: path for name in controllers.split(",") if name in _FILES}
+    told = [
+        outside.text(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
+        for name, path in groups.items()
+        # In a container the path may be that of the host, and the root the container's own group.
+        for each in (PurePath(path), *PurePath(path).parents)
+    ]
+    return min((int(number) for number in told if number.isdigit() and int(number) < 1 << 60), default=None)
+
+
+MEMORY_LIMIT_CHECK = Check(
+    MEMORY_LIMIT,
+    what="Reads the memory limit of the control group (container, Slurm step, pod) and compares it with the memory "
+    "that the ranks need to load a model.",
+    why="Beyond the limit, the kernel kills one rank without a message (exit code -9); the others wait for it until "
+    "the time-out, and the log points to HCCL.",
+    fix="Raise the limit of the container, pod or Slurm step.",
+    look=_look_at_memory_limit,
+)
+
+
+SHARED_MEMORY = "shared_memory"
+
+_ENOUGH_BYTES = 1 << 30
+"""Docker's default is 64 MiB; data loader workers with batches of text need far less than 1 GiB per card."""
+
+
+def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
+    place = outside.path("/dev/shm")
+    try:
+        free, total = outside.space(place)
+    except OSError as error:
+        yield unknown(SHARED_MEMORY, f"/dev/shm: {error.strerror}", remedy="mount a tmpfs at /dev/shm")
+        return
+    if free < _ENOUGH_BYTES:
+        yield warning(
+            SHARED_MEMORY,
+            f"/dev/shm has {format_bytes(free)} free of {format_bytes(total)}",
+            expected=f"{format_bytes(_ENOUGH_BYTES)} or more",
+            remedy="start the container with --shm-size=16g"
+            if outside.in_container
+            else "delete leftovers in /dev/shm, or: sudo mount -o remount,size=50% /dev/shm",
+        )
+    else:
+        yield ok(SHARED_MEMORY, f"/dev/shm has {format_bytes(free)} free of {format_bytes(total)}")
+
+
+SHARED_MEMORY_CHECK = Check(
+    SHARED_MEMORY,
+    what="Checks the free space of /dev/shm.",
+    why="A container gets 64 MiB by default. Data loader workers and process groups then fail with a bus error "
+    "(SIGBUS) that does not mention shared memory. Crashed jobs leave files there.",
+    fix="Start the container with `--shm-size`; on a host remove leftover files or enlarge the tmpfs.",
+    look=_look_at_shared_memory,
+)
+
+
+HUGEPAGES = "hugepages"
+
+_MUCH = 0.1
+"""Tolerated share of the host's memory in unused huge pages."""
+
+
+def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
+    meminfo = dict(re.findall(r"^(\w+):\s*(\d+)", outside.text("/proc/meminfo"), re.MULTILINE))
+    names = ("HugePages_Total", "HugePages_Free", "Hugepagesize", "MemTotal")
+    count = {name: int(meminfo.get(name, 0)) for name in names}
+    if not count["MemTotal"] or not (outside.has_npus or outside.gpus[0]):
+        return
+    size = count["Hugepagesize"] * 1024
+    reserved, free = count["HugePages_Total"] * size, count["HugePages_Free"] * size
+    if free > _MUCH * count["MemTotal"] * 1024:
+        yield warning(
+            HUGEPAGES,
+            f"{format_bytes(reserved)} of host memory are reserved as huge pages, {format_bytes(free)} of them unused",
+            expected="no unused huge pages: torch and CANN use ordinary pages",
+            remedy="on the host, if no other program needs them: sudo sysctl -w vm.nr_hugepages=0",
+            evidence=(f"HugePages_Total {count['HugePages_Total']} of {format_bytes(size)}",),
+        )
+        return
+    said = f"{format_bytes(reserved)} reserved" if reserved else "none reserved"
+    transparent = re.search(r"\[(\w+)\]", outside.text("/sys/kernel/mm/transparent_hugepage/enabled"))
+    yield ok(HUGEPAGES, said + (f"; transparent huge pages: {transparent[1]}" if transparent else ""))
+
+
+HUGEPAGES_CHECK = Check(
+    HUGEPAGES,
+    what="On a machine with accelerators: reads how much host memory is reserved as huge pages, how much of that is "
+    "unused, and whether transparent huge pages are on.",
+    why="Reserved huge pages are not available to other programs, even if they are unused. Servers configured for a "
+    "database or DPDK reserve hundreds of GiB; `free` shows them as used, and the out-of-memory killer stops jobs that "
+    "load a model.",
+    fix="vm.nr_hugepages=0 in /etc/sysctl.d, or as many as the program that uses them needs.",
+    look=_look_at_hugepages,
 )

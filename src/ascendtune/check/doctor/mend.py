@@ -1,7 +1,7 @@
-"""`doctor --fix`: what of the findings can be mended safely, what the user's shell must do, and what is left to people.
+"""`doctor --fix`: which findings can be repaired safely, which need the user's shell, and which are left to the user.
 
-Only files of ascendtune's own cache and job registry are removed, and cache directories made; never the system, never
-packages.
+It only removes files in ascendtune's own cache and job registry, and creates cache directories. It never changes the
+system or packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from ascendtune.check.doctor.examine import Examination
+from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
 from ascendtune.core.directories import abandoned, remove_abandoned
@@ -27,14 +27,14 @@ from ascendtune.core.units import format_bytes
 
 _STATEMENT = r"(?:export \w+=[\w:,./-]+|unset \w+(?: \w+)*)"
 _SHELL_LINE = re.compile(rf"{_STATEMENT}(?:; {_STATEMENT})*")
-"""Remedies that a shell can take as they stand; one with blanks to fill in, or with words around it, is for people."""
+"""Remedies that are shell commands without placeholders or other words."""
 _ABANDONED_SECONDS = 24 * 3600
-"""An unfinished file may be that of another machine's process, whose number means nothing here: it must be old too."""
+"""An unfinished file may belong to a process of another machine, whose pid is unknown here, so it must also be old."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A thing that `--fix` would do. `do` raises MachineError; it does nothing when there is nothing left to do."""
+    """A repair by `--fix`. `do` raises MachineError; repeating it has no effect."""
 
     what: str
     do: Callable[[], object]
@@ -42,21 +42,21 @@ class Action:
 
 @dataclass(frozen=True)
 class Plan:
-    """`shell`: lines for the shell that the doctor was called from, which no program can change. `left`: for people."""
+    """`shell`: lines for the calling shell, whose variables a program cannot set. `left`: findings for the user."""
 
     actions: tuple[Action, ...]
     shell: tuple[str, ...]
     left: tuple[Finding, ...]
 
     def as_json(self, done: Collection[Action]) -> dict[str, Any]:
-        """`done` are the actions that were carried out."""
+        """As JSON; `done` are the actions that succeeded."""
         left = [{"code": each.code, "remedy": each.remedy} for each in self.left]
         actions = [{"what": each.what, "done": each in done} for each in self.actions]
         return {"actions": actions, "shell": list(self.shell), "left": left}
 
 
 def plan(examination: Examination, outside: Outside) -> Plan:
-    """What could be done about the findings. Changes nothing."""
+    """The possible repairs of the findings. Changes nothing."""
     troubles = [each for each in examination.findings if each.status in ("warning", "failure")]
     lines = [each.remedy for each in troubles if each.remedy and _SHELL_LINE.fullmatch(each.remedy)]
     left = tuple(each for each in troubles if each.remedy not in lines)
@@ -70,17 +70,17 @@ def _missing_directories(outside: Outside) -> Iterator[Action]:
     )
     for directory in dict.fromkeys((outside.cache, *named)):
         if directory.is_absolute() and not directory.exists() and _may_be_made(directory):
-            yield Action(f"make the cache directory {directory}", partial(_make, directory))
+            yield Action(f"create the cache directory {directory}", partial(_make, directory))
 
 
 def _may_be_made(directory: Path) -> bool:
-    """A disk that is not mounted must not be hidden by a directory in its place: the parent has to be there."""
+    """Whether the parent exists: a directory must not be created in the place of a disk that is not mounted."""
     there = directory.parent if directory.parent.is_dir() else directory.parent.parent
     return there.is_dir() and os.access(there, os.W_OK) and there != Path("/")
 
 
 def _make(directory: Path) -> None:
-    with translated_disk_errors(directory, "making a directory"):
+    with translated_disk_errors(directory, "creating a directory"):
         directory.mkdir(parents=True, exist_ok=True)
 
 
@@ -90,7 +90,8 @@ def _half_built(outside: Outside) -> Iterator[Action]:
     except MachineError:
         return
     for building in found:
-        what = f"remove {building} ({_size(building)}): data that a killed process was preparing"
+        size = format_bytes(sum(path.stat().st_size for path in building.rglob("*") if path.is_file()))
+        what = f"remove {building} ({size}): data that a killed process was preparing"
         yield Action(what, partial(remove_abandoned, building))
 
 
@@ -112,7 +113,3 @@ def _is_abandoned(path: Path) -> bool:
 def _remove(path: Path) -> None:
     with translated_disk_errors(path, "removing a file"):
         path.unlink(missing_ok=True)
-
-
-def _size(directory: Path) -> str:
-    return format_bytes(sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()))

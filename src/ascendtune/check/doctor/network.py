@@ -1,4 +1,4 @@
-"""Whether the hubs that models come from can be reached, directly or by the proxy."""
+"""Whether the hubs can be reached, directly or through the proxy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 
-CODE = "network"
+NETWORK = "network"
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
@@ -20,7 +20,7 @@ _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 def _look(outside: Outside) -> Iterator[Finding]:
     env = outside.env
     if env.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "ON", "YES"):
-        yield ok(CODE, "HF_HUB_OFFLINE is set: nothing is downloaded, models come from local directories")
+        yield ok(NETWORK, "HF_HUB_OFFLINE is set: models are loaded from local directories only")
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
     proxy = _value(env, "https_proxy") or _value(env, "all_proxy")
@@ -32,22 +32,21 @@ def _look(outside: Outside) -> Iterator[Finding]:
     answers = _reach(set(asked.values()))
     yield from _contradictions(env)
     if proxy and proxy in asked.values() and not answers[proxy]:
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            NETWORK,
             f"the proxy {_without_password(proxy)} does not answer within {NETWORK_SECONDS:g} s",
-            expected="a proxy that takes connections",
+            expected="a proxy that accepts connections",
             remedy="correct https_proxy, or unset it: unset http_proxy https_proxy all_proxy",
         )
         return
     reached = [hub for hub in hubs if answers[asked[hub]]]
     if not reached:
-        why = f"neither {hubs[0]} nor {hubs[1]} answers within {NETWORK_SECONDS:g} s: this machine seems to be offline"
-        remedy = "a local model needs no hub; else set HF_ENDPOINT to a mirror, or https_proxy"
-        yield unknown(CODE, why, remedy=remedy)
+        why = f"neither {hubs[0]} nor {hubs[1]} answers within {NETWORK_SECONDS:g} s: the machine may be offline"
+        remedy = "use local models, or set HF_ENDPOINT to a mirror, or https_proxy"
+        yield unknown(NETWORK, why, remedy=remedy)
     else:
-        by = f" by the proxy {_without_password(proxy)}" if proxy and proxy in asked.values() else ""
-        yield ok(CODE, f"{' and '.join(reached)} can be reached{by}")
+        by = f" through the proxy {_without_password(proxy)}" if proxy and proxy in asked.values() else ""
+        yield ok(NETWORK, f"{' and '.join(reached)} can be reached{by}")
 
 
 def _modelscope(env: Mapping[str, str]) -> str:
@@ -56,7 +55,7 @@ def _modelscope(env: Mapping[str, str]) -> str:
 
 
 def _value(env: Mapping[str, str], name: str) -> str | None:
-    """Lower case goes first, as in every HTTP library of Python."""
+    """The lower-case variable takes precedence, as in Python's HTTP libraries."""
     return env.get(name) or env.get(name.upper()) or None
 
 
@@ -69,20 +68,19 @@ def _contradictions(env: Mapping[str, str]) -> Iterator[Finding]:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         lower, upper = env.get(name), env.get(name.upper())
         if lower and upper and lower != upper:
-            yield Finding(
-                CODE,
-                "warning",
-                f"{name} and {name.upper()} differ; programs do not agree on which one counts",
+            yield warning(
+                NETWORK,
+                f"{name} and {name.upper()} differ; programs differ in which one they use",
                 expected="one value",
                 remedy=f'export {name.upper()}="${name}"',
             )
 
 
 def _reach(addresses: set[str]) -> dict[str, bool]:
-    """Whether something takes a connection there; name look-up and connection together within the cap."""
+    """Whether each address accepts a connection within the limit, name resolution included."""
     reached: dict[str, bool] = {}
 
-    def knock(address: str) -> None:
+    def connect(address: str) -> None:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         try:
             port = parts.port or _PORTS.get(parts.scheme, 443)
@@ -91,7 +89,7 @@ def _reach(addresses: set[str]) -> dict[str, bool]:
         except (OSError, ValueError):
             reached[address] = False
 
-    threads = [threading.Thread(target=knock, args=(address,), daemon=True) for address in addresses]
+    threads = [threading.Thread(target=connect, args=(address,), daemon=True) for address in addresses]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + NETWORK_SECONDS
@@ -105,13 +103,13 @@ def _without_password(address: str) -> str:
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 
 
-CHECK = Check(
-    CODE,
+NETWORK_CHECK = Check(
+    NETWORK,
     what="Opens a connection to the hub (HF_ENDPOINT, else huggingface.co) and to ModelScope, through the proxy if one "
-    "is set, 1.5 s at most. Nothing is sent.",
-    why="Behind a closed network the first download waits for minutes and then reports a retry error. A proxy that "
-    "has gone, left over in ~/.bashrc, stops even mirrors that could be reached.",
-    fix="Set HF_ENDPOINT to a mirror or https_proxy to a proxy that works; put mirrors in the own network into "
-    "no_proxy. With local models and HF_HUB_OFFLINE=1 no network is needed.",
+    "is set, 1.5 s at most. No data is sent.",
+    why="Without access to the network, the first download waits for minutes and then fails with a retry error. An "
+    "outdated proxy in ~/.bashrc also blocks mirrors that could be reached directly.",
+    fix="Set HF_ENDPOINT to a mirror or https_proxy to a working proxy; list mirrors of your own network in no_proxy. "
+    "With local models and HF_HUB_OFFLINE=1 no network is needed.",
     look=_look,
 )

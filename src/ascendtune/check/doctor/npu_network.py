@@ -1,4 +1,4 @@
-"""The network port of each NPU, by hccn_tool: needed between machines, not within one."""
+"""The network port of each NPU, from hccn_tool; used between machines, not within one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.npu.hccn import (
     LinkHistory,
     UdpSource,
@@ -22,7 +22,7 @@ from ascendtune.machine.npu.hccn import (
     read_udp_source,
 )
 
-CODE = "npu_network"
+NPU_NETWORK = "npu_network"
 
 _PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
 _AT_ONCE = 8
@@ -32,7 +32,7 @@ _MANY_DOWNS = 3
 
 @dataclass(frozen=True)
 class Port:
-    """What one NPU says of its port; None where it does not."""
+    """The network port of one NPU; None for unknown values."""
 
     device: int
     link: str | None
@@ -49,14 +49,16 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     tool = next((str(outside.path(place)) for place in _PLACES if outside.path(place).exists()), None)
     if tool is None:
-        yield unknown(CODE, "hccn_tool is not here", remedy="mount /usr/local/Ascend/driver/tools; or ask on the host")
+        yield unknown(
+            NPU_NETWORK, "hccn_tool is not here", remedy="mount /usr/local/Ascend/driver/tools; or ask on the host"
+        )
         return
     devices = [int(node.name[7:]) for node in outside.npu_nodes]
-    # The first alone: a tool that hangs, or that this user may not run, is asked once.
+    # The first device alone: a tool that hangs, or that this user may not run, is called once.
     first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
     if first.timed_out or first.exit_code in (126, 127):
         yield unknown(
-            CODE, f"hccn_tool does not answer: {first.error.strip()[:200]}", remedy="try it as root, on the host"
+            NPU_NETWORK, f"hccn_tool does not answer: {first.error.strip()[:200]}", remedy="run it as root on the host"
         )
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -83,31 +85,29 @@ def _ask(outside: Outside, tool: str, device: int) -> Port:
 def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
     if all(port.link is None and port.address is None for port in ports):
         yield unknown(
-            CODE, "hccn_tool answers in a form that is not known", remedy="run `hccn_tool -i 0 -link -g` by hand"
+            NPU_NETWORK, "the output of hccn_tool has an unknown format", remedy="run `hccn_tool -i 0 -link -g` by hand"
         )
         return
     found = [*_links(ports), *_unstable_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
     yield from found
     if not found:
-        yield ok(CODE, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
+        yield ok(NPU_NETWORK, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
 
 
 def _links(ports: Sequence[Port]) -> Iterator[Finding]:
     if down := [port for port in ports if port.link not in (None, "UP")]:
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            NPU_NETWORK,
             f"the link of NPU {_ids(down)} is {', '.join(sorted({port.link or '' for port in down}))}",
-            expected="UP on every NPU that talks to another machine",
-            remedy="cable, transceiver (`hccn_tool -i N -optical -g`), switch port; not needed within one machine",
+            expected="UP on every NPU that communicates with another machine",
+            remedy="check cable, transceiver (`hccn_tool -i N -optical -g`), switch port; unused within one machine",
             evidence=tuple(f"hccn_tool -i {port.device} -link -g: {port.link}" for port in down),
         )
     sick = [port for port in ports if port.health not in (None, "Success", "Init") and port.link == "UP"]
     if sick:
-        yield Finding(
-            CODE,
-            "warning",
-            f"NPU {_ids(sick)} does not reach the address that it probes ({sick[0].health})",
+        yield warning(
+            NPU_NETWORK,
+            f"NPU {_ids(sick)} does not reach its probe address ({sick[0].health})",
             expected="Success",
             remedy="check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address",
         )
@@ -119,13 +119,12 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
     unstable = [port for port in ports if downs.get(port.device, 0) >= fewest + _MANY_DOWNS]
     if unstable:
         counts = ", ".join(str(downs[port.device]) for port in unstable)
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            NPU_NETWORK,
             f"the link of NPU {_ids(unstable)} went down {counts} times since the card started, others {fewest} times",
             expected="about as often as the other links of the machine",
-            remedy="cable, transceiver (`hccn_tool -i N -optical -g`), switch port: a link that is lost for a moment "
-            "during a collective ends the job",
+            remedy="check cable, transceiver (`hccn_tool -i N -optical -g`) and switch port: a link that goes down for "
+            "a moment during a collective stops the job",
             evidence=tuple(
                 f"NPU {port.device}, {time}: {state}" for port in unstable for time, state in port.history.records[:3]
             ),
@@ -134,28 +133,25 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
 
 def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
     if without := [port for port in ports if port.address is None and port.link == "UP"]:
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            NPU_NETWORK,
             f"NPU {_ids(without)} has no network address",
             expected="an address on every NPU, in one subnet per rail",
             remedy="sudo hccn_tool -i N -ip -s address A netmask M",
         )
     counts = Counter(port.address for port in ports if port.address)
     if twice := [address for address, count in counts.items() if count > 1]:
-        yield Finding(
-            CODE,
-            "failure",
+        yield failure(
+            NPU_NETWORK,
             f"NPU {_ids([port for port in ports if port.address in twice])} share the address {', '.join(twice)}",
             expected="one address for each NPU",
             remedy="sudo hccn_tool -i N -ip -s address A netmask M",
         )
     lost = [port for port in ports if port.address and port.gateway is None]
     if lost and len(lost) < len(ports):
-        yield Finding(
-            CODE,
-            "warning",
-            f"NPU {_ids(lost)} has no gateway, others have",
+        yield warning(
+            NPU_NETWORK,
+            f"NPU {_ids(lost)} has no gateway, other NPUs have one",
             expected="a gateway on all or on none",
             remedy="sudo hccn_tool -i N -gateway -s gateway G",
         )
@@ -164,9 +160,8 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
 def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
     switches = {port.tls for port in ports if port.tls is not None}
     if len(switches) > 1:
-        yield Finding(
-            CODE,
-            "failure",
+        yield failure(
+            NPU_NETWORK,
             f"TLS is on for NPU {_ids([port for port in ports if port.tls])} and off for the others",
             expected="the same on every NPU of a job",
             remedy="for i in all NPUs: sudo hccn_tool -i $i -tls -s enable 0",
@@ -177,9 +172,8 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
     modes = sorted({port.udp.mode for port in ports if port.udp.mode})
     if len(modes) > 1:
         each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
-        yield Finding(
-            CODE,
-            "warning",
+        yield warning(
+            NPU_NETWORK,
             f"RoCE's UDP source port is set in {len(modes)} ways: {'; '.join(each)}",
             expected="the same on every NPU, auto where several machines meet at a switch",
             remedy="for i in all NPUs: sudo hccn_tool -i $i -udp -s auto",
@@ -187,28 +181,27 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
 
 
 def _spread(ports: Sequence[Port]) -> str:
-    """How flows between machines find their paths: a fixed port is no fault on one machine, and slow on many."""
+    """UDP source ports in words: fixed ports work on one machine and are slow between many."""
     if not all(port.udp.mode for port in ports):
-        return "; UDP source ports not told"
+        return "; UDP source ports unknown"
     if any(port.udp.mode != "custom" for port in ports):
         return "; UDP source ports spread"
     numbers = ", ".join(map(str, sorted({port.udp.port for port in ports if port.udp.port})))
-    return f"; UDP source ports fixed ({numbers}): between machines `-udp -s auto` gives flows paths of their own"
+    return f"; UDP source ports fixed ({numbers}): between machines `-udp -s auto` spreads flows over paths"
 
 
 def _ids(ports: Sequence[Port]) -> str:
     return ", ".join(str(port.device) for port in ports)
 
 
-CHECK = Check(
-    CODE,
-    what="Asks hccn_tool for link and its history, address, gateway, health, TLS and UDP source port of every NPU, all "
-    "side by side.",
-    why="Between machines each NPU talks through its own port. One that is down, or one whose TLS switch differs, "
-    "keeps the whole job from connecting (EI0006, EI0014), and the message rarely names it.",
-    fix="Link down, or down more often than the others: cable, transceiver, switch. No address: hccn_tool -ip -s. "
-    "TLS: the same on all cards of all nodes, `hccn_tool -i N -tls -s enable 0` switches it off. Several machines that "
-    "are slow together: `hccn_tool -i N -udp -s auto` lets their flows take different paths through the switches. "
-    "Within one machine the cards use HCCS, and a port that is down does no harm.",
+NPU_NETWORK_CHECK = Check(
+    NPU_NETWORK,
+    what="Reads link state and history, address, gateway, health, TLS and UDP source port of every NPU with hccn_tool.",
+    why="Between machines, each NPU communicates through its own port. A port that is down, or whose TLS setting "
+    "differs, keeps the whole job from connecting (EI0006, EI0014), and the message rarely names it.",
+    fix="Link down, or down more often than others: check cable, transceiver and switch. No address: hccn_tool -ip -s. "
+    "TLS: use the same setting on all cards of all nodes; `hccn_tool -i N -tls -s enable 0` turns it off. Several "
+    "machines that are slow together: `hccn_tool -i N -udp -s auto` spreads flows over paths through the switches. "
+    "Within one machine, cards use HCCS, and a port that is down does not matter.",
     look=_look,
 )

@@ -1,4 +1,4 @@
-"""Everything that checks look at, through one object that a test lays out anew."""
+"""Everything that checks read, behind one object that tests replace."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ from ascendtune.machine.npu.versions import Versions, installed_versions
 from ascendtune.machine.visible import Visible, visible_devices
 
 VENDOR_TOOL_SECONDS = 5.0
+COMPUTE_SECONDS = 150.0
+"""Limit of a program that computes with torch: the first operators of an NPU may be compiled, and importing torch_npu
+from a slow disk takes many seconds."""
 NETWORK_SECONDS = 1.5
 
 Answer = TypeVar("Answer")
@@ -41,7 +44,7 @@ class Interface:
 
 
 def package_version(name: str) -> str | None:
-    """The installed version of a distribution; nothing of it is imported."""
+    """The installed version of a distribution, without importing it."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -49,13 +52,13 @@ def package_version(name: str) -> str | None:
 
 
 def package_directory(module: str) -> Path | None:
-    """Where a module lies; it is not imported."""
+    """The directory of a module, without importing it."""
     spec = find_spec(module)
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def space(path: Path) -> tuple[int, int]:
-    """Free and all bytes of the file system that holds `path`. Raises OSError."""
+    """Free and total bytes of the file system of `path`. Raises OSError."""
     state = os.statvfs(path)
     return state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
 
@@ -70,7 +73,7 @@ def host_interfaces() -> dict[str, Interface]:
 
 @dataclass
 class Outside:
-    """`root` is where the files of the machine lie. What several checks ask is asked once, whoever comes first."""
+    """The machine, with its files below `root`. Answers that several checks need are queried once."""
 
     root: Path = Path("/")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -89,17 +92,17 @@ class Outside:
     nodes: NodeAnswers | None = None
     """What other machines have answered, where they were asked."""
     program: str = sys.executable
-    """The Python whose torch is looked at."""
+    """The Python whose torch is checked."""
     timeout_seconds: float = VENDOR_TOOL_SECONDS
     _answers: dict[str, Any] = field(default_factory=dict, repr=False)
     _locks: dict[str, threading.Lock] = field(default_factory=dict, repr=False)
 
     def path(self, absolute: str | Path) -> Path:
-        """The place of "/dev/shm" in this machine."""
+        """The path of e.g. "/dev/shm" below `root`."""
         return self.root / str(absolute).lstrip("/")
 
     def text(self, absolute: str | Path) -> str:
-        """The content of a file; empty when it cannot be read."""
+        """The content of a file; empty if it cannot be read."""
         try:
             return self.path(absolute).read_text(errors="replace")
         except OSError:
@@ -111,13 +114,13 @@ class Outside:
 
     @property
     def npu_nodes(self) -> tuple[Path, ...]:
-        """/dev/davinci0, /dev/davinci1, … in the order of their numbers."""
+        """/dev/davinci0, /dev/davinci1, …, sorted by number."""
         found = [path for path in self.path("/dev").glob("davinci*") if path.name[7:].isdigit()]
         return tuple(sorted(found, key=lambda path: int(path.name[7:])))
 
     @property
     def npu_smi(self) -> tuple[Info, tuple[Trouble, ...], bool]:
-        """What `npu-smi info` says, what went wrong, and whether there is such a program that answers."""
+        """The output of `npu-smi info`, its errors, and whether npu-smi exists and answers."""
 
         def ask() -> tuple[Info, tuple[Trouble, ...], bool]:
             info = self._smi.info()
@@ -126,7 +129,7 @@ class Outside:
         return self.once("npu-smi", ask)
 
     def ask_npu_smi(self, *words: str) -> str:
-        """What npu-smi says to a further question; empty when it has not answered the first."""
+        """The output of another npu-smi command; empty if `npu-smi info` failed."""
         return self._smi.ask(*words) if self.npu_smi[2] else ""
 
     @property
@@ -135,12 +138,12 @@ class Outside:
 
     @property
     def gpus(self) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
-        """The GPUs, their driver's version, and what went wrong."""
+        """The GPUs, the driver version, and errors."""
         return self.once("gpus", self.ask_gpus)
 
     @property
     def visible(self) -> Visible:
-        """The devices that a program which is started here could use."""
+        """The devices that a process started on this machine can use."""
         return self.once("visible", lambda: visible_devices(self.env, self.path("/dev")))
 
     @property
@@ -152,7 +155,7 @@ class Outside:
         return self.versions.driver_version or self.npu_smi[0].driver_version
 
     def pci_devices(self, vendor: str, classes: tuple[str, ...]) -> int:
-        """How many devices of a vendor (0x19e5) and of these classes (0x1200) are on the PCI bus."""
+        """Number of PCI devices of a vendor (e.g. 0x19e5) and of these classes (e.g. 0x1200)."""
         found = 0
         for device in self.path("/sys/bus/pci/devices").glob("*"):
             try:
@@ -164,7 +167,7 @@ class Outside:
 
     @property
     def npus_on_bus(self) -> int:
-        """Accelerators of Huawei that the computer sees, driver or not."""
+        """Number of Huawei accelerators on the PCI bus, with or without driver."""
         return self.once("pci-npu", lambda: self.pci_devices("0x19e5", ("0x1200",)))
 
     @property
@@ -173,7 +176,7 @@ class Outside:
 
     @property
     def has_npus(self) -> bool:
-        """Whether NPUs are, or should be, here: by device files, driver or bus; no program is asked."""
+        """Whether the machine has NPUs, by device files, driver or PCI bus; no program is started."""
         driver = self.path("/usr/local/Ascend/driver/version.info").is_file()
         return bool(self.npu_nodes) or driver or self.npus_on_bus > 0
 
@@ -186,7 +189,7 @@ class Outside:
         )
 
     def once(self, name: str, ask: Callable[[], Answer]) -> Answer:
-        """The answer to a question that several checks put; the second waits for the first."""
+        """The cached result of `ask`; concurrent callers wait for the first."""
         with self._locks.setdefault(name, threading.Lock()):
             if name not in self._answers:
                 self._answers[name] = ask()

@@ -1,40 +1,60 @@
-"""Installed packages against the ranges that ascendtune is tested with, and numpy against CANN."""
+"""Installed packages: versions that ascendtune supports, and combinations known to fail."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.doctor.version_range import is_within
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.compatibility import release_key
 
-CODE = "packages"
+_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
+
+
+def is_within(version: str, bounds: str) -> bool:
+    """Whether `version` ("2.6.0+cpu") satisfies `bounds` (">=2.6,<2.14"); local version parts are ignored."""
+    have = release_key(version.partition("+")[0])
+    answers = {
+        ">=": lambda want: have >= want,
+        "<=": lambda want: have <= want,
+        "==": lambda want: have == want,
+        "!=": lambda want: have != want,
+        "<": lambda want: have < want,
+        ">": lambda want: have > want,
+    }
+    return all(answers[sign](release_key(want)) for sign, want in _BOUND.findall(bounds))
+
+
+PACKAGES = "packages"
 
 _NUMPY_2_FROM_CANN = "9.0.0"
-"""CANN 9.0.0's release notes name numpy 2 as supported; earlier releases were built for numpy 1."""
+"""The release notes of CANN 9.0.0 list numpy 2 as supported; earlier releases were built for numpy 1."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_packages(outside: Outside) -> Iterator[Finding]:
     try:
         wanted = _ranges(requires("ascendtune") or [])
     except PackageNotFoundError:
-        yield unknown(CODE, "ascendtune runs from a directory that is not installed, so its ranges are not known")
+        yield unknown(PACKAGES, "ascendtune is not installed as a package, so its version ranges are unknown")
         return
     found = [*_outside_of_range(outside, wanted), *_numpy(outside)]
     yield from found
     if not found:
         versions = {name: outside.package(name) for name in ("torch", "transformers", "peft", "numpy")}
         said = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
-        yield ok(CODE, said)
+        yield ok(PACKAGES, said)
 
 
 def _ranges(requirements: list[str]) -> dict[str, str]:
-    """Name -> ">=2.6,<2.14"; of the extras only those that training needs."""
+    """Name -> ">=2.6,<2.14", for the base install and the extras for training."""
     found = {}
     for line in requirements:
         name, _, marker = line.partition(";")
@@ -49,10 +69,9 @@ def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Find
     for name, bounds in wanted.items():
         version = outside.package(name)
         if version is not None and not is_within(version, bounds):
-            yield Finding(
-                CODE,
-                "warning",
-                f"{name} {version} is outside of what ascendtune is made for",
+            yield warning(
+                PACKAGES,
+                f"{name} {version} is outside of the range that ascendtune supports",
                 expected=f"{name} {bounds}",
                 remedy=f"pip install '{name}{bounds.replace(' ', '')}'",
             )
@@ -63,21 +82,71 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
     if numpy is None or kit is None or kit.version is None or release_key(numpy) < release_key("2"):
         return
     if release_key(kit.version) < release_key(_NUMPY_2_FROM_CANN):
-        yield Finding(
-            CODE,
-            "warning",
-            f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python parts are made for numpy 1",
+        yield warning(
+            PACKAGES,
+            f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python code needs numpy 1",
             expected="numpy 1.26",
             remedy="pip install 'numpy==1.26.4'",
             evidence=("CANN 9.0.0 release notes; torch_npu's pip instructions pin numpy 1.26.2 for Python 3.11",),
         )
 
 
-CHECK = Check(
-    CODE,
+PACKAGES_CHECK = Check(
+    PACKAGES,
     what="Compares installed packages with the ranges that ascendtune declares, and numpy with the loaded CANN.",
-    why="Another tool's installation silently moves a package that this one depends on. numpy 2 breaks the Python "
-    "parts of CANN releases before 9.0.0, in operators that are compiled at run time.",
-    fix="Install what the remedy names, best into an environment of its own (python -m venv).",
-    look=_look,
+    why="Installing another tool may silently change a package that ascendtune depends on. numpy 2 breaks the Python "
+    "code of CANN releases before 9.0.0, in operators that are compiled at run time.",
+    fix="Install the version in the remedy, preferably in a separate environment (python -m venv).",
+    look=_look_at_packages,
+)
+
+
+COMBINATIONS = "combinations"
+
+
+@dataclass(frozen=True)
+class Combination:
+    """`when`: package -> affected range. `use`: the requirement that avoids the problem."""
+
+    when: dict[str, str]
+    breaks: str
+    use: str
+    source: str
+
+
+@cache
+def known() -> tuple[Combination, ...]:
+    text = Path(__file__).with_name("combinations.toml").read_text(encoding="utf-8")
+    return tuple(Combination(**each) for each in tomllib.loads(text)["combination"])
+
+
+def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
+    broken = [each for each in known() if _applies(outside, each)]
+    for each in broken:
+        pair = " with ".join(f"{name} {outside.package(name)}" for name in each.when)
+        yield warning(
+            COMBINATIONS,
+            f"{pair}: {each.breaks}",
+            expected=each.use,
+            remedy=f"pip install '{each.use}'",
+            evidence=(each.source,),
+        )
+    names = {name for each in known() for name in each.when if outside.package(name)}
+    if not broken and len(names) > 1:
+        yield ok(COMBINATIONS, f"no known problem with {', '.join(sorted(names))}")
+
+
+def _applies(outside: Outside, combination: Combination) -> bool:
+    versions = {name: outside.package(name) for name in combination.when}
+    return all(version is not None and is_within(version, combination.when[name]) for name, version in versions.items())
+
+
+COMBINATIONS_CHECK = Check(
+    COMBINATIONS,
+    what="Checks for combinations of numpy, torch, transformers, accelerate, peft and deepspeed that are known to "
+    "fail, by a table with a source for each.",
+    why="pip only respects declared ranges, and most packages declare no upper bound. The combination fails at import "
+    "or in the first step, with an error in one package whose fix is another version of the other.",
+    fix="Install the version in the remedy, preferably in a separate environment (python -m venv).",
+    look=_look_at_combinations,
 )

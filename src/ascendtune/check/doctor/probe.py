@@ -1,14 +1,24 @@
-"""The program that `doctor --deep` starts for each device: compute, copy, allocate, and print one line of JSON.
+"""The programs that `doctor --deep` starts. Each computes with torch and prints one line of JSON.
 
-It is a process of its own because a broken driver ends it without an exception. Started as
-`python -m ascendtune.check.doctor.probe KIND INDEX`.
+They are processes of their own because a broken driver ends a process without an exception. Started as
+`python -m ascendtune.check.doctor.probe` with one of
+
+    compute KIND INDEX                  compute, copy and allocate on one device
+    all_reduce KIND RANK RANKS STORE    one of RANKS processes that add up a vector; they meet in the file STORE
+    transfer_to_npu                     a script for CUDA, with TORCH_TRANSFER_TO_NPU=1; it does not import torch_npu
+
+KIND and INDEX (or RANK) name a device as this process sees it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from collections.abc import Callable
+from datetime import timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -21,18 +31,24 @@ _SIZE = 256, 512, 128
 _COPY_BYTES = 64 << 20
 _MOST_BYTES = 2 << 30
 
+_ELEMENTS = 4 << 20
+_REPEATS = 4
+_LIMIT = timedelta(seconds=90)
+"""How long a rank waits for another: less than the time limit of the program, so that it can report the time-out."""
+
+_SQUARE = 256
+
 
 def main(arguments: list[str]) -> None:
-    """Probe the device `arguments` = [kind, index], both as this process sees them."""
-    from ascendtune.machine.torch_backend.find import open_device
-
-    device = open_device(cast("Kind", arguments[0]), int(arguments[1]))
-    device.activate()
-    sys.stdout.write(json.dumps(probe(device)) + "\n")
+    """Run the program that the first argument names."""
+    name, *rest = arguments
+    sys.stdout.write(json.dumps(_PROGRAMS[name](*rest)) + "\n")
 
 
-def probe(device: Device) -> dict[str, Any]:
-    """name, memory_total_bytes, {dtype: relative error} against float64 on the CPU, copy speeds, bytes allocated."""
+def compute(kind: str, index: str) -> dict[str, Any]:
+    """name, memory_total_bytes, allocated_bytes, errors ({dtype: relative error} against float64 on the CPU), and copy
+    speeds in bytes per second."""
+    device = _opened(kind, int(index))
     found: dict[str, Any] = {
         "name": device.name,
         "memory_total_bytes": device.memory_total_bytes,
@@ -43,7 +59,55 @@ def probe(device: Device) -> dict[str, Any]:
     return found | {"allocated_bytes": _allocate(device)}
 
 
+def all_reduce(kind: str, rank: str, ranks: str, store: str) -> dict[str, Any]:
+    """backend, wrong_elements, bytes_per_second (bytes of the vector over the seconds of one all-reduce)."""
+    import torch.distributed as dist
+
+    # As in a job of one host: nothing listens beyond loopback.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    device = _opened(kind, int(rank))
+    dist.init_process_group(
+        device.collective_backend, init_method=f"file://{store}", rank=int(rank), world_size=int(ranks), timeout=_LIMIT
+    )
+    told = _add_up(device, int(rank), int(ranks))
+    dist.destroy_process_group()
+    return told
+
+
+def transfer_to_npu() -> dict[str, Any]:
+    """is_available, device (type of the tensors), error (relative; the larger of product and gradient)."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    rows, weight = (torch.randn(_SQUARE, _SQUARE, generator=generator) for _ in range(2))
+    is_available = torch.cuda.is_available()
+    moved = rows.cuda()
+    torch.cuda.set_device(0)
+    parameter = torch.nn.Parameter(weight.to("cuda:0"))
+    product = moved @ parameter
+    (gradient,) = torch.autograd.grad(product.sum(), parameter)
+    torch.cuda.synchronize()
+    exact = rows.double() @ weight.double()
+    exact_gradient = rows.double().sum(0)[:, None].expand(_SQUARE, _SQUARE)
+    error = max(_relative_error(product.detach(), exact), _relative_error(gradient, exact_gradient))
+    return {"is_available": is_available, "device": moved.device.type, "error": error}
+
+
+def _opened(kind: str, index: int) -> Device:
+    from ascendtune.machine.torch_backend.find import open_device
+
+    device = open_device(cast("Kind", kind), index)
+    device.activate()
+    return device
+
+
+def _relative_error(seen: torch.Tensor, exact: torch.Tensor) -> float:
+    """The norm of the difference over the norm of `exact`, a float64 tensor on the CPU of the same shape."""
+    return float((seen.cpu().double() - exact).norm() / exact.norm())
+
+
 def _errors(device: Device) -> dict[str, float]:
+    """For each dtype that the device computes in: the error of a product of (256, 512) and (512, 128)."""
     import torch
 
     dtypes = {"fp32": torch.float32}
@@ -51,21 +115,15 @@ def _errors(device: Device) -> dict[str, float]:
         dtypes["bf16"] = torch.bfloat16
     if device.supports_fp16:
         dtypes["fp16"] = torch.float16
-    return {name: _error(device, dtype) for name, dtype in dtypes.items()}
-
-
-def _error(device: Device, dtype: torch.dtype) -> float:
-    """Of a product of (256, 512) and (512, 128): the norm of the difference over the norm of the product."""
-    import torch
-
     rows, inner, columns = _SIZE
-    generator = torch.Generator().manual_seed(0)
-    left = torch.randn(rows, inner, generator=generator).to(dtype)
-    right = torch.randn(inner, columns, generator=generator).to(dtype)
-    exact = left.double() @ right.double()
-    place = device.torch_device
-    ours = (left.to(place) @ right.to(place)).cpu().double()
-    return float((ours - exact).norm() / exact.norm())
+    errors = {}
+    for name, dtype in dtypes.items():
+        generator = torch.Generator().manual_seed(0)
+        left = torch.randn(rows, inner, generator=generator).to(dtype)
+        right = torch.randn(inner, columns, generator=generator).to(dtype)
+        product = left.to(device.torch_device) @ right.to(device.torch_device)
+        errors[name] = _relative_error(product, left.double() @ right.double())
+    return errors
 
 
 def _speeds(device: Device) -> dict[str, float]:
@@ -87,7 +145,7 @@ def _speeds(device: Device) -> dict[str, float]:
 
 
 def _allocate(device: Device) -> int:
-    """Take an eighth of the memory, 2 GiB at most, write all of it and give it back."""
+    """Allocate an eighth of the memory, 2 GiB at most, write all of it and free it; the bytes."""
     import torch
 
     count = min(device.memory_total_bytes // 8, _MOST_BYTES)
@@ -97,6 +155,33 @@ def _allocate(device: Device) -> int:
     device.synchronize()
     return count
 
+
+def _add_up(device: Device, rank: int, ranks: int) -> dict[str, Any]:
+    import torch
+
+    from ascendtune.check.comm.call import Setting, prepare
+    from ascendtune.check.comm.collective import modulus
+    from ascendtune.check.comm.timing import measure
+
+    size_bytes = _ELEMENTS * torch.float32.itemsize
+    fits = modulus("float32", ranks)
+    assert fits is not None, "two ranks' sums are exact"
+    setting = Setting(rank, tuple(range(ranks)), _ELEMENTS, torch.float32, fits, device.torch_device)
+    call = prepare("all_reduce", setting)
+    call.fill()
+    call.run()
+    device.synchronize()
+    wrong = sum(part["wrong"] for part in call.compare())
+    call.clear()
+    seconds = median(measure(call.run, device, size_bytes, lambda seconds: _REPEATS))
+    return {"backend": device.collective_backend, "wrong_elements": wrong, "bytes_per_second": size_bytes / seconds}
+
+
+_PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
+    "compute": compute,
+    "all_reduce": all_reduce,
+    "transfer_to_npu": transfer_to_npu,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Python, torch, torch_npu, CANN and driver, held against the vendor's tables."""
+"""Python, torch, torch_npu, CANN, driver and firmware against the vendor's tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.machine.compatibility import (
     Wheel,
     base_version,
@@ -18,15 +18,15 @@ from ascendtune.machine.compatibility import (
     is_release,
     release_key,
 )
-from ascendtune.machine.npu.versions import Toolkit, read_values, runtime_infos
+from ascendtune.machine.npu.versions import Toolkit, read_list, read_values, runtime_infos
 
-CODE = "versions"
+VERSIONS = "versions"
 
 _OLDEST_TORCH = release_key("2.6")
-"""ascendtune's own floor: what is older is not advised."""
+"""The oldest torch that ascendtune supports; older wheels are not recommended."""
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     torch, torch_npu = outside.package("torch"), outside.package("torch-npu")
     kit = loaded_toolkit(outside)
     cann = kit.version if kit else None
@@ -42,28 +42,26 @@ def _look(outside: Outside) -> Iterator[Finding]:
     said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
     yield from found
     if not found:
-        yield ok(CODE, f"{said}, driver {outside.driver_version or 'unknown'}")
+        yield ok(VERSIONS, f"{said}, driver {outside.driver_version or 'unknown'}")
 
 
 def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield Finding(CODE, "failure", f"{missing} is not installed", remedy=_advice(outside, cann))
+        yield failure(VERSIONS, f"{missing} is not installed", remedy=_advice(outside, cann))
         return
     if base_version(torch) != base_version(torch_npu):
-        yield Finding(
-            CODE,
-            "failure",
-            f"torch_npu {torch_npu} does not go with torch {torch}",
+        yield failure(
+            VERSIONS,
+            f"torch_npu {torch_npu} does not work with torch {torch}",
             expected=f"torch {base_version(torch_npu)} (the first three numbers must be the same)",
             remedy=_advice(outside, cann, keep=base_version(torch)),
         )
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
-        yield Finding(
-            CODE,
-            "failure",
-            f"torch_npu {torch_npu} is not made for Python {outside.python}",
+        yield failure(
+            VERSIONS,
+            f"torch_npu {torch_npu} does not support Python {outside.python}",
             expected=f"Python {', '.join(wheel.python)}",
             remedy=_advice(outside, cann),
             evidence=(wheel.source,),
@@ -75,15 +73,15 @@ def _cann(outside: Outside, torch_npu: str | None, cann: str | None) -> Iterator
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
-        why = f"torch_npu {torch_npu} is in none of the vendor's tables, so its CANN cannot be told"
-        yield unknown(CODE, why, remedy=_advice(outside, cann))
+        why = f"torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown"
+        yield unknown(VERSIONS, why, remedy=_advice(outside, cann))
     elif not wheel.is_made_for(cann):
         accepted = wheel.takes_cann(cann)
         yield Finding(
-            CODE,
+            VERSIONS,
             "warning" if accepted else "failure",
-            f"torch_npu {torch_npu} is made for CANN {wheel.cann}, loaded is {cann}"
-            + (", which the vendor says works too" if accepted else ""),
+            f"torch_npu {torch_npu} is built for CANN {wheel.cann}, but CANN {cann} is loaded"
+            + (", which the vendor also supports" if accepted else ""),
             expected=f"CANN {', '.join(dict.fromkeys((wheel.cann, *wheel.also)))}",
             remedy=_advice(outside, cann, keep=wheel.torch) + f"; or install CANN {wheel.cann}",
             evidence=(wheel.source,),
@@ -97,21 +95,19 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         return
     if driver is None or named is None:
         why = (
-            "the driver's version is nowhere to be read"
-            if driver is None
-            else f"no table names a driver for CANN {cann}"
+            "the driver version is unknown" if driver is None else f"the vendor's tables have no driver for CANN {cann}"
         )
-        yield unknown(CODE, why)
+        yield unknown(VERSIONS, why)
         return
     if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
         return
-    # Drivers one year older were seen to work with newer CANN (public bug reports); two years older fail with EE1015.
+    # Public bug reports: drivers one year older work with newer CANN, drivers two years older fail with EE1015.
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
     basis = "" if is_release(cann, named.cann) else f" (table of CANN {named.cann}, the newest before it)"
     yield Finding(
-        CODE,
+        VERSIONS,
         "failure" if far else "warning",
-        f"driver {driver} is {'too old' if far else 'older than those named'} for CANN {cann}",
+        f"driver {driver} is {'too old' if far else 'older than the listed versions'} for CANN {cann}",
         expected=f"driver {', '.join(named.versions)} or newer{basis}",
         remedy=f"install driver and firmware {named.versions[0]} (Ascend HDK) and restart",
         evidence=named.sources,
@@ -119,14 +115,13 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
 
 
 def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
-    """The one demand on the driver that CANN itself writes down."""
+    """The driver interface version that CANN requires."""
     file, said = next(runtime_infos(Path(kit.path)), (None, {}))
     wanted = said.get("required_driver_ascendhal_version", "").strip('"<>= ')
     have = read_values(outside.text("/usr/local/Ascend/driver/version.info")).get("ascendhal_version")
     if wanted and have and release_key(have) < release_key(wanted):
-        yield Finding(
-            CODE,
-            "failure",
+        yield failure(
+            VERSIONS,
             f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
             expected=f"ascendhal {wanted} or newer",
             remedy="install the driver and firmware that belong to this CANN, and restart",
@@ -135,13 +130,13 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
 
 
 def _advice(outside: Outside, cann: str | None, keep: str | None = None) -> str:
-    """The nearest set that works: what stays is Python and CANN, and torch where it can."""
+    """The nearest working set of versions, which keeps Python and CANN, and torch if possible."""
     able = [wheel for wheel in fitting_wheels(outside.python, cann) if release_key(wheel.torch) >= _OLDEST_TORCH]
     wheel = next((each for each in able if each.torch == keep), None) or next(iter(able), None)
     if wheel is None:
         newest = next(iter(fitting_wheels(outside.python, None)), None)
-        return f"no torch_npu is made for Python {outside.python} and CANN {cann}" + (
-            f"; newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
+        return f"no torch_npu supports Python {outside.python} and CANN {cann}" + (
+            f"; the newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
         )
     return _install(wheel)
 
@@ -150,16 +145,72 @@ def _install(wheel: Wheel) -> str:
     return f"pip install torch=={wheel.torch} torch-npu=={wheel.version}"
 
 
-CHECK = Check(
-    CODE,
+VERSIONS_CHECK = Check(
+    VERSIONS,
     what="Compares Python, torch, torch_npu, the loaded CANN and the driver with the vendor's tables "
     "(machine/compatibility.toml, each row with its source).",
-    why="torch_npu checks nothing when it is imported. A wrong pair shows as an undefined symbol in a library, as "
-    "EE1015, or as an operator that is missing after an hour. The number behind `.post` cannot be converted into "
-    "a release; only a table tells.",
+    why="torch_npu does not check versions when it is imported. A wrong pair fails with an undefined symbol in a "
+    "library, with EE1015, or with a missing operator after an hour. The number after `.post` does not correspond to a "
+    "release; only the table lists it.",
     fix="The remedy names the nearest set that keeps Python and CANN. torch and torch_npu must agree in their first "
-    "three numbers. The driver may be newer than the one named for CANN; one year older is a warning, more is a "
+    "three numbers. The driver may be newer than the one listed for CANN; one year older is a warning, more is a "
     "failure.",
-    look=_look,
+    look=_look_at_versions,
     vital=True,
+)
+
+
+DRIVER_FIRMWARE = "driver_firmware"
+
+_HOME = "/usr/local/Ascend"
+
+
+def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
+    if not outside.has_npus:
+        return
+    driver = read_values(outside.text(f"{_HOME}/driver/version.info"))
+    firmware = read_values(outside.text(f"{_HOME}/firmware/version.info"))
+    driver_version, firmware_version = driver.get("Version"), firmware.get("Version")
+    if not driver_version or not firmware_version:
+        missing = "driver" if not driver_version else "firmware"
+        where = "; usual in a container, check on the host" if outside.in_container else ""
+        yield unknown(DRIVER_FIRMWARE, f"{_HOME}/{missing}/version.info does not exist{where}")
+        return
+    both = f"driver {driver_version}, firmware {firmware_version}"
+    accepted = read_list(driver.get("compatible_version_fw", ""))
+    asked = read_list(firmware.get("compatible_version_drv", ""))
+    if not accepted and not asked:
+        yield unknown(DRIVER_FIRMWARE, f"{both}: neither file lists compatible versions")
+    elif any(_lies_in(firmware_version, each) for each in accepted) or any(
+        _lies_in(driver_version, each) for each in asked
+    ):
+        yield ok(DRIVER_FIRMWARE, both)
+    else:
+        yield failure(
+            DRIVER_FIRMWARE,
+            f"{both}: neither lists the other as compatible",
+            expected=f"firmware in {', '.join(f'[{each}]' for each in accepted)}" if accepted else None,
+            remedy="install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart",
+            evidence=(f"{_HOME}/driver/version.info", f"{_HOME}/firmware/version.info"),
+        )
+
+
+def _lies_in(version: str, bounds: str) -> bool:
+    """ "7.0.0,7.1.99" contains 7.1.0.11.220; the bound "23.0.0." contains all versions with that prefix."""
+    low, _, high = bounds.partition(",")
+    low, high = low.strip(), (high or low).strip()
+    if f"{version.lower()}.".startswith(f"{high.lower().rstrip('.')}."):
+        return True
+    return release_key(low) <= release_key(version) <= release_key(high.rstrip("."))
+
+
+DRIVER_FIRMWARE_CHECK = Check(
+    DRIVER_FIRMWARE,
+    what="Reads the two version.info files and checks whether one lists the other as compatible: "
+    "`compatible_version_fw` of the driver, `compatible_version_drv` of the firmware.",
+    why="Driver and firmware are installed separately. An incompatible pair starts, and then fails in single operators "
+    "or in the links between cards.",
+    fix="Install both from the same Ascend HDK release and restart the machine. The newer of the two lists the older, "
+    "so one entry is enough.",
+    look=_look_at_driver_firmware,
 )

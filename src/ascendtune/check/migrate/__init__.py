@@ -1,1 +1,1 @@
-"""What in a code base will not move from CUDA to Ascend?"""
+"""Which code written for CUDA does not run on Ascend?"""

@@ -1,7 +1,7 @@
-"""What is known to move and what not: one rule a subject. Sources stand beside what they say.
+"""Rules on CUDA code: what runs on Ascend and what does not, one rule per subject, with its source.
 
-[torch_npu] is what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of torch.cuda
-are still CUDA's after it was imported.
+[torch_npu] marks what was read and tried in torch_npu 2.13: contrib/transfer_to_npu.py, and which functions of
+torch.cuda are unchanged after it was imported.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Rule:
-    """A subject, what it does on Ascend, and what to do instead."""
+    """A subject, its effect on Ascend, and what to do instead."""
 
     code: str
     status: Literal["failure", "warning", "ok"]
-    """failure: it does not run, or computes something else; warning: it runs, and is worth a look."""
+    """failure: it does not run, or computes something else; warning: it runs, but should be checked."""
     what: str
     remedy: str = ""
 
@@ -29,30 +29,30 @@ RULES = {
     rule.code: rule
     for rule in (
         # [torch_npu] Tensor.cuda, Module.cuda, device arguments, torch.cuda.*, nccl -> hccl.
-        Rule("moves-by-itself", "ok", "device calls that transfer_to_npu turns into NPU calls"),
+        Rule("moves-by-itself", "ok", "device calls that transfer_to_npu replaces by NPU calls"),
         Rule(
             "cuda-only-api",
             "failure",
             "functions of torch.cuda that transfer_to_npu leaves as they are",
-            "leave them out on NPU, or take the counterpart: torch_npu.npu.mstx for nvtx, torch_npu.profiler for the "
+            "skip them on NPU, or use the counterpart: torch_npu.npu.mstx for nvtx, torch_npu.profiler for "
             "profiler, `npu-smi info` for power, temperature and clocks",
         ),
         Rule(
             "float64",
             "warning",
-            "64-bit floats, which few NPU operators take; transfer_to_npu makes torch.cuda.DoubleTensor a FloatTensor",
+            "64-bit floats, which few NPU operators support; transfer_to_npu makes torch.cuda.DoubleTensor FloatTensor",
             "compute in fp32, or keep this part on the CPU",
         ),
         Rule(
             "torch-compile",
             "warning",
-            "torch.compile with its default backend, inductor: transfer_to_npu tells it that there is no Triton",
+            "torch.compile with its default backend, inductor: transfer_to_npu disables Triton for it",
             "run without it first; then torchair.get_npu_backend() as backend, or triton-ascend for inductor",
         ),
         Rule(
             "torch-jit",
             "warning",
-            "torch.jit.script, which transfer_to_npu turns off: the function runs as plain Python",
+            "torch.jit.script, which transfer_to_npu disables: the function runs as plain Python",
             "nothing, unless a scripted module is saved or its speed matters",
         ),
         Rule(
@@ -66,7 +66,7 @@ RULES = {
             "cuda-backends",
             "warning",
             "settings of cuDNN and cuBLAS, which have no effect on NPU",
-            "torch_npu.npu.matmul.allow_hf32 and torch_npu.npu.conv.allow_hf32 are what TF32 is there",
+            "torch_npu.npu.matmul.allow_hf32 and torch_npu.npu.conv.allow_hf32 correspond to TF32",
         ),
         Rule(
             "cuda-variables",
@@ -79,18 +79,18 @@ RULES = {
             "cuda-kernels",
             "failure",
             "CUDA sources: kernels, and C++ that includes CUDA's headers or calls its functions",
-            "look for the operator in torch_npu and CANN; otherwise write it in Ascend C, or compose it of torch's",
+            "look for the operator in torch_npu and CANN; otherwise write it in Ascend C, or with torch operators",
         ),
         Rule(
             "cuda-extension",
             "failure",
             "builds of CUDA extensions",
-            "torch_npu.utils.cpp_extension.NpuExtension builds C++ that calls CANN; kernels have to be written anew",
+            "torch_npu.utils.cpp_extension.NpuExtension builds C++ that calls CANN; kernels have to be rewritten",
         ),
         Rule(
             "nvidia-tools",
             "failure",
-            "programs and containers of NVIDIA",
+            "NVIDIA's programs and container images",
             "npu-smi or `ascendtune devices` for nvidia-smi, an Ascend image (quay.io/ascend/cann) for nvidia/cuda, "
             "huawei.com/Ascend910 for nvidia.com/gpu, --device /dev/davinciN for --gpus",
         ),
@@ -109,14 +109,14 @@ RULES = {
         Rule(
             "flash-attn",
             "failure",
-            "flash_attn, which is CUDA's",
+            "flash_attn, which has CUDA kernels only",
             "transformers calls the NPU's own kernel for attn_implementation flash_attention_2 without this package; "
-            "in own code F.scaled_dot_product_attention, or torch_npu.npu_fusion_attention (TND for packed rows)",
+            "in your own code F.scaled_dot_product_attention, or torch_npu.npu_fusion_attention (TND for packed rows)",
         ),
         Rule(
             "xformers",
             "failure",
-            "xformers, whose kernels are CUDA's",
+            "xformers, which has CUDA kernels only",
             "torch.nn.functional.scaled_dot_product_attention, or torch_npu.npu_fusion_attention",
         ),
         Rule(
@@ -129,7 +129,7 @@ RULES = {
             "triton",
             "failure",
             "Triton kernels: triton's own wheels compile for NVIDIA and AMD",
-            "triton-ascend takes triton's place (install it last); expect to tune block sizes, or use torch operators",
+            "triton-ascend replaces triton (install it last); expect to tune block sizes, or use torch operators",
         ),
         Rule(
             "deepspeed-ops",
@@ -148,10 +148,10 @@ RULES = {
         Rule(
             "liger",
             "warning",
-            "Liger, which reaches the NPU through triton-ascend (0.8.5 wants torch 2.9 and CANN 9.1)",
-            "leave it out first; ascendtune swaps such modules for torch_npu's fused operators",
+            "Liger, which reaches the NPU through triton-ascend (0.8.5 needs torch 2.9 and CANN 9.1)",
+            "remove it; ascendtune replaces such modules by torch_npu's fused operators",
         ),
-        Rule("not-readable", "warning", "files that are no Python of today", "look through them by hand"),
+        Rule("not-readable", "warning", "files that this Python cannot parse", "review them by hand"),
     )
 }
 
@@ -199,7 +199,7 @@ SUBMODULES = {
 """Dotted name, or what it begins with -> rule."""
 
 CUDA_ONLY = frozenset(
-    # [torch_npu] These are still functions of torch.cuda after transfer_to_npu.
+    # [torch_npu] These are unchanged after transfer_to_npu.
     _words(
         "CUDAPluggableAllocator GreenContext caching_allocator_disabled caching_allocator_enable "
         "check_error clock_rate cudaStatus cudart current_solver_handle device_memory_used get_arch_list "
@@ -207,10 +207,10 @@ CUDA_ONLY = frozenset(
         "power_draw temperature nccl nvtx profiler jiterator tunable ComplexDoubleStorage"
     )
 )
-"""Names below torch.cuda that stay CUDA's."""
+"""Names in torch.cuda that transfer_to_npu does not replace."""
 
 KEYWORDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes"}
-"""Keyword arguments that are told by their name, when they are not False."""
+"""Keyword arguments, unless they are False -> rule."""
 
 STRINGS = (
     (r"(paged_)?(adamw|lion|rmsprop|ademamix)_(bnb_)?8bit|paged_(adamw|lion)_32bit|\w+_bnb(_\w+)?", "bitsandbytes"),
@@ -238,3 +238,13 @@ PACKAGES = {
     ),
 }
 """Distribution in a requirements file -> rule."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    code: str
+    line: int
+    text: str
+    """The source line."""
+    is_optional: bool = False
+    """An import whose failure is caught: the code runs without it."""

@@ -1,4 +1,4 @@
-"""Python, read as a syntax tree: names are followed through imports; comments and docstrings say nothing."""
+"""Python, read as a syntax tree: names are resolved through imports; comments and docstrings are ignored."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES
-from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.facts import CUDA_ONLY, KEYWORDS, MODULES, STRINGS, SUBMODULES, Hit
 
-# Files without any of these words hold nothing to be found: most of a code base is not parsed at all.
+# Files without any of these words cannot match a rule: most files of a code base are not parsed at all.
 _WORTH_READING = re.compile(
     "|".join(
         [
@@ -27,11 +26,11 @@ _INDUCTOR = (None, "inductor")
 
 
 def find_in_python(source: bytes) -> list[Hit]:
-    """What is found, in the order of lines; a file that cannot be parsed is one hit."""
+    """The hits, sorted by line; a file that cannot be parsed is one hit."""
     if not _WORTH_READING.search(source):
         return []
     try:
-        # What Python has to say of strange escapes is not the question here.
+        # Python's warnings on invalid escapes do not matter here.
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -41,7 +40,7 @@ def find_in_python(source: bytes) -> list[Hit]:
     try:
         finder.visit(tree)
     except RecursionError:
-        finder.hits.append(Hit("not-readable", 1, "nested too deeply to be followed to its end"))
+        finder.hits.append(Hit("not-readable", 1, "nested too deeply to be analysed"))
     return sorted(set(finder.hits), key=lambda hit: hit.line)
 
 
@@ -50,7 +49,7 @@ class _Finder(ast.NodeVisitor):
         self.hits: list[Hit] = []
         self._lines = lines
         self._names: dict[str, str] = {}
-        """What a local name stands for: th -> torch, amp -> torch.cuda.amp."""
+        """Local name -> full name: th -> torch, amp -> torch.cuda.amp."""
         self._guards = 0
 
     def visit_Try(self, node: ast.Try) -> None:
@@ -128,7 +127,7 @@ class _Finder(ast.NodeVisitor):
                     self._hit("device-compare", node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        # A string that stands alone is a docstring.
+        # A string as a statement is a docstring.
         if not isinstance(node.value, ast.Constant):
             self.generic_visit(node)
 
@@ -149,7 +148,7 @@ class _Finder(ast.NodeVisitor):
             self._hit(code, node, is_optional=self._guards > 0)
 
     def _named(self, node: ast.expr, name: str) -> None:
-        """A name that was followed to its module."""
+        """A name that was resolved to its module."""
         if code := _longest(name):
             self._hit(code, node)
         elif name.startswith("torch.cuda."):
@@ -168,7 +167,7 @@ class _Finder(ast.NodeVisitor):
                 self._hit("torch-compile", decorator)
 
     def _full_name(self, node: ast.expr) -> str | None:
-        """torch.cuda.amp for what was imported so, under whatever local name; None for anything else."""
+        """The full name of an imported object, e.g. torch.cuda.amp; None for anything else."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -183,7 +182,7 @@ class _Finder(ast.NodeVisitor):
 
 
 def _longest(name: str) -> str | None:
-    """The rule of a dotted name, or of what it begins with."""
+    """The rule of a dotted name, or of its longest prefix that has one."""
     parts = name.split(".")
     found = (SUBMODULES.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
     return next((code for code in found if code), None)

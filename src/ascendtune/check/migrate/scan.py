@@ -1,4 +1,4 @@
-"""A file or a tree of files becomes findings: one for each rule that applies, with every place."""
+"""Scan a file or a tree of files: a finding for each rule that applies, with every place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.check.finding import Finding, ok
-from ascendtune.check.migrate.facts import RULES
-from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.facts import RULES, Hit
 from ascendtune.check.migrate.python_code import find_in_python
 from ascendtune.check.migrate.text import find_in_text, kind_of
 from ascendtune.core.errors import InputError, NoVerdict
@@ -19,7 +18,7 @@ from ascendtune.core.units import count_of
 
 _NOT_CODE = {"node_modules", "__pycache__", "site-packages", "dist-packages"}
 _LARGEST_BYTES = 4 << 20
-"""Larger files are data, whatever their names end with."""
+"""Larger files are treated as data, whatever their suffix."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -35,19 +34,19 @@ class Scan:
         failures, warnings = (sum(each.status == status for each in self.findings) for status in ("failure", "warning"))
         looked = f"{count_of(self.files, 'file')} read"
         if not failures and not warnings:
-            return f"{looked}: nothing found that will not move to Ascend"
+            return f"{looked}: nothing found that does not run on Ascend"
         stays = (
-            count_of(failures, "thing") + " will not move to Ascend" if failures else "nothing found that will not move"
+            count_of(failures, "problem") + " on Ascend" if failures else "nothing found that does not run on Ascend"
         )
-        return f"{looked}: {stays}" + (f", {warnings} more to look at" if warnings else "")
+        return f"{looked}: {stays}" + (f", {count_of(warnings, 'warning')}" if warnings else "")
 
 
 def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Scan:
-    """Look through `path`, a file or a directory.
+    """Scan `path`, a file or a directory.
 
     Raises:
-        InputError: there is no such path.
-        NoVerdict: nothing there could be read as code.
+        InputError: `path` does not exist.
+        NoVerdict: no source file was found.
     """
     if not path.exists():
         raise InputError(
@@ -66,15 +65,16 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
         progress("files", done, len(files))
     if not read:
         raise NoVerdict(
-            "nothing was read: no Python, C++, notebook, script or requirements file is here, or none that is text",
-            remedy="give a source file, or a directory that holds some",
+            "no Python, C++, notebook, script or requirements file was found here, or none that is text",
+            code="no-source-files",
+            remedy="give a source file, or a directory that contains source files",
             where=path,
         )
     return Scan(read, [_finding(code, found[code]) for code in RULES if code in found])
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """Everything that may be code, in the order of names; no hidden, built or installed directories."""
+    """All files that may be code, sorted by name, without hidden, built or installed directories."""
     for place, directories, names in os.walk(directory):
         here = Path(place)
         directories[:] = sorted(
@@ -86,7 +86,7 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def _look(file: Path) -> list[Hit] | None:
-    """None for what is too large to be code, or no text and not named like Python."""
+    """None for files that are too large, or that are not text and not named like Python."""
     kind = kind_of(file) or "script"
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
@@ -103,12 +103,12 @@ def _look(file: Path) -> list[Hit] | None:
 
 
 def _in_notebook(text: str) -> list[Hit]:
-    """Lines are counted over all cells of code; what a shell or a magic does is left out."""
+    """Line numbers count over all code cells; shell commands and magics are skipped."""
     try:
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         lines = "\n".join("".join(cell["source"]) for cell in cells).splitlines()
     except (ValueError, KeyError, TypeError):
-        return [Hit("not-readable", 1, "no notebook")]
+        return [Hit("not-readable", 1, "not a notebook")]
     python = ["pass" if line.lstrip().startswith(("%", "!", "?")) else line for line in lines]
     return find_in_python("\n".join(python).encode())
 
@@ -124,6 +124,6 @@ def _finding(code: str, places: list[tuple[Path, Hit]]) -> Finding:
     )
     if rule.status == "ok":
         return ok(code, f"{rule.what}: {where}", evidence=evidence)
-    # What is only tried is missed by nobody.
+    # Code that catches the failed import runs without the module.
     status = "warning" if all(hit.is_optional for _, hit in places) else rule.status
     return Finding(code, status, f"{rule.what}: {where}", remedy=rule.remedy, evidence=evidence)

@@ -1,12 +1,11 @@
-"""C++, CUDA, CMake, shell, YAML, Dockerfiles and requirements, line by line; comments say nothing."""
+"""C++, CUDA, CMake, shell, YAML, Dockerfiles and requirements, line by line; comments are ignored."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from ascendtune.check.migrate.facts import PACKAGES
-from ascendtune.check.migrate.hit import Hit
+from ascendtune.check.migrate.facts import PACKAGES, Hit
 
 _CUDA_SOURCES = (".cu", ".cuh")
 _CPP = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hh")
@@ -43,7 +42,7 @@ _IN_REQUIREMENTS = (
 
 
 def kind_of(path: Path) -> str | None:
-    """python, notebook, or the rules of this file; None for what is not looked at."""
+    """python, notebook, or the name of the rules for this file; None for files that are not scanned."""
     suffix, name = path.suffix.lower(), path.name
     if suffix in (".py", ".pyi"):
         return "python"
@@ -61,10 +60,13 @@ def kind_of(path: Path) -> str | None:
 
 
 def find_in_text(kind: str, text: str) -> list[Hit]:
-    """What is found in a file of this kind, in the order of lines."""
+    """The hits in a file of this kind, sorted by line."""
     if kind == "cuda":
         return [Hit("cuda-kernels", 1, f"{text.count(chr(10)) + 1} lines of CUDA")]
-    lines = _without_c_comments(text) if kind == "cpp" else _without_hashes(text)
+    if kind == "cpp":
+        lines = _without_c_comments(text)
+    else:
+        lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
     return [
         Hit(code, number, line.strip()[:200])
         for number, line in enumerate(lines, 1)
@@ -72,12 +74,8 @@ def find_in_text(kind: str, text: str) -> list[Hit]:
     ]
 
 
-def _without_hashes(text: str) -> list[str]:
-    return [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
-
-
 def _without_c_comments(text: str) -> list[str]:
-    """Block comments become the line breaks that they hold, so that numbers stay right."""
+    """Block comments are replaced by their line breaks, so that line numbers stay right."""
     text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
     return [line.partition("//")[0] for line in text.splitlines()]
 

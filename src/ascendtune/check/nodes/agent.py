@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ascendtune.check.doctor.examine import Examination, examine, trains_on, verdict
+from ascendtune.check.doctor.check import Examination, examine, trains_on, verdict
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.nodes.facts import facts, mtu_towards
 from ascendtune.core.process import below, send

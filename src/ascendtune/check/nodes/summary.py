@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ascendtune.check.doctor import clock_skew
+from ascendtune.check.doctor.nodes import CLOCK_SKEW
 from ascendtune.check.finding import Finding
 from ascendtune.check.nodes.answer import Answer, NodeAnswers
 from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
@@ -93,7 +93,7 @@ def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding])
     if differences:
         more = len(differences) - 1
         parts.append(differences[0].in_words() + (f" ({count_of(more, 'more difference')})" if more else ""))
-    parts += [each.measured for each in ours if each.code == clock_skew.CODE and each.status == "warning"]
+    parts += [each.measured for each in ours if each.code == CLOCK_SKEW and each.status == "warning"]
     failures = [each for each in comparison.shared if each.status == "failure"]
     if failures:
         parts.append(f"on {everywhere}: {failures[0].measured}; do: {failures[0].remedy}")

@@ -1,4 +1,4 @@
-"""A base model made on the spot: random weights and a tokenizer of single letters, in Hugging Face format. No torch."""
+"""A base model with random weights and a character tokenizer, in Hugging Face format, made without torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _PHRASES = ("system\n", "user\n", "assistant\n", ASKED)
-"""Pieces of every conversation: one token each, so that the model's work is the letters."""
+"""Phrases of every conversation, one token each, so that the task is about the letters."""
 
 _HIDDEN, _LAYERS, _HEADS, _INTERMEDIATE = 128, 4, 4, 336
 _CONTEXT = 256
@@ -102,7 +102,7 @@ def _drawn(draw: numpy.random.Generator, shape: tuple[int, ...]) -> numpy.ndarra
 
 
 def _tokenizer() -> Any:
-    """A token for every printable character and for the phrases; nothing is merged, nothing is lost but other signs."""
+    """A tokenizer with a token for every printable character and every phrase; other characters become `?`."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     words = [*_SPECIAL, *_PHRASES, "\n", *string.printable[:95]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,11 +22,11 @@ from ascendtune.cli.terminal import colour
 from ascendtune.core import process
 
 _ENOUGH = 0.8
-"""Share of right answers from which the skill counts as learnt."""
+"""Share of right answers above which the training counts as successful."""
 _LOOK_SECONDS = 0.2
 _SAMPLES = 4
 _LONGEST_ANSWER = 12
-"""Tokens, and characters that are shown."""
+"""Tokens generated, and characters shown."""
 
 
 def quickstart(
@@ -32,19 +34,18 @@ def quickstart(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Recipe keys to change, as for `ascendtune train`."),
     ] = None,
-    directory: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("quickstart"),
+    directory: Annotated[Path, typer.Option(help="Directory for all files.")] = Path("quickstart"),
 ) -> None:
-    """Teach a small model a small skill, and see what it learnt; takes a minute or two, needs no network.
+    """Train a small model on a small task, and compare its answers; takes a minute or two, needs no network.
 
     \b
     ascendtune quickstart
     ascendtune quickstart optim.max_steps=100
 
-    Makes a model with random weights and a data set, asks the model 50 questions, trains it with `ascendtune train`,
-    and asks again. Everything stays to be looked at; interrupted, the same command goes on from the last checkpoint.
+    Creates a model with random weights and a data set, asks the model 50 questions, trains it with `ascendtune train`,
+    and asks again. All files are kept. After an interruption the same command resumes from the last checkpoint.
     """
     from ascendtune.cli.quickstart.base_model import make_base_model
-    from ascendtune.cli.quickstart.recipe import recipe_text
     from ascendtune.core.errors import CheckFailed
     from ascendtune.core.units import count_of, format_count
     from ascendtune.recipe.recipe import Recipe
@@ -78,14 +79,15 @@ def quickstart(
     _show_next(run)
     if right(skill.questions, after) < _ENOUGH * len(skill.questions):
         raise CheckFailed(
-            f"the skill was not learnt: {_ENOUGH:.0%} right answers are expected",
-            remedy="look at the picture of the loss; train longer, or undo what you changed in the recipe",
+            f"the model did not learn the task: {_ENOUGH:.0%} right answers are expected",
+            code="too-few-right-answers",
+            remedy="look at the plot of the loss; train longer, or revert your changes to the recipe",
             where=run,
         )
 
 
 def _write(files: Mapping[Path, bytes]) -> None:
-    """Write what is not there yet; never over what is not as a quickstart writes it."""
+    """Write missing files; a file with other content is an error."""
     from ascendtune.core.errors import InputError, translated_disk_errors
     from ascendtune.core.files import write_atomically
 
@@ -93,8 +95,9 @@ def _write(files: Mapping[Path, bytes]) -> None:
     for path in there:
         if not path.is_file() or path.read_bytes() != files[path]:
             raise InputError(
-                f"{path.name} is there already, and not as quickstart writes it",
-                remedy="choose a new place with --directory; a recipe that you have changed is for `ascendtune train`",
+                f"{path.name} exists with other content than quickstart writes",
+                code="file-exists",
+                remedy="give a new directory with --directory; run a recipe that you changed with `ascendtune train`",
                 where=path,
             )
     for path in files.keys() - there:
@@ -115,12 +118,12 @@ def _ask(weights: Path, words: Sequence[str]) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Run a command to its end, as if it were this one: the same terminal, and signals go to it."""
+    """Run a command in this terminal, pass signals on to it, and wait; the exit code."""
     sys.stdout.flush()
     child = process.Child(argv, os.environ)
     with _signals_passed_to(child):
-        # Torch's threads are there by now, and the kernel may give one of them the signal: the main thread, which
-        # passes it on, must not sleep until the child has ended.
+        # torch's threads exist by now, and the kernel may deliver the signal to one of them: the main thread, which
+        # runs the handler, must wake up before the child exits.
         while (exit_code := child.wait(_LOOK_SECONDS)) is None:
             pass
     return exit_code if exit_code >= 0 else 128 - exit_code
@@ -129,7 +132,7 @@ def _run(argv: Sequence[str]) -> int:
 @contextmanager
 def _signals_passed_to(child: process.Child) -> Iterator[None]:
     def pass_on(number: int, frame: FrameType | None) -> None:
-        # The terminal that goes away is like a scheduler that takes the machine back.
+        # A closed terminal is handled like a scheduler that reclaims the machine.
         child.signal(signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
 
     old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -141,7 +144,7 @@ def _signals_passed_to(child: process.Child) -> Iterator[None]:
 
 
 def _newest(runs: Path) -> Path:
-    from ascendtune.cli.run_summary import find_runs
+    from ascendtune.cli.runs import find_runs
 
     return find_runs(runs)[-1].path
 
@@ -154,27 +157,27 @@ def _show_samples(words: Sequence[str], before: Sequence[str], after: Sequence[s
         for word, first, second in zip(words, before, after, strict=True)
     ]
     first, rest = rows[: _SAMPLES - 1], rows[_SAMPLES - 1 :]
-    # A mistake, where there is one, says more than another right answer.
+    # A wrong answer, if any, is more informative than another right one.
     last = next((row for row in rest if row[-1] == "wrong"), rest[0])
     print("\n" + table(("question", "before", "after", ""), [*first, last]))
 
 
 def _show_next(run: Path) -> None:
-    _headline("What is where")
-    print(f"run directory   {run}\nloss picture    {run / 'loss.png'}\nfinal weights   {run / 'model'}")
-    _headline("What to do next")
+    _headline("Files")
+    print(f"run directory   {run}\nloss plot       {run / 'loss.png'}\nfinal weights   {run / 'model'}")
+    _headline("Next steps")
     ours, place = _command("ascendtune"), shlex.quote(str(run))
     for what, command in (
-        ("talk to it: a word, or Sort the letters: WORD", f"{ours} chat {place}"),
+        ("chat with it: a word, or Sort the letters: WORD", f"{ours} chat {place}"),
         ("look at the run", f"{ours} runs show {place}"),
-        ("see its curves", f"{_command('tensorboard')} --logdir {shlex.quote(str(run.parent))}"),
+        ("show its curves", f"{_command('tensorboard')} --logdir {shlex.quote(str(run.parent))}"),
         ("write a recipe for your own model and data", f"{ours} init"),
     ):
         print(f"{what}\n  {colour(command, 'bold', sys.stdout)}")
 
 
 def _command(name: str) -> str:
-    """How to call `name` from here: by its name when the shell finds the one that belongs to us, else by its path."""
+    """How to call `name`: by name if the shell finds the one beside this Python, else by path."""
     ours = Path(sys.executable).parent / name
     found = shutil.which(name)
     if not ours.is_file() or (found and Path(found).resolve() == ours.resolve()):
@@ -193,3 +196,37 @@ def _indented(text: str) -> str:
 def _cut(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_ANSWER else f"{line[: _LONGEST_ANSWER - 1]}…"
+
+
+_TEXT = """\
+name: sort-letters
+run_dir: {runs}
+
+model:
+  path: {model}
+
+data:
+  train: {data}
+  max_length: 1024  # short rows are packed up to it
+
+optim:
+  learning_rate: 2e-3  # high: the weights are random at the start
+  scheduler: cosine
+  min_learning_rate_ratio: 0.05
+  warmup_steps: 50
+  beta2: 0.98
+  max_steps: 450
+
+precision: fp32
+"""
+
+
+def recipe_text(directory: Path) -> str:
+    """The recipe for the quickstart's files in `directory`."""
+    places = {"runs": "runs/{name}", "model": "base-model", "data": "train.jsonl"}
+    return _TEXT.format(**{word: _scalar(str(directory / place)) for word, place in places.items()})
+
+
+def _scalar(text: str) -> str:
+    """As YAML: plain if that is safe, else quoted."""
+    return text if re.fullmatch(r"[\w./][\w./{}-]*", text) else json.dumps(text)

@@ -1,4 +1,4 @@
-"""The skill: sort the letters of a word. Words, questions, answers and marks."""
+"""The task: sort the letters of a word. Words, questions, answers and scores."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHORTEST, _LONGEST = 4, 6
 _CONSONANTS, _VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
 _MOST_TURNS = 3
 _ASKED_FIRST, _ASKED_LATER = 0.75, 0.4
-"""How often the first and a later turn of a conversation says more than the word."""
+"""Probability that the first and a later turn contain the full question rather than the word alone."""
 
 
 @dataclass(frozen=True)
 class Skill:
-    """What is trained on, and what is asked: no word of the one is in the other."""
+    """Training data and questions, without common words."""
 
     training: tuple[tuple[Message, ...], ...]
     """Conversations of one to three words, so that the model can be talked to."""
@@ -31,7 +31,7 @@ class Skill:
 
     @classmethod
     def make(cls, seed: int = 0) -> Skill:
-        """The same for the same seed."""
+        """Deterministic in `seed`."""
         draw = random.Random(seed)
         words = _words(draw)
         questions = tuple(next(words) for _ in range(QUESTIONS))
@@ -50,12 +50,12 @@ def question(word: str) -> list[Message]:
 
 
 def answer(word: str) -> str:
-    """What is right: every letter of the word, in the order of the alphabet."""
+    """The right answer: the letters of the word in alphabetical order."""
     return "".join(sorted(word))
 
 
 def right(words: Sequence[str], answers: Sequence[str]) -> int:
-    """How many answers are right, letter for letter."""
+    """Number of right answers."""
     return sum(given == answer(word) for word, given in zip(words, answers, strict=True))
 
 
@@ -77,11 +77,11 @@ def _reply(word: str) -> Message:
 
 
 def _words(draw: random.Random) -> Iterator[str]:
-    """Words that can be pronounced, each once, no letter more than twice."""
+    """Pronounceable words, each once, with no letter more than twice."""
     seen: set[str] = set()
     while True:
         word = _pronounceable(draw)
-        # To count equal letters is the hard part of the skill: a pair is enough.
+        # Counting equal letters is the hard part of the task: at most two are equal.
         if word not in seen and max(map(word.count, word)) <= 2:
             seen.add(word)
             yield word

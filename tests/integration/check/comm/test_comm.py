@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.dtype import LARGEST_EXACT
+from ascendtune.check.comm.collective import LARGEST_EXACT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 _FAULTY = Path(__file__).with_name("command.py")
@@ -73,7 +73,7 @@ _SHORT = (
     *("--collective", "all_reduce", "--collective", "all_gather", "--collective", "broadcast"),
     *("--dtype", "int8", "--timeout", "4"),
 )
-_THE_SUMS = "rank {} spoils the sums: without it they are right (int8)"
+_THE_SUMS = "rank {} makes the sums wrong: without it they are right (int8)"
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ _THE_SUMS = "rank {} spoils the sums: without it they are right (int8)"
     [
         (("adds one", 2), 4, "all_reduce", _THE_SUMS.format(2)),
         pytest.param(("adds one", 1), 2, "all_reduce", _THE_SUMS.format(1), marks=pytest.mark.soak),
-        pytest.param(("spoils its sum", 1), 2, "all_reduce", "rank 1 gets wrong sums", marks=pytest.mark.soak),
+        pytest.param(("spoils its sum", 1), 2, "all_reduce", "rank 1 has wrong sums", marks=pytest.mark.soak),
         pytest.param(
-            ("sends an old buffer", 3), 4, "all_gather", "what rank 3 sends arrives wrong", marks=pytest.mark.soak
+            ("sends an old buffer", 3), 4, "all_gather", "values sent by rank 3 are wrong", marks=pytest.mark.soak
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -101,11 +101,11 @@ def test_a_rank_that_is_wrong_is_named(
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        pytest.param("hangs", "rank 1 did not come back from all_gather of int8", marks=pytest.mark.soak),
+        pytest.param("hangs", "rank 1 did not return from all_gather of int8", marks=pytest.mark.soak),
         pytest.param("dies", "rank 1 was killed (SIGKILL) at all_gather of int8", marks=pytest.mark.soak),
         pytest.param("raises", "rank 1 failed at all_gather of int8: RuntimeError: EL0004", marks=pytest.mark.soak),
-        ("never starts", "rank 1 never came to the start: rank 0 waited 4 s"),
-        pytest.param("comes late", "rank 1 never came to broadcast of int8: rank 0 waited", marks=pytest.mark.soak),
+        ("never starts", "rank 1 never reached the start: rank 0 waited 4 s"),
+        pytest.param("comes late", "rank 1 never reached broadcast of int8: rank 0 waited", marks=pytest.mark.soak),
     ],
 )
 def test_a_rank_that_is_missing_is_named_and_its_log(run: Run, tmp_path: Path, fault: str, said: str) -> None:
@@ -133,7 +133,7 @@ def test_the_table(run: Run, tmp_path: Path) -> None:
     seconds, algbw, busbw = (float(table[-1][column]) for column in (3, 4, 5))
     assert algbw == pytest.approx(32768 / seconds / 1e3, abs=0.006) and busbw == pytest.approx(algbw / 2, abs=0.006)
     assert "of what is expected" in done.stdout and "every element is right at 13 sizes" in done.stdout
-    assert "the largest size was 32.0 KiB: the buffers of all ranks may take half of the free memory" in done.stderr
+    assert "the largest size was 32.0 KiB, limited by half of the free memory" in done.stderr
     assert (tmp_path / "a.png").is_file() and "█" in done.stdout
 
 
@@ -160,7 +160,7 @@ def test_what_somebody_else_has_written_stays(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine" / "log" / "rank_0.log").write_text("of another run")
     asked = ("test", "--collective", "barrier", "--directory")
     done = run(*asked, "mine")
-    assert done.returncode == 2 and "name a new or an empty directory" in done.stderr
+    assert done.returncode == 2 and "code: directory-not-empty" in done.stderr
     assert (tmp_path / "mine" / "log" / "rank_0.log").read_text() == "of another run"
 
 
@@ -178,13 +178,13 @@ def test_a_directory_may_be_given_twice(run: Run, tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("test", "--collective", "allreduce"), 2, "did you mean all_reduce?"),
-        (("test", "--devices", "1"), 2, "one rank has nobody to talk to"),
-        (("bench", "--min-bytes", "2K", "--max-bytes", "1K"), 2, "--min-bytes 2K is above --max-bytes 1K"),
+        (("test", "--devices", "1"), 2, "code: too-few-ranks"),
+        (("bench", "--min-bytes", "2K", "--max-bytes", "1K"), 2, "--min-bytes 2K is larger than --max-bytes 1K"),
         (("bench", "--max-bytes", "many"), 2, "--max-bytes many is not a size"),
         (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
-        (("bench", "--pairs", "--dtype", "int8"), 2, "have no meaning"),
+        (("bench", "--pairs", "--dtype", "int8"), 2, "code: conflicting-options"),
         (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
-        (("bench", "--png", "/dev/null/a.png"), 2, "there is no directory /dev/null"),
+        (("bench", "--png", "/dev/null/a.png"), 2, "code: no-such-directory"),
         (("test", "--directory", "/dev/null"), 3, "a file of that name is in the way"),
     ],
 )

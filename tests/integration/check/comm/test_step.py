@@ -63,7 +63,7 @@ def test_the_rank_that_others_wait_for(strategy: str, bench: Bench, tmp_path: Pa
         == pytest.approx(step["apart_seconds"])
         for step in told["steps"]
     )
-    assert "rank 1 computes longest" in told["findings"][0]["measured"]
+    assert "rank 1 computes the longest" in told["findings"][0]["measured"]
     assert not list((tmp_path / "temporary").glob("ascendtune-*")) and not (tmp_path / "runs").exists(), (
         "nothing is saved"
     )
@@ -73,5 +73,5 @@ def test_the_rank_that_others_wait_for_in_vain(bench: Bench) -> None:
     done = bench("computes no more", "ddp", "--timeout", "6")
     assert done.returncode == 1, done.stderr
     said = {each["code"]: each["measured"] for each in _told(done)["findings"]}
-    assert said["ranks"] == "rank 1 did not come back from step 9: rank 0 waited 6 s"
+    assert said["ranks"] == "rank 1 did not return from step 9: rank 0 waited 6 s"
     assert "error" not in done.stderr, "training must not take it for a fault of its own"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.blame import blame
+from ascendtune.check.comm.judge import blame
 
 
 def label(ranks: Any) -> str:
@@ -32,19 +32,19 @@ def _sums(ranks: int, wrong: set[int], groups: dict[tuple[int, ...], int] | None
     ("cells", "said"),
     [
         (_carried(4, set()), None),
-        (_carried(4, {(2, rank) for rank in range(4)}), "what rank 2 sends arrives wrong everywhere"),
-        (_carried(4, {(source, 1) for source in range(4)}), "rank 1 gets everything wrong"),
-        (_carried(4, {(3, 0)}), "wrong on the way from rank 3 to rank 0"),
-        (_carried(4, {*((2, rank) for rank in range(4)), (3, 0)}), "wrong on the way from rank 2 to rank 0"),
-        (_carried(2, {(1, 0)}), "wrong on the way from rank 1 to rank 0"),
-        (_carried(2, {(1, 0), (1, 1)}), "what rank 1 sends arrives wrong everywhere"),
+        (_carried(4, {(2, rank) for rank in range(4)}), "values sent by rank 2 are wrong on every receiver"),
+        (_carried(4, {(source, 1) for source in range(4)}), "rank 1 receives wrong values from every sender"),
+        (_carried(4, {(3, 0)}), "wrong values from rank 3 to rank 0"),
+        (_carried(4, {*((2, rank) for rank in range(4)), (3, 0)}), "wrong values from rank 2 to rank 0"),
+        (_carried(2, {(1, 0)}), "wrong values from rank 1 to rank 0"),
+        (_carried(2, {(1, 0), (1, 1)}), "values sent by rank 1 are wrong on every receiver"),
         (_carried(3, {(a, b) for a in range(3) for b in range(3)}), "every value is wrong"),
         (_sums(4, set()), None),
-        (_sums(4, {3}), "rank 3 gets wrong sums, the others right ones"),
-        (_sums(4, {0, 1, 2, 3}, {(0, 1): 0, (1, 2): 5, (2, 3): 5, (0, 3): 0}), "rank 2 spoils the sums"),
+        (_sums(4, {3}), "rank 3 has wrong sums, the other ranks have right ones"),
+        (_sums(4, {0, 1, 2, 3}, {(0, 1): 0, (1, 2): 5, (2, 3): 5, (0, 3): 0}), "rank 2 makes the sums wrong"),
         (_sums(4, {0, 1, 2, 3}, {(0, 1): 0, (1, 2): 5, (2, 3): 0, (0, 3): 0}), "between rank 1 and rank 2"),
-        (_sums(4, {0, 1, 2, 3}, {(0, 1): 0, (1, 2): 0, (2, 3): 0, (0, 3): 0}), "none of them is wrong alone"),
-        (_sums(2, {0, 1}, {(0,): 0, (1,): 4}), "rank 1 spoils the sums"),
+        (_sums(4, {0, 1, 2, 3}, {(0, 1): 0, (1, 2): 0, (2, 3): 0, (0, 3): 0}), "no single rank is at fault"),
+        (_sums(2, {0, 1}, {(0,): 0, (1,): 4}), "rank 1 makes the sums wrong"),
         (_sums(2, {0, 1}, {(0,): 4, (1,): 4}), "the sums are wrong on every rank"),
     ],
 )

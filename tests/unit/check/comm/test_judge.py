@@ -46,7 +46,7 @@ def test_what_is_right_and_what_was_refused(ran: Any) -> None:
 def test_a_wrong_sum_is_a_failure_with_the_values_seen(ran: Any) -> None:
     right, wrong = [*START, _cell("int8"), {"done": True}], [*START, _cell("int8", wrong=2), {"done": True}]
     (found,) = judge(ran(right, wrong, names=("npu 4", "npu 6")), ["all_reduce"], 5)
-    assert found.status == "failure" and "rank 1 (npu 6) gets wrong sums" in found.measured
+    assert found.status == "failure" and "rank 1 (npu 6) has wrong sums" in found.measured
     assert found.evidence == ("rank 1 (npu 6), int8: 2 of 10 elements; element 4 is 9.0, not 3.0",)
 
 
@@ -73,13 +73,13 @@ AT = {"at": "all_gather of int8"}
         (
             ([*START, AT, {"absent": [1]}], START),
             None,
-            "rank 1 never came to all_gather of int8: rank 0 waited 5 s; it was last at the start",
+            "rank 1 never reached all_gather of int8: rank 0 waited 5 s; it was last at the start",
         ),
-        (([{"at": "the start"}, {"absent": [1]}], []), None, "rank 1 never came to the start"),
+        (([{"at": "the start"}, {"absent": [1]}], []), None, "rank 1 never reached the start"),
         (
             ([*START, AT, {"absent": [1]}], [*START, AT]),
             None,
-            "rank 1 did not come back from all_gather of int8: rank 0",
+            "rank 1 did not return from all_gather of int8: rank 0",
         ),
         (
             ([*START, AT, {"error": "RuntimeError: Connection closed by peer"}], [*START, AT, {"error": "no memory"}]),
@@ -89,7 +89,7 @@ AT = {"at": "all_gather of int8"}
         (
             ([*START, AT, {"error": "RuntimeError: Timed out waiting 5000ms for recv"}], [*START, AT]),
             None,
-            "rank 1 did not come back from all_gather of int8",
+            "rank 1 did not return from all_gather of int8",
         ),
         (
             ([*START, AT, {"error": "Connection reset by peer"}], [*START, AT]),
@@ -99,12 +99,12 @@ AT = {"at": "all_gather of int8"}
         (
             ([*START, AT, {"started": 9}], [*START, AT], [*START, AT, {"started": 9}]),
             "rank 0 crashed (SIGABRT)",
-            "rank 1 did not come back from all_gather of int8",
+            "rank 1 did not return from all_gather of int8",
         ),
         (
             ([*START, AT, {"error": "timed out"}], [*START, AT, {"error": "timed out"}]),
             None,
-            "rank 0, rank 1 lost each other at all_gather of int8",
+            "rank 0, rank 1 lost the connections to each other at all_gather of int8",
         ),
     ],
     ids=["absent", "never there", "within", "failed", "hangs", "killed", "behind", "cut off"],
@@ -114,7 +114,7 @@ def test_the_missing_rank_is_named(ran: Any, notes: Any, launcher: str | None, s
     first, second = judge(told, ["all_gather"], 5)
     assert first.code == "ranks" and first.status == "failure" and said in first.measured
     assert second.status == "unknown" and exit_code([first, second]) == 1
-    assert "not every rank came to the end" in verdict(told, [first, second])
+    assert "not every rank finished" in verdict(told, [first, second])
 
 
 def test_the_log_of_the_missing_rank_is_named(ran: Any) -> None:

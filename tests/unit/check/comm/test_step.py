@@ -29,15 +29,15 @@ def test_the_slow_rank_is_named(ran: Any) -> None:
     told = ran(_notes([0.8], [(1.0, 0.6, 0.1)]), _notes([0.8], [(1.0, 0.0, 0.1)]), names=("npu 2", "npu 5"))
     steps = step.steps_of(told)
     assert step.sentence(steps, "2 ranks") == (
-        "a step takes 0.8 s, 2 ranks; one thing after the other 1 s: compute 60%, communication 10%, waiting 30%; "
-        "overlap hides 20% of it"
+        "a step takes 0.8 s, 2 ranks; without overlap 1 s: compute 60%, communication 10%, waiting 30%; "
+        "overlap saves 20% of it"
     )
     found = step.waiting(steps, told.ranks)
-    assert found.status == "warning" and "rank 1 (npu 5) computes longest, 0.9 s" in found.measured
+    assert found.status == "warning" and "rank 1 (npu 5) computes the longest, 0.9 s" in found.measured
 
 
 def test_little_waiting_is_fine(ran: Any) -> None:
     told = ran(_notes([1.1], [(1.0, 0.1, 0.1)]), _notes([1.1], [(1.0, 0.0, 0.1)]))
     steps = step.steps_of(told)
     assert step.waiting(steps, told.ranks).status == "ok"
-    assert step.sentence(steps, "2 ranks").endswith("overlap hides nothing")
+    assert step.sentence(steps, "2 ranks").endswith("overlap saves nothing")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ascendtune.check.comm.dtype import LARGEST_EXACT, modulus
-from ascendtune.check.comm.values import PERIOD, Part, compare, contribution, fill, total
+from ascendtune.check.comm.call import PERIOD, Part, compare, contribution, fill, total
+from ascendtune.check.comm.collective import LARGEST_EXACT, modulus
 
 COUNT = 2 * PERIOD + 5
 

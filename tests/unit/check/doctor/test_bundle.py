@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor.bundle import write_bundle
-from ascendtune.check.doctor.examine import examine, verdict
+from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.errors import MachineError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_version
 
 Lay = Callable[..., Outside]
@@ -42,12 +42,12 @@ def _printing(told: object) -> str:
         (
             _printing({**RIGHT, "errors": {"fp32": 1e-6, "bf16": 0.3}}),
             "failure",
-            "multiplies wrongly: relative error bf16 0.3",
+            "multiplies incorrectly: relative error bf16 0.3",
         ),
         (
             _printing({**RIGHT, "errors": {"fp32": float("nan")}}),
             "failure",
-            "multiplies wrongly: relative error fp32 nan",
+            "multiplies incorrectly: relative error fp32 nan",
         ),
         ("kill -SEGV $$", "failure", "ended with signal 11"),
         ("echo 'ImportError: libhccl.so' >&2; exit 1", "failure", "exit code 1: ImportError: libhccl.so"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ascend_node.scenarios import SCENARIOS
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.mend import Plan, plan
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.directories import building_of, lock_of
@@ -110,12 +110,12 @@ def _doctor(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_shows_first_and_does_only_what_is_agreed_to(tmp_path: Path) -> None:
     shown = _doctor(tmp_path, "--fix")
-    assert f"  make the cache directory {tmp_path}/cache/ascendtune\n" in shown.stdout
+    assert f"  create the cache directory {tmp_path}/cache/ascendtune\n" in shown.stdout
     assert "  unset ASCEND_LAUNCH_BLOCKING\n" in shown.stdout and "add --yes" in shown.stderr
     assert not (tmp_path / "cache").exists()
     done = _doctor(tmp_path, "--fix", "--yes")
-    assert done.stderr.startswith("done: make the cache directory") and (tmp_path / "cache/ascendtune").is_dir()
-    assert "nothing that --fix may do by itself" in _doctor(tmp_path, "--fix").stdout
+    assert done.stderr.startswith("done: create the cache directory") and (tmp_path / "cache/ascendtune").is_dir()
+    assert "--fix can do nothing here" in _doctor(tmp_path, "--fix").stdout
 
 
 def test_json_says_what_was_done(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascendtune.check.doctor import NODE_CHECKS
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
 from ascendtune.check.nodes.answer import Answer, Clock, NodeAnswers

@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
-from ascendtune.check.doctor.examine import get_check
+from ascendtune.check.doctor.check import get_check
 
 DOCS = Path(__file__).parents[4] / "docs"
 

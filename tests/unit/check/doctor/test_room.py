@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
 
 Lay = Callable[..., Outside]

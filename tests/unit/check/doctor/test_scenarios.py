@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ascendtune.check.doctor.combinations import known
 
 from ascend_node.node import Cann, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
-from ascendtune.check.doctor.combinations import known
-from ascendtune.check.doctor.examine import examine, verdict
+from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.finding import Finding
 from ascendtune.machine.inventory import Accelerator
@@ -31,34 +31,34 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("npu_smi", "container-without-dcmi", "warning", "no proof of a broken card"),
     ("npu_smi", "npu-smi-absent", "unknown", "training does not need it"),
     ("npu_smi", "card-missing", "warning", "lists 8 chips, /dev has 7"),
-    ("health", "card-alarmed", "failure", "NPU 7 says Alarm, error code 80E01801"),
+    ("health", "card-alarmed", "failure", "NPU 7 reports Alarm, error code 80E01801"),
     ("cann", "cann-absent", "failure", "no CANN toolkit"),
     ("cann", "cann-not-loaded", "failure", "not loaded in this shell"),
     ("cann", "cann-without-kernels", "failure", "no compiled operators"),
     ("versions", "driver-too-old", "failure", "driver 23.0.3 is too old for CANN 8.1.RC1"),
-    ("versions", "torch-differs", "failure", "torch_npu 2.6.0 does not go with torch 2.7.1"),
+    ("versions", "torch-differs", "failure", "torch_npu 2.6.0 does not work with torch 2.7.1"),
     ("versions", "interface-too-old", "failure", "(ascendhal) is 3.9.0, CANN 8.2.RC1 needs 4.0.0"),
     ("cann", "nnal-differs", "warning", "nnal (ATB) 8.0.0 is installed beside CANN 8.2.RC1"),
     ("device_memory", "opened-without-npu-smi", "warning", "1 process has a card open"),
     ("libraries", "library-missing", "failure", "libhccl.so, libascend_hal.so not found"),
-    ("container", "container-without-driver", "failure", "driver/lib64 is not here"),
+    ("container", "container-without-driver", "failure", "driver/lib64 does not exist"),
     ("container", "container-privileged", "warning", "--privileged"),
-    ("driver_firmware", "firmware-differs", "failure", "do not accept each other"),
-    ("driver_firmware", "container-without-driver", "unknown", "ask on the host"),
+    ("driver_firmware", "firmware-differs", "failure", "neither lists the other as compatible"),
+    ("driver_firmware", "container-without-driver", "unknown", "check on the host"),
     ("device_memory", "leftover-process", "warning", "processes hold memory on NPU 0"),
-    ("device_memory", "used-by-nobody", "warning", "memory of NPU 0 is used by nobody"),
+    ("device_memory", "used-by-nobody", "warning", "memory of NPU 0 is used, but no visible process holds it"),
     ("npu_network", "link-down", "warning", "the link of NPU 0 is DOWN"),
     ("npu_network", "link-unstable", "warning", "the link of NPU 0 went down 7 times since the card started, others 1"),
     ("npu_network", "tls-differs", "failure", "TLS is on for NPU 0"),
     ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
     ("npu_network", "udp-source-differs", "warning", "UDP source port is set in 2 ways: auto for NPU 1, 2, 3, 4"),
     ("npu_network", "udp-source-fixed", "ok", "UDP source ports fixed (4791)"),
-    ("npu_network", "container-without-driver", "unknown", "hccn_tool is not here"),
+    ("npu_network", "container-without-driver", "unknown", "hccn_tool was not found"),
     ("memory_limit", "memory-limited", "warning", "8.0 GiB of host memory"),
     ("cpu_governor", "saves-power", "warning", "4 of 4 cores save power"),
     ("numa", "cores-of-one-socket", "warning", "no core of the NUMA node of NPU 1, NPU 3, NPU 5, NPU 7"),
     ("numa", "cores-of-the-cards", "ok", "devices on NUMA node 0; this process may run"),
-    ("numa", "npu-smi-absent", "unknown", "on which NUMA node a device is"),
+    ("numa", "npu-smi-absent", "unknown", "the NUMA nodes of the devices are unknown"),
     ("hugepages", "hugepages-reserved", "warning", "200.0 GiB of host memory are reserved as huge pages, 200.0 GiB of"),
     ("combinations", "peft-too-old", "warning", "transformers 5.2.0 with peft 0.17.1: importing PEFT ends with"),
     ("container", "container-healthy", "ok", "without CAP_SYS_PTRACE"),
@@ -158,10 +158,15 @@ def test_device_nodes_that_may_not_be_opened(lay: Lay) -> None:
 @pytest.mark.parametrize(
     ("change", "status", "said", "remedy"),
     [
-        ({"python": "3.13"}, "failure", "not made for Python 3.13", "torch==2.8.0 torch-npu==2.8.0"),
-        ({"cann": (Cann("8.3.RC1"),)}, "warning", "made for CANN 8.2.RC1, loaded is 8.3.RC1", "torch-npu==2.6.0.post3"),
-        ({"cann": (Cann("9.0.0"),)}, "failure", "made for CANN 8.2.RC1, loaded is 9.0.0", "torch-npu==2."),
-        ({"driver": "24.1.rc1"}, "warning", "older than those named for CANN 8.2.RC1", "25.2.0"),
+        ({"python": "3.13"}, "failure", "does not support Python 3.13", "torch==2.8.0 torch-npu==2.8.0"),
+        (
+            {"cann": (Cann("8.3.RC1"),)},
+            "warning",
+            "built for CANN 8.2.RC1, but CANN 8.3.RC1 is loaded",
+            "torch-npu==2.6.0.post3",
+        ),
+        ({"cann": (Cann("9.0.0"),)}, "failure", "built for CANN 8.2.RC1, but CANN 9.0.0 is loaded", "torch-npu==2."),
+        ({"driver": "24.1.rc1"}, "warning", "older than the listed versions for CANN 8.2.RC1", "25.2.0"),
     ],
 )
 def test_versions(lay: Lay, change: dict[str, object], status: str, said: str, remedy: str) -> None:
@@ -198,10 +203,10 @@ def test_library_path(lay: Lay, path: str, status: str, said: str) -> None:
         ("0,1,2,3", "ok", "", None),
         ("1, 2,3", "warning", "sees 1", "1,2,3"),
         ("3,1", "warning", "sees 3", "1,3"),
-        ("0,8", "warning", "there is no device 8; a process sees 0", "0"),
-        ("0,0", "warning", "an id stands twice", "0"),
+        ("0,8", "warning", "device 8 does not exist; a process sees 0", "0"),
+        ("0,0", "warning", "an id is repeated", "0"),
         ("", "failure", "no NPU at all", "0,1,2,3,4,5,6,7"),
-        ("npu:0", "failure", "'npu:0' is no id", "0,1,2,3,4,5,6,7"),
+        ("npu:0", "failure", "'npu:0' is not an id", "0,1,2,3,4,5,6,7"),
     ],
 )
 def test_visible_devices(lay: Lay, value: str, status: str, sees: str, remedy: str | None) -> None:
@@ -241,11 +246,11 @@ def test_environment(lay: Lay, env: dict[str, str]) -> None:
     ("env", "status", "said"),
     [
         ({"HCCL_SOCKET_IFNAME": "eth"}, "ok", "eth0"),
-        ({"HCCL_SOCKET_IFNAME": "=eth"}, "failure", "no interface has that name"),
-        ({"GLOO_SOCKET_IFNAME": "enp1s0"}, "failure", "no interface has that name"),
-        ({"HCCL_SOCKET_IFNAME": "lo"}, "warning", "reaches no other machine"),
+        ({"HCCL_SOCKET_IFNAME": "=eth"}, "failure", "no such interface"),
+        ({"GLOO_SOCKET_IFNAME": "enp1s0"}, "failure", "no such interface"),
+        ({"HCCL_SOCKET_IFNAME": "lo"}, "warning", "does not reach other machines"),
         ({"HCCL_SOCKET_IFNAME": "ib0"}, "failure", "ib0 is down"),
-        ({"HCCL_IF_IP": "10.9.9.9"}, "failure", "no address of this machine"),
+        ({"HCCL_IF_IP": "10.9.9.9"}, "failure", "not an address of this machine"),
         ({"HCCL_IF_IP": "192.168.7.2"}, "ok", "eth0"),
         ({"HCCL_CONNECT_TIMEOUT": "60"}, "failure", "EI0001"),
         ({"HCCL_EXEC_TIMEOUT": "3600"}, "warning", "not below HCCL_EVENT_TIMEOUT"),

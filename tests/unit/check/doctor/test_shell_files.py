@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
 
@@ -58,4 +58,4 @@ def test_a_toolkit_that_has_gone_and_two_at_once(lay: Lay, tmp_path: Path) -> No
     )
     assert [each.status for each in found] == ["warning", "warning"]
     assert "ascend-toolkit/8.0.RC3/set_env.sh is sourced and does not exist" in found[0].measured
-    assert found[1].measured == "every shell loads CANN 8.0.RC3 and 8.5.0, mixed"
+    assert found[1].measured == "every shell loads a mix of CANN 8.0.RC3 and 8.5.0"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ascend_node.scenarios import HEALTHY
-from ascendtune.check.doctor.examine import examine, verdict
+from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Outside
 
 TRANSCRIPTS = Path(__file__).parents[3] / "fixtures" / "ascend"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.doctor import transfer_to_npu
-from ascendtune.check.doctor.examine import examine
+from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_version
 from ascendtune.check.finding import Finding
 from ascendtune.machine.visible import Visible
@@ -21,7 +20,7 @@ RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
 def test_two_ranks_of_this_machine() -> None:
     outside = Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
     (found,) = examine(outside, ["all_reduce"]).findings
-    assert found.status == "ok" and "gloo adds up 2 ranks on the CPU" in found.measured
+    assert found.status == "ok" and "gloo sums over 2 ranks on the CPU" in found.measured
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def _speaking(outside: Outside, body: str) -> Outside:
     program = Path(outside.root) / "bin" / "python"
-    program.write_text(f"#!/bin/sh\n# -m module kind rank ranks store\nrank=$4\n{body}\n")
+    program.write_text(f"#!/bin/sh\n# -m module all_reduce kind rank ranks store\nrank=$5\n{body}\n")
     program.chmod(0o755)
     outside.program = str(program)
     return outside
@@ -51,11 +50,11 @@ def _say(told: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (_say(RIGHT), "ok", "hccl adds up 2 ranks on NPU 3 and NPU 5 at 1.0 GiB/s"),
+        (_say(RIGHT), "ok", "hccl sums over 2 ranks on NPU 3 and NPU 5 at 1.0 GiB/s"),
         (
             f"if [ $rank = 1 ]; then {_say({**RIGHT, 'wrong_elements': 7})}; else {_say(RIGHT)}; fi",
             "failure",
-            "hccl adds up wrongly: rank 1 on NPU 5 has 7 wrong sums",
+            "hccl computes wrong sums: rank 1 on NPU 5 has 7 wrong elements",
         ),
         (
             "if [ $rank = 1 ]; then echo 'EI0006: getting socket times out' >&2; exit 3; fi\n"
@@ -75,7 +74,7 @@ def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str
 def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Visible("npu", ("3",))
     monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: alone)
-    found = _only(_speaking(two_npus, f'[ "$3" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
+    found = _only(_speaking(two_npus, f'[ "$4" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
     assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured
 
 
@@ -84,13 +83,13 @@ def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: p
     [
         (_say({"is_available": True, "device": "npu", "error": 1e-6}), "ok", "reach NPU 3"),
         (_say({"is_available": True, "device": "npu", "error": 0.5}), "failure", "relative error 0.5"),
-        (_say({"is_available": False, "device": "cpu", "error": 0.0}), "failure", "answered by cpu"),
+        (_say({"is_available": False, "device": "cpu", "error": 0.0}), "failure", "run on cpu"),
         ("[ $TORCH_TRANSFER_TO_NPU = 1 ] && echo 'AssertionError: Torch not compiled' >&2; exit 1", "failure", "not c"),
     ],
     ids=["right", "wrong", "elsewhere", "refused"],
 )
 def test_what_a_script_for_cuda_says(two_npus: Outside, body: str, status: str, said: str) -> None:
-    found = _only(_speaking(two_npus, body), transfer_to_npu.CODE)
+    found = _only(_speaking(two_npus, body), "transfer_to_npu")
     assert found.status == status and said in found.measured
 
 

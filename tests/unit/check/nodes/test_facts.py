@@ -8,7 +8,7 @@ from pathlib import Path
 from ascend_node.node import Cann, Node
 from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY, SCENARIOS
-from ascendtune.check.doctor.examine import examine, trains_on, verdict
+from ascendtune.check.doctor.check import examine, trains_on, verdict
 from ascendtune.check.nodes.answer import Answer, Clock
 from ascendtune.check.nodes.compare import compare
 from ascendtune.check.nodes.facts import facts, mtu_towards

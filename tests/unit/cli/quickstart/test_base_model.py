@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.cli.quickstart.base_model import make_base_model
-from ascendtune.cli.quickstart.recipe import recipe_text
+from ascendtune.cli.quickstart.command import recipe_text
 from ascendtune.core.config import validate
 from ascendtune.core.document import parse_document
 from ascendtune.data.tokenizer import Tokenizer

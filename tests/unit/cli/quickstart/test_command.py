@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ascendtune.cli.quickstart import command
-from ascendtune.cli.quickstart.recipe import recipe_text
+from ascendtune.cli.quickstart.command import recipe_text
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "recipe.yaml", "base-model/config.json"])
@@ -18,7 +18,11 @@ def test_nothing_of_somebody_elses_is_written_over(ascendtune: Callable[..., Any
     mine.write_text("mine\n")
     result = ascendtune("quickstart", "--directory", ".")
     assert result.returncode == 2
-    assert f"{mine.name} is there already" in result.stderr and "--directory" in result.stderr and name in result.stderr
+    assert (
+        f"{mine.name} exists with other content" in result.stderr
+        and "--directory" in result.stderr
+        and name in result.stderr
+    )
     assert mine.read_text() == "mine\n"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mine.name], "nothing else was written"
 

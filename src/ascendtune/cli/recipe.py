@@ -1,7 +1,8 @@
-"""`ascendtune recipe check`"""
+"""`ascendtune recipe check`, `recipe convert` and `recipe schema`"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, ours or LLaMA-Factory's.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
     ] = None,
 ) -> None:
-    """Check a recipe and the paths in it, and say what it comes to. Nothing is started or downloaded.
+    """Check a recipe and the paths in it, and summarise it. Nothing is started or downloaded.
 
     \b
     ascendtune recipe check recipe.yaml
@@ -38,7 +39,7 @@ def check(
     facts = _facts(checked)
     _require_files(checked)
     given = sum(origin != "default" for origin in origins.values())
-    print(f"{recipe}: fine, {given} keys set, {len(origins) - given} at their defaults")
+    print(f"{recipe}: valid, {given} keys set, {len(origins) - given} at their defaults")
     longest = max(map(len, facts))
     for name, value in facts.items():
         print(wrapped(f"  {name.ljust(longest)}  {value}", width(sys.stdout), indent=longest + 4))
@@ -82,7 +83,7 @@ def _model(recipe: Recipe) -> str:
 
     path = find_local(recipe.model.path, "model")
     if path is None:
-        return f"{recipe.model.path} (hub id, not looked at)"
+        return f"{recipe.model.path} (hub id, not checked)"
     check_model_directory(path, weights_needed=recipe.model.init == "pretrained")
     require_unquantised(path)
     tokenizer = Tokenizer.load(path, recipe.model.new_tokens)
@@ -93,7 +94,7 @@ def _model(recipe: Recipe) -> str:
 
 
 def _require_files(recipe: Recipe) -> None:
-    """Look at what else a start would read before it begins to train."""
+    """Check the other files that `ascendtune train` reads before training starts."""
     from ascendtune.hub.download import find_local
     from ascendtune.hub.verify import check_model_directory, require_unquantised
     from ascendtune.recipe.deepspeed_config import zero_config
@@ -122,10 +123,81 @@ def _data(specs: list[DatasetSpec], task: Task) -> str:
     for spec in specs:
         path = find_local(spec.path, "dataset")
         if path is None:
-            shown.append(f"{spec.path} (hub id, not looked at)")
+            shown.append(f"{spec.path} (hub id, not checked)")
             continue
         files = data_files(spec, path)
         size = format_bytes(sum(file.stat().st_size for file in files))
         about = [format_of(spec, path, task), *([count_of(len(files), "file")] if len(files) > 1 else []), size]
         shown.append(f"{spec.path} ({', '.join(about)})")
     return ", ".join(shown)
+
+
+def convert(
+    recipe: Annotated[Path, typer.Argument(help="A LLaMA-Factory recipe, YAML or JSON.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Native keys to change, as for `ascendtune train`."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file, which must not exist.")
+    ] = None,
+) -> None:
+    """Convert a LLaMA-Factory recipe to a native one, with comments on differences.
+
+    \b
+    ascendtune recipe convert llamafactory.yaml
+    ascendtune recipe convert llamafactory.yaml -o recipe.yaml
+
+    `ascendtune train llamafactory.yaml` runs it without conversion.
+    """
+    import textwrap
+
+    import yaml
+
+    from ascendtune.core.config import validate
+    from ascendtune.core.errors import InputError, translated_disk_errors
+    from ascendtune.recipe.recipe import Recipe
+
+    document = Recipe.read(recipe, overrides or [])
+    validate(Recipe, document)
+    if not document.notes:
+        raise InputError(
+            "the recipe is already in native form",
+            code="already-native-recipe",
+            remedy="use it as it is",
+            where=recipe,
+        )
+    order = {name: document.values[name] for name in Recipe.model_fields if name in document.values}
+    comments = [
+        textwrap.fill(note, 120, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False)
+        for note in document.notes
+    ]
+    text = "\n".join([f"# From {recipe}.", *comments, "", yaml.safe_dump(order, sort_keys=False, allow_unicode=True)])
+    if output is None:
+        print(text, end="")
+        return
+    with translated_disk_errors(output, "writing the recipe"):
+        try:
+            with output.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise InputError(
+                "the file exists", code="file-exists", remedy="give another name with -o", where=output
+            ) from None
+    print(f"wrote {output}")
+
+
+def schema() -> None:
+    """Print the JSON schema of recipes.
+
+    \b
+    ascendtune recipe schema > recipe.schema.json
+
+    Editors complete and check keys if the first line of the recipe names the schema:
+
+    \b
+    # yaml-language-server: $schema=recipe.schema.json
+    """
+    from ascendtune.recipe.recipe import Recipe
+
+    print(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))

@@ -1,23 +1,63 @@
-"""Whether this process may run near its devices."""
+"""Whether the cores run at full clock, and near the devices."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.npu.topology import cores_of
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
 
-CODE = "numa"
+CPU_GOVERNOR = "cpu_governor"
 
 
-def _look(outside: Outside) -> Iterator[Finding]:
+def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
+    if not outside.npu_nodes and not outside.gpus[0]:
+        return
+    governors = Counter(
+        outside.text(f"/sys/devices/system/cpu/{cpu.name}/cpufreq/scaling_governor").strip()
+        for cpu in outside.path("/sys/devices/system/cpu").glob("cpu[0-9]*")
+    )
+    del governors[""]
+    if not governors:
+        return
+    slow = sum(count for name, count in governors.items() if name in ("powersave", "conservative"))
+    # intel_pstate and amd-pstate call their ordinary governor powersave.
+    scales_itself = "pstate" in outside.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
+    told = ", ".join(f"{name} on {count}" for name, count in sorted(governors.items()))
+    if slow and not scales_itself:
+        yield warning(
+            CPU_GOVERNOR,
+            f"{slow} of {sum(governors.values())} cores save power",
+            expected="performance",
+            remedy="sudo cpupower frequency-set -g performance",
+            evidence=(told,),
+        )
+    else:
+        yield ok(CPU_GOVERNOR, f"{told} cores")
+
+
+CPU_GOVERNOR_CHECK = Check(
+    CPU_GOVERNOR,
+    what="Reads the frequency governor of every core.",
+    why="The CPU submits operators to the NPU. At a low clock, a small model is limited by the host, and the cards "
+    "idle.",
+    fix="sudo cpupower frequency-set -g performance; permanently in the BIOS or with tuned.",
+    look=_look_at_cpu_governor,
+)
+
+
+NUMA = "numa"
+
+
+def _look_at_numa(outside: Outside) -> Iterator[Finding]:
     nodes = {int(node): cores_of(cores) for node, cores in numa_nodes(outside.root).items()}
     devices = [*_chosen(outside, "npu", outside.npu_smi[0].devices), *_chosen(outside, "cuda", outside.gpus[0])]
     if len(nodes) < 2 or not (devices or outside.has_npus):
@@ -25,11 +65,11 @@ def _look(outside: Outside) -> Iterator[Finding]:
     homes = {device.label: _home(outside, device.bus_id) for device in devices}
     known = {label: home for label, home in homes.items() if home in nodes}
     if not known:
-        yield unknown(CODE, "no tool and no kernel file says on which NUMA node a device is")
+        yield unknown(NUMA, "the NUMA nodes of the devices are unknown")
         return
     allowed = cores_of(_status(outside, "Cpus_allowed_list"))
     if not allowed:
-        yield unknown(CODE, "/proc/self/status does not say on which cores this process may run")
+        yield unknown(NUMA, "the cores of this process are unknown: /proc/self/status does not list them")
         return
     near = {node for node, cores in nodes.items() if cores & allowed}
     far = [label for label, home in known.items() if home not in near]
@@ -37,7 +77,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield _far(outside, far, {label: known[label] for label in far}, near)
     else:
         places = ", ".join(map(str, sorted(set(known.values()))))
-        yield ok(CODE, f"devices on NUMA node {places}; this process may run on cores of each")
+        yield ok(NUMA, f"devices on NUMA node {places}; this process may run on cores of each")
 
 
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
@@ -51,12 +91,11 @@ def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Seq
 def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:
     wanted = ",".join(map(str, sorted(set(homes.values()))))
     how = "--cpuset-cpus of the container's start" if outside.in_container else "taskset, numactl or the cgroup"
-    return Finding(
-        CODE,
-        "warning",
+    return warning(
+        NUMA,
         f"this process may use no core of the NUMA node of {', '.join(far[:8])}",
         expected=f"cores of node {wanted}",
-        remedy=f"widen what {how} allows by the cores of node {wanted}; or use the devices that are near",
+        remedy=f"add the cores of node {wanted} with {how}, or use devices of the allowed node",
         evidence=(
             f"Cpus_allowed_list: {_status(outside, 'Cpus_allowed_list')}, on node {', '.join(map(str, sorted(near)))}",
             *(f"{label}: node {home}" for label, home in homes.items()),
@@ -65,7 +104,7 @@ def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]
 
 
 def _home(outside: Outside, bus_id: str | None) -> int:
-    """-1 where the kernel does not know, as it says itself."""
+    """The NUMA node of a device; -1 if unknown, as in the kernel's file."""
     # NVIDIA writes the domain with eight digits, the kernel with four.
     place = re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", (bus_id or "").lower())
     said = outside.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
@@ -77,14 +116,13 @@ def _status(outside: Outside, name: str) -> str:
     return found[1] if found else ""
 
 
-CHECK = Check(
-    CODE,
+NUMA_CHECK = Check(
+    NUMA,
     what="On a machine with several NUMA nodes: compares the node of each visible device with the cores that this "
     "process may run on.",
-    why="Operators are sent, and batches copied, by the CPU. From the other socket both go through the link between "
-    "the sockets; a container that was given the cores of one node and the cards of another loses speed on every step, "
-    "and nothing says so.",
-    fix="Give the container cores of the devices' nodes (--cpuset-cpus), or none of the restrictions. `ascendtune "
+    why="The CPU submits operators and copies batches. From the other socket, both use the link between the sockets; a "
+    "container with the cores of one node and the cards of another is slower in every step, without a message.",
+    fix="Give the container cores of the devices' nodes (--cpuset-cpus), or do not restrict its cores. `ascendtune "
     "devices --topology` shows which device is on which node.",
-    look=_look,
+    look=_look_at_numa,
 )

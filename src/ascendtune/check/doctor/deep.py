@@ -1,0 +1,242 @@
+"""The checks of `--deep`: run programs that compute with torch on the visible devices, and judge their output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
+from ascendtune.check.finding import Finding, failure, ok, unknown
+from ascendtune.core.process import Finished
+from ascendtune.core.units import format_bytes
+from ascendtune.machine.visible import Visible
+
+_PROBE = ("-m", "ascendtune.check.doctor.probe")
+
+
+def _why_not_asked(outside: Outside, code: str) -> Finding | None:
+    """The finding if torch or devices are missing, so that no program is started."""
+    if outside.package("torch") is None:
+        return unknown(code, "torch is not installed", remedy="pip install 'ascendtune[train]'")
+    if not outside.visible.ids:
+        return unknown(code, "no device is visible", remedy="see the finding visible_devices")
+    return None
+
+
+def _answer(done: Finished) -> dict[str, Any] | None:
+    """The last line as JSON, if the program succeeded; torch and its plugins print above it."""
+    if done.exit_code != 0:
+        return None
+    try:
+        told = json.loads(done.output.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: str) -> Finding:
+    """The failure of a program without output: how it exited, and its last error lines."""
+    how = done.error.strip().splitlines()[-1:] or ["no message"]
+    exited = f"signal {-done.exit_code}" if done.exit_code < 0 else f"exit code {done.exit_code}"
+    ended = "timed out" if done.timed_out else f"ended with {exited}"
+    return failure(
+        code,
+        f"{who} {ended}: {how[0][:200]}",
+        expected=expected,
+        remedy=remedy,
+        evidence=tuple(done.error.strip().splitlines()[-6:]),
+    )
+
+
+COMPUTE = "compute"
+
+_AT_ONCE = 4
+_PRODUCT_TOLERANCE = {"fp32": 3e-3, "bf16": 1e-2, "fp16": 2e-3}
+"""Relative error of a product over 512 terms. fp32 allows for the reduced formats of NPU and GPU (HF32 and TF32 keep 11
+bits: 5e-4); rounding results to bf16 and fp16 adds at most 2^-9 and 2^-12."""
+
+
+def _look_at_compute(outside: Outside) -> Iterator[Finding]:
+    if nothing := _why_not_asked(outside, COMPUTE):
+        yield nothing
+        return
+    visible = outside.visible
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        runs = pool.map(lambda index: _probe(outside, visible, index), range(len(visible.ids)))
+        for index, done in enumerate(runs):
+            yield _judge_product(visible.label(index), done)
+
+
+def _probe(outside: Outside, visible: Visible, index: int) -> Finished:
+    # Logical ids among the visible devices: the child has the same environment.
+    argv = [outside.program, *_PROBE, "compute", visible.kind, str(index)]
+    return outside.run(argv, timeout_seconds=COMPUTE_SECONDS)
+
+
+def _judge_product(label: str, done: Finished) -> Finding:
+    told = _answer(done)
+    if told is None:
+        remedy = "check the findings versions and libraries first; then `ascendtune explain` on the lines below"
+        return _no_answer(COMPUTE, f"torch on {label}", done, expected="a matrix product", remedy=remedy)
+    wrong = {name: error for name, error in told["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
+    if wrong:
+        shown = ", ".join(f"{name} {error:.2g}" for name, error in wrong.items())
+        return failure(
+            COMPUTE,
+            f"{label} multiplies incorrectly: relative error {shown}",
+            expected=", ".join(f"{name} below {_PRODUCT_TOLERANCE[name]:g}" for name in wrong),
+            remedy="take the device out of use and check its health (ECC errors); have it replaced if this persists",
+        )
+    return ok(COMPUTE, f"{label} ({told['name']}): {_sentence(told)}")
+
+
+def _sentence(told: dict[str, Any]) -> str:
+    parts = [f"{', '.join(told['errors'])} agree with the CPU", f"{format_bytes(told['allocated_bytes'])} allocated"]
+    if "to_device_bytes_per_second" in told:
+        there, back = told["to_device_bytes_per_second"], told["from_device_bytes_per_second"]
+        parts.append(f"{format_bytes(there)}/s to the device, {format_bytes(back)}/s back")
+    return "; ".join(parts)
+
+
+COMPUTE_CHECK = Check(
+    COMPUTE,
+    what="Only with `--deep`: on each visible device, in a separate process, torch multiplies two matrices per dtype "
+    "and compares with the CPU, copies in both directions, and allocates memory.",
+    why="npu-smi may fail on a working card, and report OK for a broken one. Only a correct product shows that driver, "
+    "CANN, torch_npu and card work together.",
+    fix="If the process fails at import, see the checks versions and libraries. If it fails in the product, check the "
+    "kernels package and the driver. If the product is wrong, the card is faulty.",
+    look=_look_at_compute,
+    vital=True,
+)
+
+
+TRANSFER_TO_NPU = "transfer_to_npu"
+
+_TRANSFER_TOLERANCE = 3e-3
+"""Relative error of an fp32 product over 256 terms; NPUs may compute in HF32, which keeps 11 bits (5e-4)."""
+
+
+def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
+    if not outside.npu_nodes:
+        return
+    if outside.package("torch-npu") is None:
+        yield unknown(TRANSFER_TO_NPU, "torch_npu is not installed", remedy="see the finding accelerators")
+        return
+    visible = outside.visible
+    if not visible.vendor.translates_cuda:
+        yield unknown(TRANSFER_TO_NPU, "no NPU is visible", remedy="see the finding visible_devices")
+        return
+    # Read by torch_npu when torch loads it, as in `ascendtune migrate run`.
+    there = replace(outside, env={**outside.env, "TORCH_TRANSFER_TO_NPU": "1"})
+    done = there.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
+    told = _answer(done)
+    if told is None:
+        remedy = (
+            "`ascendtune explain` on the lines below; if compute passes, torch_npu may be too old for this variable"
+        )
+        who = "a product with torch.cuda"
+        yield _no_answer(TRANSFER_TO_NPU, who, done, expected="a product computed by the NPU", remedy=remedy)
+    elif told["device"] != visible.kind or not told["is_available"] or not told["error"] <= _TRANSFER_TOLERANCE:
+        yield failure(
+            TRANSFER_TO_NPU,
+            f"calls of torch.cuda run on {told['device']}, relative error {told['error']:.2g}",
+            expected=f"npu, below {_TRANSFER_TOLERANCE:g}",
+            remedy="use the torch_npu that belongs to this torch (`ascendtune doctor versions`); "
+            "until then write device='npu' in the script",
+        )
+    else:
+        yield ok(
+            TRANSFER_TO_NPU, f"calls of torch.cuda reach NPU {visible.ids[0]}: a product and its gradient are correct"
+        )
+
+
+TRANSFER_TO_NPU_CHECK = Check(
+    TRANSFER_TO_NPU,
+    what="Only with `--deep`, on a machine with NPUs: with TORCH_TRANSFER_TO_NPU=1, a process computes a product and "
+    "its gradient through torch.cuda, and checks where they were computed.",
+    why="Scripts for CUDA run on an NPU through transfer_to_npu, which replaces functions of torch when it is loaded. "
+    "With a torch_npu for another torch, or one too old to read the variable, they fail with `Torch not compiled with "
+    "CUDA enabled`.",
+    fix="Install the pair of torch and torch_npu that `ascendtune doctor versions` names. `ascendtune migrate check` "
+    "lists code that cannot be replaced; `ascendtune migrate run` runs a script.",
+    look=_look_at_transfer_to_npu,
+)
+
+
+ALL_REDUCE = "all_reduce"
+
+_RANKS = 2
+_CPU = Visible("cpu", ("0",))
+_ENDED_BY_THE_OTHER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "wait timeout")
+
+
+def _look_at_all_reduce(outside: Outside) -> Iterator[Finding]:
+    if nothing := _why_not_asked(outside, ALL_REDUCE):
+        yield nothing
+        return
+    # NCCL and HCCL do not allow two ranks on one device.
+    joined = outside.visible if len(outside.visible.ids) >= _RANKS else _CPU
+    with TemporaryDirectory(prefix="ascendtune-all-reduce-") as meeting, ThreadPoolExecutor(_RANKS) as pool:
+        argv = [outside.program, *_PROBE, "all_reduce", joined.kind]
+        argvs = [[*argv, str(rank), str(_RANKS), f"{meeting}/store"] for rank in range(_RANKS)]
+        ranks = list(pool.map(lambda each: outside.run(each, timeout_seconds=COMPUTE_SECONDS), argvs))
+    yield _judge_sums(joined, ranks, is_all=joined.kind == outside.visible.kind)
+
+
+def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> Finding:
+    """`is_all`: the ranks ran on visible devices, not on the CPU instead."""
+    answers = [_answer(done) for done in ranks]
+    silent = [rank for rank, told in enumerate(answers) if told is None]
+    if silent:
+        rank = _first_to_fail(ranks, silent)
+        names = " and ".join([*joined.vendor.interface_variables, "GLOO_SOCKET_IFNAME"])
+        return _no_answer(
+            ALL_REDUCE,
+            f"rank {rank} of {_RANKS}, on {joined.label(rank)},",
+            ranks[rank],
+            expected="the sum over both ranks",
+            remedy=f"check {names}, compute and hccl_host first; then `ascendtune explain` on the lines below",
+        )
+    told = [each for each in answers if each is not None]
+    backend, places = told[0]["backend"], " and ".join(dict.fromkeys(map(joined.label, range(_RANKS))))
+    wrong = [rank for rank, each in enumerate(told) if each["wrong_elements"]]
+    if wrong:
+        count = told[wrong[0]]["wrong_elements"]
+        return failure(
+            ALL_REDUCE,
+            f"{backend} computes wrong sums: rank {wrong[0]} on {joined.label(wrong[0])} has {count} wrong elements",
+            expected="the exact sum on both ranks",
+            remedy="take the device out of use; check its health and the link between the two devices",
+        )
+    speed = format_bytes(min(each["bytes_per_second"] for each in told))
+    alone = "" if is_all else "; one device is visible, so collectives between devices are not tested"
+    return ok(ALL_REDUCE, f"{backend} sums over {_RANKS} ranks on {places} at {speed}/s{alone}")
+
+
+def _first_to_fail(ranks: Sequence[Finished], silent: Sequence[int]) -> int:
+    """The rank that failed with an error of its own, not one that waited for the other or lost its connection."""
+    by_itself = [
+        rank
+        for rank in silent
+        if not ranks[rank].timed_out and not any(sign in ranks[rank].error for sign in _ENDED_BY_THE_OTHER)
+    ]
+    return (by_itself or list(silent))[0]
+
+
+ALL_REDUCE_CHECK = Check(
+    ALL_REDUCE,
+    what="Only with `--deep`: two processes on different devices run an all-reduce with the devices' backend (HCCL or "
+    "NCCL; gloo on a CPU, or if one device is visible), and compare every element with the exact sum.",
+    why="A card that computes correctly alone may not reach another one, because of a link, an interface name or a "
+    "version of the collective library. In a job with many ranks this is a time-out after half an hour, on every rank.",
+    fix="If a rank exits at once, see its message and the check compute. If both wait, they cannot connect to each "
+    "other: HCCL_SOCKET_IFNAME, NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME must name an interface that is up on both. If "
+    "sums are wrong, the link or the card is faulty.",
+    look=_look_at_all_reduce,
+)

@@ -1,0 +1,248 @@
+"""State of the devices from npu-smi and NVML: number, health, and processes that hold memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.finding import Finding, ok, unknown, warning
+from ascendtune.core.units import count_of, format_bytes
+from ascendtune.machine.free import IDLE_RATIO
+from ascendtune.machine.inventory import Accelerator, Trouble
+from ascendtune.machine.npu.facts import read_facts
+from ascendtune.machine.vendor.find import vendor_of
+
+NPU_SMI = "npu_smi"
+
+_QUIET = ("not_supported", "unknown_question")
+"""Errors that do not matter: the chip does not support a query."""
+_BROKEN = ("npu_smi_hangs", "dcmi_not_initialized", "no_npu", "npu_smi_not_executable")
+"""Errors of the machine itself. Other internal errors are usual in containers where the cards work."""
+
+
+def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
+    info, troubles, answers = outside.npu_smi
+    if info.devices:
+        troubles = tuple(trouble for trouble in troubles if trouble.code not in _QUIET)
+    if not outside.has_npus and not info.devices and not troubles:
+        return
+    yield from (_trouble(trouble) for trouble in troubles)
+    if not info.devices:
+        if not troubles and not answers:
+            yield _absent(outside)
+        return
+    chips, nodes = len(info.devices), len(outside.npu_nodes)
+    if chips == nodes:
+        if not troubles:
+            yield ok(NPU_SMI, f"npu-smi {info.npu_smi_version or ''} lists {count_of(chips, 'chip')}, as /dev does")
+    else:
+        yield warning(
+            NPU_SMI,
+            f"npu-smi lists {count_of(chips, 'chip')}, /dev has {nodes} of davinciN",
+            expected="the same number",
+            remedy="in a container: map the cards that npu-smi shows; on the host: check the kernel log for a "
+            "card that did not start",
+        )
+
+
+def _trouble(trouble: Trouble) -> Finding:
+    return Finding(
+        NPU_SMI,
+        "failure" if trouble.code in _BROKEN else "warning",
+        trouble.what,
+        expected="a table of the cards",
+        remedy=trouble.remedy,
+        evidence=(trouble.evidence,) if trouble.evidence else (),
+    )
+
+
+def _absent(outside: Outside) -> Finding:
+    mounts = "-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi"
+    where = f"start the container with {mounts}" if outside.in_container else "add its directory to PATH"
+    why = "npu-smi was not found, so health, memory and processes are unknown; training does not need it"
+    return unknown(NPU_SMI, why, remedy=where)
+
+
+NPU_SMI_CHECK = Check(
+    NPU_SMI,
+    what="Asks `npu-smi info`, five seconds at most, and compares its chips with the device files.",
+    why="npu-smi hangs when a card or its driver hangs, and training then hangs at its first operator. An internal "
+    "error alone does not mean that cards are broken: in containers with some of the cards, or without "
+    "/usr/local/dcmi, npu-smi fails where torch_npu computes.",
+    fix="Hanging: look at `dmesg`, end the processes that hold the card, restart. -8005: group HwHiAiUser, device "
+    "files, and a restart after the driver was installed. -8020: another container has the card. -9005 or missing "
+    "libraries: mount /usr/local/dcmi and /usr/local/Ascend/driver/lib64.",
+    look=_look_at_npu_smi,
+    vital=True,
+)
+
+
+HEALTH = "health"
+
+_ALARM_IS_NORMAL = ("310B",)
+"""Developer boards report Alarm for components that the board lacks (transcripts of 310B1 and 310B4)."""
+
+
+def _look_at_health(outside: Outside) -> Iterator[Finding]:
+    devices = outside.npu_smi[0].devices
+    if not devices:
+        if outside.has_npus:
+            yield unknown(HEALTH, "npu-smi lists no cards", remedy="see the finding npu_smi")
+        return
+    sick = [device for device in devices if (device.health or "").upper() != "OK"]
+    yield from (_of_health(device, outside) for device in sick)
+    if not sick:
+        yield ok(HEALTH, f"all {len(devices)} chips report OK")
+
+
+def _of_health(device: Accelerator, outside: Outside) -> Finding:
+    if device.health is None:
+        return unknown(HEALTH, f"npu-smi does not report the health of {device.label}")
+    facts = _details(device, outside)
+    evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
+    if device.health == "Alarm" and (device.name or "").startswith(_ALARM_IS_NORMAL):
+        return ok(
+            HEALTH, f"{device.label} ({device.name}) reports Alarm, which is usual on such boards", evidence=evidence
+        )
+    mild = device.health.lower() == "warning"
+    code = facts.get("error_code")
+    return Finding(
+        HEALTH,
+        "warning" if mild else "failure",
+        f"{device.label} reports {device.health}" + (f", error code {code}" if code else ""),
+        expected="OK",
+        remedy=f"exclude it with ASCEND_RT_VISIBLE_DEVICES; check `npu-smi info -t health -i {device.npu_id}`, "
+        "look the code up in the vendor's fault list, restart the machine; if it persists, have the card replaced",
+        evidence=evidence,
+    )
+
+
+def _details(device: Accelerator, outside: Outside) -> dict[str, object]:
+    chip = ["-c", str(device.chip_id)] if device.chip_id is not None else []
+    blocks = read_facts(outside.ask_npu_smi("info", "-t", "health", "-i", str(device.npu_id), *chip))
+    return {name: blocks[0].facts.get(name) for name in ("error_code", "error_information")} if blocks else {}
+
+
+HEALTH_CHECK = Check(
+    HEALTH,
+    what="Reads each chip's health from npu-smi, and its error codes where it is not OK.",
+    why="One faulty card stops the whole job: the others wait for it in a collective until the time-out, and the log "
+    "then points to the network.",
+    fix="Warning: training is possible, monitor it. Alarm or Critical: exclude the card with "
+    "ASCEND_RT_VISIBLE_DEVICES, note the error code and restart; if it persists, replace the card. On 310B developer "
+    "boards Alarm is usual.",
+    look=_look_at_health,
+)
+
+
+DEVICE_MEMORY = "device_memory"
+
+
+def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
+    devices = [*outside.npu_smi[0].devices, *outside.gpus[0]]
+    if not devices:
+        if outside.has_npus:
+            yield _without_npu_smi(outside)
+        return
+    # Desktop programs hold a little memory of every GPU.
+    held = [
+        device
+        for device in devices
+        if device.processes and (_is_used(device) or not vendor_of(device.kind).lists_desktop_processes)
+    ]
+    silent = [device for device in devices if not device.processes and _is_used(device)]
+    if held:
+        yield _held(held)
+    if silent:
+        yield _silent(silent, outside)
+    if not held and not silent:
+        yield ok(DEVICE_MEMORY, f"no process holds memory on {len(devices)} chips")
+
+
+def _without_npu_smi(outside: Outside) -> Finding:
+    """From /proc: processes that have the device file of a card open."""
+    holders = _holders(outside)
+    if not holders:
+        why = "npu-smi lists no cards; no process visible to this user has a card open"
+        return unknown(DEVICE_MEMORY, why, remedy="see the finding npu_smi")
+    return warning(
+        DEVICE_MEMORY,
+        f"npu-smi lists no cards, but {count_of(len(holders), 'process has', 'processes have')} a card open",
+        expected="no process before training starts",
+        remedy=f"if they are left over from your jobs: kill {' '.join(map(str, list(holders)[:8]))}",
+        evidence=tuple(f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(holders.items())[:16]),
+    )
+
+
+def _holders(outside: Outside) -> dict[int, tuple[str, str]]:
+    """pid -> (name, device files), from /proc; only processes of this user, unless run by root."""
+    found: dict[int, tuple[str, str]] = {}
+    for process in outside.path("/proc").glob("[0-9]*"):
+        nodes = {target.name for each in _open_files(process) if (target := Path(each)).match("/dev/davinci[0-9]*")}
+        if nodes and int(process.name) != os.getpid():
+            name = outside.text(f"/proc/{process.name}/comm").strip() or "a process"
+            found[int(process.name)] = (name, ", ".join(sorted(nodes)))
+    return found
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    with suppress(OSError), os.scandir(process / "fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                yield str(Path(entry.path).readlink())
+
+
+def _is_used(device: Accelerator) -> bool:
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    return used is not None and bool(total) and used > IDLE_RATIO * (total or 0)
+
+
+def _held(devices: list[Accelerator]) -> Finding:
+    lines = [
+        f"{device.label}: {process.name or 'a process'}, pid {process.pid}, {format_bytes(process.memory_used_bytes)}"
+        for device in devices
+        for process in device.processes
+    ]
+    pids = sorted({process.pid for device in devices for process in device.processes})
+    labels = ", ".join(device.label for device in devices)
+    return warning(
+        DEVICE_MEMORY,
+        f"processes hold memory on {labels}",
+        expected="no process before training starts",
+        remedy=f"wait for them or choose other cards (`ascendtune devices --free N`); "
+        f"if they are left over from your jobs: kill {' '.join(map(str, pids[:8]))}",
+        evidence=tuple(lines[:16]),
+    )
+
+
+def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
+    lines = [
+        f"{each.label}: {format_bytes(each.memory_used_bytes)} of {format_bytes(each.memory_total_bytes)} used"
+        for each in devices
+    ]
+    lines += [f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(_holders(outside).items())[:16]]
+    place = "on the host, outside this container" if outside.in_container else "as root, and in every container"
+    return warning(
+        DEVICE_MEMORY,
+        f"memory of {', '.join(device.label for device in devices)} is used, but no visible process holds it",
+        expected="a few per cent, used by the driver itself",
+        remedy=f"look for the process {place} (`npu-smi info`); after a crash: ps -ef | grep python",
+        evidence=tuple(lines),
+    )
+
+
+DEVICE_MEMORY_CHECK = Check(
+    DEVICE_MEMORY,
+    what="Lists processes that hold memory on the chips, and chips with used memory but no visible process; for these, "
+    "and where npu-smi does not answer, processes that have a card's device file open.",
+    why="After Ctrl-C or a crash, workers of a job often keep running and hold the memory; the next job ends with an "
+    "out-of-memory error although no job seems to run. In a container, processes outside of it are not listed: used "
+    "memory is the only sign of them.",
+    fix="Stop the processes with `kill`, then `kill -9`. If none is listed, check on the host. Choose free cards with "
+    "`ascendtune devices --free N`.",
+    look=_look_at_device_memory,
+)

@@ -1,0 +1,315 @@
+"""`ascendtune runs list` and `runs show`. Missing values are None, never 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import psutil
+import typer
+
+from ascendtune.cli.complain import warn
+from ascendtune.cli.options import AsJson
+from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.terminal_text import wrapped
+from ascendtune.core.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
+
+
+def list_runs(
+    directory: Annotated[Path, typer.Argument(help="Directory that contains run directories.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the newest last.
+
+    \b
+    ascendtune runs list
+    ascendtune runs list /data/runs --json
+    """
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.units import format_count, format_duration
+
+    summaries = [RunSummary.of(run) for run in find_runs(directory)]
+    if as_json:
+        print(json.dumps([asdict(each) for each in summaries], indent=2))
+        return
+    if not summaries:
+        print(f"no runs in {directory}")
+        return
+    header = ["name", "state", "step", "loss", "tokens/s", "age"]
+    rows = [
+        [
+            each.name,
+            each.state,
+            "-" if each.step is None else f"{each.step:,}",
+            "-" if each.loss is None else f"{each.loss:.4f}",
+            format_count(each.tokens_per_second),
+            format_duration(each.age_seconds),
+        ]
+        for each in summaries
+    ]
+    print(table(header, rows, right=header[2:]))
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show one run: outcome, data, versions, choices, checkpoints and plots.
+
+    \b
+    ascendtune runs show runs/alpaca-qwen
+    """
+    from ascendtune.core.rundir import RunDir
+
+    facts = _facts(RunDir.open(run))
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(facts)))
+
+
+def _facts(run: RunDir) -> dict[str, Any]:
+
+    record = run.read()
+    return {
+        "path": str(run),
+        **record,
+        "state": state_of(record),
+        "last_metrics": unless_damaged(run.last_metrics),
+        "last_evaluation": unless_damaged(lambda: next(reversed(list(run.read_evaluations())), None)),
+        "data_report": unless_damaged(run.read_data_report),
+        "checkpoints": [str(run.checkpoint(step)) for step in run.checkpoint_steps()],
+        "model": str(run.model) if run.model.is_dir() else None,
+        "pictures": sorted(str(path) for path in run.path.glob("loss.*")),
+    }
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    from ascendtune.core.units import count_of
+
+    attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
+    times = count_of(len(attempts), "attempt") if attempts else "training has not started"
+    lines = [f"{facts['path']}: {facts['state']}, {times}"]
+    hosts = attempts[-1].get("hosts", []) if attempts else []
+    if len(hosts) > 1:
+        lines.append(f"  on {', '.join(hosts)}")
+    if cause:
+        lines += [f"  {cause['what']}", *([f"  do: {cause['remedy']}"] if cause.get("remedy") else [])]
+    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds"))
+    lines += _section("last evaluation", facts["last_evaluation"])
+    lines += _data(facts["data_report"])
+    lines += _section("chosen", facts.get("resolved"))
+    lines += _section("versions", facts.get("versions"))
+    places = {
+        "checkpoints": ", ".join(Path(path).name for path in facts["checkpoints"]),
+        "model": facts["model"],
+        "picture": ", ".join(facts["pictures"]),
+        "recipe": str(Path(facts["path"]) / "recipe.yaml"),
+    }
+    return [*lines, *_section("files", places)]
+
+
+def _data(reports: dict[str, Any] | None) -> list[str]:
+    """The reports on training data and evaluation data."""
+    from ascendtune.cli.terminal import width
+    from ascendtune.data.report import DataReport, lines
+
+    shown: list[str] = []
+    for name, report in (reports or {}).items():
+        if report is not None:
+            shown += ["", f"{name} data", *lines(DataReport.from_json(report), width(sys.stdout) or 100)]
+    return shown
+
+
+def _section(title: str, values: dict[str, Any] | None) -> list[str]:
+    from ascendtune.cli.terminal import width
+
+    shown = in_words(values or {}, width(sys.stdout))
+    return ["", title, *shown] if shown else []
+
+
+def _without(values: dict[str, Any] | None, *names: str) -> dict[str, Any] | None:
+    return {name: value for name, value in values.items() if name not in names} if values else None
+
+
+_Read = TypeVar("_Read")
+
+_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of `runs list`."""
+
+    name: str
+    path: str
+    state: str
+    """As in run.json; or `died` (it says running, but the process does not exist), `damaged`, `unreadable`."""
+    step: int | None
+    loss: float | None
+    tokens_per_second: float | None
+    age_seconds: float | None
+    """Time since the newest attempt started."""
+
+    @classmethod
+    def of(cls, run: RunDir) -> RunSummary:
+        try:
+            record, last = run.read(), run.last_metrics() or {}
+        except AscendtuneError as error:
+            # One damaged run must not hide the others.
+            warn(f"{error.what}: {error.where or run}")
+            return cls._unknown(run, "damaged")
+        except OSError as error:
+            warn(f"permission denied: {error.filename or run}")
+            return cls._unknown(run, "unreadable")
+        attempts = record.get("attempts") or []
+        began = number(attempts[-1].get("started") if attempts else record.get("created"))
+        return cls(
+            name=run.path.name,
+            path=str(run),
+            state=state_of(record),
+            step=whole(last.get("step")),
+            loss=number(last.get("loss")),
+            tokens_per_second=number(last.get("tokens_per_second")),
+            age_seconds=time.time() - began if began is not None else None,
+        )
+
+    @classmethod
+    def _unknown(cls, run: RunDir, state: str) -> RunSummary:
+        return cls(run.path.name, str(run), state, None, None, None, None)
+
+
+def find_runs(directory: Path) -> list[RunDir]:
+    """Run directories at or below `directory`, oldest first.
+
+    Raises:
+        InputError: the directory does not exist.
+    """
+    if not directory.is_dir():
+        raise InputError(
+            "no such directory",
+            code="no-such-directory",
+            remedy="give the directory that contains your runs; `ascendtune train` creates the first one",
+            where=directory,
+        )
+    return sorted(_below(directory, _DEPTH), key=_changed)
+
+
+def _below(directory: Path, depth: int) -> Iterator[RunDir]:
+    run = RunDir(directory)
+    try:
+        # A link, a pipe or a device also counts, and is shown as damaged.
+        is_run = os.path.lexists(run.run_json)
+        inside = [] if is_run or not depth else list(os.scandir(directory))
+    except PermissionError:
+        # It may be a run; it is shown as unreadable.
+        is_run, inside = True, []
+    if is_run:
+        yield run
+    for entry in inside:
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            yield from _below(Path(entry.path), depth - 1)
+
+
+def _changed(run: RunDir) -> float:
+    try:
+        return run.run_json.lstat().st_ctime
+    except PermissionError:
+        return run.path.stat().st_ctime
+
+
+def state_of(record: dict[str, Any]) -> str:
+    """The state, `died` if the process was killed before it could record its exit."""
+    state, attempts = str(record["state"]), record.get("attempts") or []
+    if state != "running" or not attempts:
+        return state
+    newest = attempts[-1]
+    pid = whole(newest.get("pid"))
+    is_here = newest.get("host", socket.gethostname()) == socket.gethostname()
+    return "died" if is_here and pid is not None and not psutil.pid_exists(pid) else state
+
+
+def number(value: Any) -> float | None:
+    """`value` if it is a number; NaN and infinity are allowed, because a loss can be either."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def whole(value: Any) -> int | None:
+    """`value` if it is a valid process id or step."""
+    return value if type(value) is int and 0 <= value < 1 << 31 else None
+
+
+def unless_damaged(read: Callable[[], _Read]) -> _Read | None:
+    """The result of `read`; None and a warning if the file is damaged or unreadable, so that the rest is shown."""
+    try:
+        return read()
+    except AscendtuneError as error:
+        warn(f"{error.what}: {error.where}")
+    except PermissionError as error:
+        warn(f"permission denied: {error.filename}")
+    return None
+
+
+def in_words(values: Mapping[str, Any], columns: int | None) -> list[str]:
+    """A line for each known value, with names and values aligned.
+
+    Args:
+        columns: width of the terminal; longer lines are wrapped below their value. None: no wrapping.
+    """
+    known = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    shown = [(name.removesuffix("_bytes"), _of(name, value)) for name, value in known.items()]
+    longest = max((len(name) for name, _ in shown), default=0)
+    return [wrapped(f"  {name.ljust(longest)}  {text}", columns, indent=longest + 4) for name, text in shown]
+
+
+def plain(value: Any) -> str:
+    """A value of a recipe as YAML: true, null, [a, b]."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(plain, value))}]"
+    return str(value)
+
+
+def _of(name: str, value: Any) -> str:
+    match value:
+        case bool():
+            return plain(value)
+        case int() | float() if name.endswith("_bytes"):
+            return format_bytes(value)
+        case int() | float() if name.endswith("seconds"):
+            return format_duration(value) if value >= 0.1 else f"{value:.2g} s"
+        case float() if name == "epoch":
+            return f"{value:.3g}"
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
+        case int():
+            return f"{value:,}"
+        case dict():
+            return _of_section(value)
+        case list():
+            return ", ".join(_of("", each) for each in value)
+    return str(value)
+
+
+def _of_section(values: Mapping[str, Any]) -> str:
+    if values.keys() == {"kind", "name", "world_size"}:
+        return f"{values['name']} ({values['kind']} × {values['world_size']})"
+    reason = f" ({values['reason']})" if values.get("reason") else ""
+    others = {name: _of(name, value) for name, value in values.items() if name != "reason"}
+    of_value: dict[str, list[str]] = {}
+    for name, text in others.items():
+        of_value.setdefault(text, []).append(name)
+    if len(of_value) < len(others):
+        return "; ".join(f"{', '.join(names)}: {text}" for text, names in of_value.items()) + reason
+    return ", ".join(text if name == "name" else f"{name} {text}" for name, text in others.items()) + reason
