@@ -1,4 +1,4 @@
-"""The end of a run: weights in Hugging Face format, complete or absent."""
+"""What a run leaves: weights in Hugging Face format, complete or absent; and whether the disk has space for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
-from ascendtune.core.units import format_bytes
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of, format_bytes
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import CheckpointSection
+from ascendtune.train.optimizer import states_of
 from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
 from ascendtune.train.tuner.fold import TRAINED, fold
 from ascendtune.train.tuner.peft_names import write_for_peft
@@ -91,3 +98,42 @@ def _require_space(parameters: list[Any], place: Path) -> None:
             remedy="free space and give the same command again: it goes on from the last checkpoint",
             where=place,
         )
+
+
+def require_space_for_run(
+    run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: torch.dtype, checkpoints: int
+) -> None:
+    """Hold what is free against the most that checkpoints and the final model take at once.
+
+    Args:
+        checkpoints: how many will be written until the end.
+
+    Raises:
+        MachineError: not enough.
+    """
+    parameters = list(model.parameters())
+    trained = [each for each in parameters if each.requires_grad]
+    exported = trained if recipe.method.tuner == "lora" else parameters
+    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_of(recipe.optim))
+    final = sum(each.numel() for each in exported) * export_dtype.itemsize
+    at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)
+    needed = at_once * checkpoint + final - _size_of_files(run.checkpoints)
+    free = shutil.disk_usage(run.path).free
+    if free < needed:
+        written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
+        can_keep_fewer = _checkpoints_at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
+        raise MachineError(
+            f"this run will write {format_bytes(at_once * checkpoint + final)}: {written}a model of "
+            f"{format_bytes(final)}; the disk has {format_bytes(free)} left",
+            remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
+            where=run.path,
+        )
+
+
+def _checkpoints_at_once(section: CheckpointSection, planned: int, keep: int | None = None) -> int:
+    # While one is written, all that are kept still stand.
+    return min((keep or section.keep) + section.best + 1, planned)
+
+
+def _size_of_files(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())

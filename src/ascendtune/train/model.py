@@ -1,4 +1,4 @@
-"""A transformers model, ready for its tuner: right type, our attention, room for new tokens."""
+"""A transformers model, ready for its tuner: type, attention, rows for new tokens, recomputation; its cost in FLOPs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
+from ascendtune.core.log import warn
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import read_model_config
-from ascendtune.recipe.sections import ModelSection
+from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.precision import DTYPES, Precision
 
 
@@ -154,3 +155,37 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
         for table in tables:
             table[rows:] = table[:rows].float().mean(0).to(table.dtype)
     return vocabulary - rows
+
+
+def recompute_activations(model: Any, section: MemorySection) -> None:
+    """Switch on activation checkpointing, one checkpoint per layer, where the recipe asks for it."""
+    if not section.gradient_checkpointing:
+        return
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        warn("memory.gradient_checkpointing has no effect: this model does not support it")
+        return
+    # transformers renamed the method; the old name still works but complains.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+def flops_per_token(model: Any, *, mean_length: float, trains_all: bool) -> float:
+    """FLOPs per token of forward and backward.
+
+    6 per parameter that is multiplied with (2 forward, 4 backward), plus attention, 12 × layers × width × length,
+    halved because it is causal (Chowdhery et al. 2022, PaLM, appendix B). With a frozen base no weight gradients are
+    computed: 4 per parameter. Embedding look-ups cost nothing; a tied head counts once, as a head.
+
+    Args:
+        mean_length: tokens of a document, on average: attention stops at its borders.
+        trains_all: every weight has a gradient.
+    """
+    embeddings = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()
+    parameters = sum(each.numel() for each in model.parameters()) - embeddings.numel()
+    if head is not None and head.weight is embeddings:
+        parameters += embeddings.numel()
+    config = model.config.get_text_config()
+    attention = 12 * config.num_hidden_layers * config.hidden_size * mean_length / 2
+    per_token: float = (6 if trains_all else 4) * parameters + attention
+    return per_token

@@ -1,7 +1,8 @@
-"""Which optimiser, over which groups of parameters."""
+"""The optimizer, its groups of parameters, and the learning rate of every step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,3 +65,31 @@ def parameter_groups(
             {"params": others, "weight_decay": 0.0, "learning_rate_factor": factor},
         ]
     return [group for group in groups if group["params"]]
+
+
+class Schedule:
+    """Linear warm-up from 0, then constant, linear or cosine down to `min_learning_rate_ratio`: transformers' formulas.
+
+    Args:
+        section: scheduler, warm-up and floor.
+        peak: learning rate at the end of the warm-up.
+        total_steps: steps of the whole run.
+    """
+
+    def __init__(self, section: OptimSection, peak: float, total_steps: int) -> None:
+        self._shape = section.scheduler
+        self._floor = section.min_learning_rate_ratio
+        self._peak = peak
+        self.total_steps = total_steps
+        steps = section.warmup_steps
+        self.warmup_steps = math.ceil(total_steps * section.warmup_ratio) if steps is None else steps
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of `step`, counted from 0."""
+        if step < self.warmup_steps:
+            return self._peak * step / self.warmup_steps
+        if self._shape == "constant":
+            return self._peak
+        progress = (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
+        share = max(0.0, 1 - progress if self._shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
+        return self._peak * (self._floor + (1 - self._floor) * share)

@@ -34,6 +34,7 @@ class Phases:
             os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644) if heartbeat else None
         )
         stat = stat_of(os.getpid())
+        self.attempt = attempt
         self._who = {
             "attempt": attempt,
             "pid": os.getpid(),

@@ -24,6 +24,8 @@ class Precision:
     """In which type the model's weights are loaded."""
     reason: str
     device_type: str
+    skips_overflows: bool = False
+    """Whether fp16 losses are scaled outside the loop, and steps that overflow are skipped there."""
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context of every forward pass."""

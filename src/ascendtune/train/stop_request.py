@@ -11,39 +11,31 @@ from ascendtune.core.log import say
 
 
 class StopRequest:
-    """Notes signals while it listens; whoever works looks at it, the loop after every step."""
+    """Notes signals while it listens; the loop checks it after every step."""
 
     def __init__(self) -> None:
         self.signal_number = 0
         """The first signal that came; 0 when none did."""
-        self._before: dict[signal.Signals, signal._HANDLER] = {}
         self._kept = ""
 
     @contextmanager
     def listening(self, kept: str) -> Iterator[None]:
-        """Listen for a while.
+        """Note signals while the context lasts.
 
         Args:
-            kept: what the work keeps when it is stopped, to be said when a signal comes.
+            kept: what the work keeps when it is stopped, for the message when a signal comes.
         """
-        self.listen(kept)
-        try:
-            yield
-        finally:
-            self.ignore()
-
-    def listen(self, kept: str = "a checkpoint") -> None:
         self._kept = kept
+        before: dict[signal.Signals, signal._HANDLER] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under nohup a hang-up is to be ignored, and stays ignored.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
-
-    def ignore(self) -> None:
-        """Put the handlers back that were there before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+                before[number] = signal.signal(number, self._note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number and number == signal.SIGINT:

@@ -6,6 +6,7 @@ import math
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,17 @@ from ascendtune.data.plan import BatchPlan
 from ascendtune.data.store import ShardWriter, TokenDataset
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.batch import BatchMaker, DeviceBatch
+from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
-from ascendtune.train.evaluate import Evaluation
+from ascendtune.train.counters import Counters
 from ascendtune.train.loop import Loop
 from ascendtune.train.objective.base import Objective, Outcome
-from ascendtune.train.optimizer import make_optimizer
-from ascendtune.train.parts import Counters, Parts
+from ascendtune.train.optimizer import Schedule, make_optimizer
 from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
 from ascendtune.train.report.callback import Callback
-from ascendtune.train.schedule import Schedule
 from ascendtune.train.stop_request import StopRequest
-from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.base import RootModule, Strategy
 
 LENGTHS = [5, 9, 3, 8, 4, 7, 6]
 """Of seven rows: three steps of three rows an epoch, the last of one row."""
@@ -87,28 +86,30 @@ def make_loop(tmp_path: Path) -> MakeLoop:
     def make(strategy: Strategy | None = None, steps: int = 6, **changes: Any) -> tuple[Loop, Told]:
         strategy = strategy or Strategy(find_device())
         sections = {"model": {"path": "none"}, "data": {"train": "none", "eval": "none"}, "precision": "fp32"}
-        recipe = Recipe.check({**sections, **changes})
+        recipe = Recipe.check({"batch": {"per_device": 1}, **sections, **changes})
         run = RunDir(tmp_path / "run")
         run.create("", {}, {})
         dataset = write_dataset(tmp_path / "tokens")
-        precision = Precision("fp32", "fp32", "asked for", "cpu")
         torch.manual_seed(0)
-        objective = NextToken(nn.Embedding(VOCABULARY, VOCABULARY))
-        optimizer = make_optimizer(recipe.optim, objective.named_parameters(), 0.1, fused=False)
-        batches = BatchMaker(dataset, strategy.device, packed=False, pad_id=0)
+        root = RootModule(nn.Embedding(VOCABULARY, VOCABULARY))
+        optimizer = make_optimizer(recipe.optim, root.named_parameters(), 0.1, fused=False)
+
+        def plan(global_batch: int, seed: int | None) -> BatchPlan:
+            return BatchPlan(dataset.lengths, dataset.label_counts, capacity=None, global_batch=global_batch, seed=seed)
+
+        batches = Batches(dataset, plan(3, seed=1), strategy, recipe.batch.per_device, packed=False, pad_id=0)
         told = Told()
-        parts = Parts(
-            recipe=recipe, run=run, attempt=1, strategy=strategy, precision=precision,
-            objective=objective, module=objective, optimizer=optimizer,
-            schedule=Schedule(recipe.optim, 0.1, steps),
-            dataset=dataset,
-            plan=BatchPlan(dataset.lengths, dataset.label_counts, capacity=None, global_batch=3, seed=1),
-            batches=batches, per_device=1, total_steps=steps, flops_per_token=1.0,
-            evaluation=Evaluation(dataset, strategy, precision, batches=batches, capacity=None, per_device=1),
-            checkpointer=Checkpointer(run, strategy, strategy.content(objective, optimizer), keep=1),
-            checkpoint_every=1000, callbacks=[told], activations=nullcontext, phases=Phases(None), stop=StopRequest(),
-        )  # fmt: skip
-        return Loop(parts, Counters()), told
+        return Loop(
+            run_directory=run, recipe=recipe, strategy=strategy,
+            precision=Precision("fp32", "fp32", "asked for", "cpu"),
+            root=root, module=root, objective=NextToken(root.model),
+            optimizer=optimizer, scaler=None, schedule=Schedule(recipe.optim, 0.1, steps),
+            batches=batches, held_out=replace(batches, plan=plan(strategy.world_size, seed=None)),
+            activations=nullcontext, flops_per_token=1.0,
+            checkpointer=Checkpointer(run, strategy, strategy.content(root, optimizer), keep=1),
+            checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=Counters(), phases=Phases(None),
+            stop=StopRequest(), callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
+        ), told  # fmt: skip
 
     return make
 
@@ -150,10 +151,10 @@ def test_a_record_of_two_steps_counts_the_tokens_of_both(make_loop: MakeLoop) ->
 
 def test_the_loss_of_a_step_is_the_mean_over_its_labelled_tokens(make_loop: MakeLoop) -> None:
     loop, told = make_loop(steps=1)
-    table = loop.parts.objective.model.weight.detach().double()
+    table = loop.objective.model.weight.detach().double()
     total, count = 0.0, 0
-    for (row,) in loop.parts.plan.batch(0):
-        ids = loop.parts.dataset.row(row)[0].tolist()
+    for (row,) in loop.batches.plan.batch(0):
+        ids = loop.batches.dataset.row(row)[0].tolist()
         for before, after in pairwise(ids):
             total -= float(table[before].log_softmax(-1)[after])
             count += 1
@@ -173,7 +174,7 @@ def test_evaluations_come_where_they_are_asked_for_and_after_the_last_step(make_
 
 def test_a_loss_that_is_not_a_number_ends_the_run_before_the_weights_change(make_loop: MakeLoop) -> None:
     loop, told = make_loop()
-    weight = loop.parts.objective.model.weight
+    weight = loop.objective.model.weight
     with torch.no_grad():
         weight[:, 0] = math.inf
     before = weight.detach().clone()
@@ -185,7 +186,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_before_the_weights_change(make
 
 def test_a_skipped_step_is_counted_and_changes_no_weight(make_loop: MakeLoop) -> None:
     loop, told = make_loop(steps=2, on_nan="skip")
-    weight = loop.parts.objective.model.weight
+    weight = loop.objective.model.weight
     with torch.no_grad():
         weight[:, 0] = math.inf
     before = weight.detach().clone()
@@ -198,13 +199,13 @@ def test_a_skipped_step_is_counted_and_changes_no_weight(make_loop: MakeLoop) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(make_loop: MakeLoop, number: signal.Signals) -> None:
     loop, told = make_loop(track={"every_steps": 4})
-    run = loop.parts.run
+    run = loop.run_directory
 
     def stop_after_two() -> None:
         if loop.counters.step == 2:
-            loop.parts.stop.signal_number = number
+            loop.stop.signal_number = number
 
-    loop.parts.checkpointer.poll = stop_after_two
+    loop.checkpointer.poll = stop_after_two
     with pytest.raises(Stopped) as stopped:
         loop.run()
     # Alone nothing has to be agreed, so that the next step is recorded, and is the last.
@@ -214,16 +215,15 @@ def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(make_loop: Mak
 
 
 def test_checkpoints_come_at_their_steps_and_not_at_the_last(make_loop: MakeLoop) -> None:
-    loop, _ = make_loop(steps=6)
-    loop.parts.checkpoint_every = 2
+    loop, _ = make_loop(steps=6, checkpoint={"every_steps": 2})
     saved: list[int] = []
-    save = loop.parts.checkpointer.save
+    save = loop.checkpointer.save
 
-    def noted(step: int, state: dict[str, Any]) -> None:
+    def noted(step: int, state: dict[str, Any], **options: Any) -> None:
         saved.append(step)
-        save(step, state)
+        save(step, state, **options)
 
-    loop.parts.checkpointer.save = noted
+    loop.checkpointer.save = noted
     loop.run()
-    loop.parts.checkpointer.wait()
-    assert saved == [2, 4] and loop.parts.run.checkpoint_steps() == [4]
+    loop.checkpointer.wait()
+    assert saved == [2, 4] and loop.run_directory.checkpoint_steps() == [4]

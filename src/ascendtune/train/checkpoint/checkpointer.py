@@ -17,18 +17,20 @@ is trained on, so a run goes on from files that nobody else may write (`core/own
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
 from ascendtune.core.files import digest_of_file, removed_on_failure, sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged
-from ascendtune.train.checkpoint.random_state import read_random_state, restore_random_state, save_random_state
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
@@ -48,34 +50,34 @@ class Checkpointer:
     """Writes and reads the checkpoints of one run.
 
     Args:
-        content: weights and optimiser state, in the form that the strategy gives them.
-        on_complete: called on the main rank, in the writing thread, with the step of every finished checkpoint.
+        content: weights and optimizer state, in the form that the strategy gives them.
+        keep: how many checkpoints are kept.
     """
 
-    def __init__(
-        self,
-        run: RunDir,
-        strategy: Strategy,
-        content: CheckpointContent,
-        *,
-        keep: int,
-        on_complete: Callable[[int], None] = lambda step: None,
-    ) -> None:
+    def __init__(self, run: RunDir, strategy: Strategy, content: CheckpointContent, *, keep: int) -> None:
         self._run = run
         self._strategy = strategy
         self._content = content
         self._keep = keep
-        self._on_complete = on_complete
         self._pending: Future[Any] | None = None
         self._pending_step = 0
         self._saved_step = 0
-        self.protected: int | None = None
-        """A step that is kept whatever its age (the best one), from the next checkpoint on."""
 
-    def save(self, step: int, state: State) -> None:
+    def save(
+        self,
+        step: int,
+        state: State,
+        *,
+        protected: int | None = None,
+        on_complete: Callable[[int], None] = lambda step: None,
+    ) -> None:
         """Copy everything now, write it in the background. Waits for the previous one first.
 
         A second call for the same step does nothing: evaluation, schedule and a signal may each want a checkpoint.
+
+        Args:
+            protected: a step whose checkpoint is kept whatever its age (the best one).
+            on_complete: called on the main rank, in the writing thread, with `step` when the checkpoint is complete.
 
         Raises:
             MachineError: the disk has no room, or the previous checkpoint could not be written.
@@ -97,9 +99,7 @@ class Checkpointer:
         self._pending, self._pending_step, self._saved_step = pending, step, step
         if self._strategy.is_main:
             # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
-            # The best one of before stays until this one is complete.
-            protected = self.protected
-            self._pending = _then(pending, lambda: self._finish(step, directory, protected))
+            self._pending = _then(pending, lambda: self._finish(step, directory, protected, on_complete))
 
     def poll(self) -> None:
         """Raise what went wrong in the background, if anything did. Costs nothing."""
@@ -179,7 +179,7 @@ class Checkpointer:
                 where=self._run.checkpoints,
             )
 
-    def _finish(self, step: int, directory: Path, protected: int | None) -> None:
+    def _finish(self, step: int, directory: Path, protected: int | None, on_complete: Callable[[int], None]) -> None:
         # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
         sync_tree(directory)
         write_json(directory / _DIGESTS, {name: digest_of_file(directory / name) for name in _files_of(directory)})
@@ -188,7 +188,7 @@ class Checkpointer:
             self._run.remove_checkpoint(step)
         directory.rename(final)
         sync_directory(self._run.checkpoints)
-        self._on_complete(step)
+        on_complete(step)
         self._prune(protected)
 
     def _prune(self, protected: int | None) -> None:
@@ -225,3 +225,32 @@ def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
 
     first.add_done_callback(run)
     return both
+
+
+def save_random_state(directory: Path, strategy: Strategy) -> None:
+    """Write `rng/rank_R.safetensors`, flushed to disk."""
+    from safetensors.torch import save
+
+    content = {"cpu": torch.get_rng_state()}
+    if (of_device := strategy.device.random_state()) is not None:
+        content["device"] = of_device
+    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
+    with path.open("wb") as file:
+        file.write(save(content))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
+    """This rank's; empty where fewer ranks wrote the checkpoint: the others keep the state that the seed gave them."""
+    from safetensors.torch import load_file
+
+    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
+    return load_file(path) if path.exists() or strategy.is_main else {}
+
+
+def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
+    if "cpu" in content:
+        torch.set_rng_state(content["cpu"])
+    if "device" in content:
+        strategy.device.set_random_state(content["device"])

@@ -22,8 +22,8 @@ _TIMEOUT = timedelta(minutes=30)
 class GroupStrategy(Strategy):
     """Joins the process group that torchrun's variables describe; without them, a group of one."""
 
-    def __init__(self, device: Device, recipe: Recipe) -> None:
-        super().__init__(device)
+    def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
+        super().__init__(device, reason)
         self.recipe = recipe
         backend = device.collective_backend
         # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.

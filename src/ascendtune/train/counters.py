@@ -1,15 +1,59 @@
-"""The numbers between two records: kept on the device until a record reads them, once."""
+"""The numbers of a run: those that a checkpoint remembers, and those between two records, kept on the device."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
 from ascendtune.data.plan import PackedSequence
 from ascendtune.train.stop_request import flags_of, signal_of
 from ascendtune.train.strategy.base import Strategy
+
+
+@dataclass
+class Counters:
+    """What a checkpoint remembers beside tensors."""
+
+    step: int = 0
+    """Optimiser steps that are behind."""
+    tokens_seen: int = 0
+    skipped_steps: int = 0
+    """Steps left out because their gradient was not a number."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    """The lowest evaluation loss."""
+    improved_loss: float | None = None
+    """The loss of the last evaluation that was an improvement; early stopping counts from there."""
+    worse_evaluations: int = 0
+    """Evaluations since the last improvement."""
+    evaluated_step: int = 0
+    """The step of the last evaluation."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """State of the fp16 gradient scaler."""
+
+    def note_evaluation(self, loss: float, *, min_improvement: float) -> bool:
+        """Note the evaluation loss after `step`; returns whether it is the lowest. NaN never is.
+
+        Args:
+            min_improvement: how much lower than at the last improvement the loss must be to count as one.
+        """
+        is_best = loss < (math.inf if self.best_loss is None else self.best_loss)
+        if is_best:
+            self.best_loss, self.best_step = loss, self.step
+        if loss < (math.inf if self.improved_loss is None else self.improved_loss - min_improvement):
+            self.improved_loss, self.worse_evaluations = loss, 0
+        else:
+            self.worse_evaluations += 1
+        self.evaluated_step = self.step
+        return is_best
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Counters:
+        """From what a checkpoint says; what this version does not know is left out."""
+        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
 
 
 @dataclass
