@@ -54,6 +54,7 @@ def train(run: RunDir) -> None:
         if rank == 0 and not held.enter_context(file_lock(run.lock, wait=False)):
             raise MachineError(
                 "this run is being trained by another process",
+                code="run-in-use",
                 remedy="wait for it, or use another name",
                 where=run.path,
             )
@@ -62,7 +63,10 @@ def train(run: RunDir) -> None:
         except BaseException as error:
             if _is_echo(error):
                 raise CheckFailed(
-                    "the connection to another rank broke", remedy="what ended that one is the cause", where=run.logs
+                    "the connection to another rank broke",
+                    code="connection-lost",
+                    remedy="what ended that one is the cause",
+                    where=run.logs,
                 ) from error
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
@@ -162,6 +166,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
         return MachineError(
             f"out of device memory: {str(error).strip().splitlines()[0]}",
+            code="out-of-device-memory",
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
             "data.max_length, or use method.tuner: lora",
         )
@@ -169,11 +174,13 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     if "acl api failed" in str(error) or isinstance(error, getattr(torch, "AcceleratorError", ())):
         return MachineError(
             f"the device failed: {str(error).strip().splitlines()[0]}",
+            code="device-failed",
             remedy="look at the device with `ascendtune doctor`; the same command goes on from the last checkpoint",
         )
     if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
         return MachineError(
             f"the device cannot compute {missing['name']}: torch has no such operator for {missing['backend']}",
+            code="operator-missing",
             remedy="set model.attention: eager, and each kernel key to false; or update torch and torch_npu",
         )
     return disk_fault(error, getattr(error, "filename", None) or ".", "training")

@@ -95,6 +95,7 @@ def _require_space(parameters: list[Any], place: Path) -> None:
     if free < needed:
         raise MachineError(
             f"the model needs {format_bytes(needed)}, the disk has {format_bytes(free)} left",
+            code="disk-space-missing",
             remedy="free space and give the same command again: it goes on from the last checkpoint",
             where=place,
         )
@@ -125,6 +126,7 @@ def require_space_for_run(
         raise MachineError(
             f"this run will write {format_bytes(at_once * checkpoint + final)}: {written}a model of "
             f"{format_bytes(final)}; the disk has {format_bytes(free)} left",
+            code="disk-space-missing",
             remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
             where=run.path,
         )

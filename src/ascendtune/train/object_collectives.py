@@ -56,6 +56,7 @@ class PlansUnpickler(pickle.Unpickler):
             return found
         raise MachineError(
             f"a message in the place of another rank's is a pickle that would run {module}.{name}; it was not run",
+            code="foreign-pickle",
             remedy="find out who can reach the ports of this job: the network between ranks must be trusted",
         )
 

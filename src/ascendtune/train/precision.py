@@ -52,10 +52,12 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         reason = f"the best that {device.name} has"
     elif compute == "fp16" and not device.supports_fp16:
         raise MachineError(
-            f"{device.name} ({device.kind}) does not train in fp16", remedy="use precision: bf16 or fp32"
+            f"{device.name} ({device.kind}) does not train in fp16",
+            code="fp16-unsupported",
+            remedy="use precision: bf16 or fp32",
         )
     elif compute == "bf16" and not device.computes_bf16:
-        raise MachineError(f"{device.name} has no bf16", remedy="use precision: fp16 or fp32")
+        raise MachineError(f"{device.name} has no bf16", code="bf16-unsupported", remedy="use precision: fp16 or fp32")
     weights = recipe.model.dtype
     if weights == "auto":
         # Trained weights are fp32: at small learning rates a bf16 weight does not move. Frozen ones need no more than
@@ -66,6 +68,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         raise RecipeError(
             "method.lora.modules_to_save are trained in fp32, and under precision: fp32 nothing brings them together "
             f"with model.dtype: {weights}",
+            code="mixed-weight-types",
             remedy="set model.dtype: auto, or precision: bf16",
         )
     return Precision(compute, weights, reason, device.torch_device.type)

@@ -152,6 +152,7 @@ def _read(path: Path, rows: int) -> NDArray[np.float64]:
     if len(content) != rows:
         raise MachineError(
             f"the reference log-probabilities are damaged: {len(content):,} values for {rows:,} rows",
+            code="reference-damaged",
             remedy="delete this file: they are computed again",
             where=path,
         )
@@ -170,6 +171,7 @@ def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> At
     if not choice.verdict.padded:
         raise RecipeError(
             f"padding changes what the reference model computes: {choice.verdict.why_padded}",
+            code="rows-need-padding",
             remedy="choose another method.preference.reference",
             where=directory,
         )
@@ -245,6 +247,7 @@ def _another_model(
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(
             f"the reference model knows {rows:,} tokens, the model that is trained {tokens:,}",
+            code="reference-tokenizer-differs",
             remedy="use a reference with the same tokenizer",
             where=directory,
         )

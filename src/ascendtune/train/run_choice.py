@@ -99,6 +99,7 @@ def require_checkpoint(checkpoint: Path) -> None:
     if not checkpoint.is_dir():
         raise RecipeError(
             f"{_RESUME}: no such checkpoint",
+            code="checkpoint-missing",
             remedy="give a directory like runs/NAME/checkpoints/step_100",
             where=checkpoint,
         )
@@ -106,6 +107,7 @@ def require_checkpoint(checkpoint: Path) -> None:
     if not all(part.is_file() for part in parts):
         raise RecipeError(
             f"{_RESUME}: not a complete checkpoint",
+            code="checkpoint-incomplete",
             remedy="give a directory that holds state.json and digests.json",
             where=checkpoint,
         )
@@ -124,6 +126,7 @@ def _from_path(
     if not trust_checkpoint:
         raise RecipeError(
             f"{_RESUME}: this checkpoint belongs to another run, whose writer chooses what this one trains on",
+            code="checkpoint-of-another-run",
             remedy="add --trust-checkpoint when you know who wrote it",
             where=checkpoint,
         )
@@ -186,6 +189,7 @@ def _require_untrained(run: RunDir) -> None:
         if not is_free:
             raise MachineError(
                 "this run is being trained by another process",
+                code="run-in-use",
                 remedy="wait for it, or give this one another name: name=OTHER",
                 where=run.path,
             )

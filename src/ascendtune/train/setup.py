@@ -304,7 +304,7 @@ def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> b
         return True
     why = f"this model does not take packed documents: {attention.verdict.why_padded}"
     if recipe.data.packing is True:
-        raise RecipeError(why, remedy="set data.packing: auto or false")
+        raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
     # Of a model with its own attention that has been said.
     if is_main and not attention.is_own:
         warn(f"data.packing: auto pads: {why}")
@@ -318,9 +318,15 @@ def _require_rows_alone(recipe: Recipe, attention: AttentionChoice) -> None:
     why = f"padding changes what this model computes: {attention.verdict.why_padded}"
     method = recipe.method
     if method.stage == "reward" or (method.stage == "preference" and method.preference.loss != "kto"):
-        raise RecipeError(f"{why}; pairs of answers cannot be trained without it", remedy="choose another model")
+        raise RecipeError(
+            f"{why}; pairs of answers cannot be trained without it",
+            code="pairs-need-padding",
+            remedy="choose another model",
+        )
     if recipe.batch.per_device > 1:
-        raise RecipeError(why, remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step")
+        raise RecipeError(
+            why, code="rows-need-padding", remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step"
+        )
 
 
 def _warn_of_frozen_parts(

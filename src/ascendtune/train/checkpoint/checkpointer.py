@@ -128,6 +128,7 @@ class Checkpointer:
             )
             raise fault or MachineError(
                 f"the checkpoint of step {self._pending_step} could not be written: {error}",
+                code="checkpoint-not-written",
                 remedy="check the file system of the run directory",
                 where=place,
             ) from error
@@ -158,6 +159,7 @@ class Checkpointer:
             raise InputError(
                 f"the checkpoint is of the form '{form}', and parallel.strategy: {self._strategy.name} reads "
                 f"'{self._content.form}'",
+                code="checkpoint-form-differs",
                 remedy=f"resume with {_READERS.get(str(form), 'the recipe that wrote it')}",
                 where=directory,
             )
@@ -165,6 +167,7 @@ class Checkpointer:
             raise InputError(
                 f"the checkpoint is of {ranks} ranks, and {self._strategy.name} reads its own on as many only; this "
                 f"start has {self._strategy.world_size}",
+                code="checkpoint-ranks-differ",
                 remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp go on anywhere",
                 where=directory,
             )
@@ -175,6 +178,7 @@ class Checkpointer:
         if free < needed:
             raise MachineError(
                 f"a checkpoint needs {format_bytes(needed)}, the disk has {format_bytes(free)} left",
+                code="disk-space-missing",
                 remedy="free space, set checkpoint.keep lower, or put run_dir on another disk",
                 where=self._run.checkpoints,
             )

@@ -40,6 +40,7 @@ def damaged(directory: Path, why: object) -> MachineError:
     """The error for a checkpoint that cannot be read."""
     return MachineError(
         f"the checkpoint is damaged: {str(why) or type(why).__name__}",
+        code="checkpoint-damaged",
         remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
         where=directory,
     )

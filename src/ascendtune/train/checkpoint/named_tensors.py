@@ -81,6 +81,7 @@ class NamedTensors(CheckpointContent):
             raise InputError(
                 f"the checkpoint is of another model or optimizer: {len(differing)} tensors do not match, first "
                 f"{differing[0]}",
+                code="checkpoint-model-differs",
                 remedy="resume with the recipe that wrote it",
                 where=directory,
             )

@@ -50,6 +50,7 @@ class DeepSpeedStrategy(GroupStrategy):
         if _STARTED:
             raise MachineError(
                 "DeepSpeed keeps process groups that have ended, so it can be started once in a process",
+                code="deepspeed-started-twice",
                 remedy="start every training in a process of its own, as `ascendtune train` does",
             )
         _STARTED = True
@@ -69,7 +70,11 @@ class DeepSpeedStrategy(GroupStrategy):
             self.recipe, compute=precision.compute, ranks=self.world_size, hidden_size=_hidden_size(root)
         )
         if self._stage == 0 and precision.compute != "fp32":
-            raise RecipeError(f"precision is {precision.compute}: {STAGE_0_ROUNDS}", remedy=STAGE_0_REMEDY)
+            raise RecipeError(
+                f"precision is {precision.compute}: {STAGE_0_ROUNDS}",
+                code="zero-stage-0-precision",
+                remedy=STAGE_0_REMEDY,
+            )
         if self._swaps:
             require_disk(config, compute=precision.compute)
             fit_buffers(config, root, ranks=self.world_size)

@@ -50,12 +50,14 @@ def require_disk(config: Config, *, compute: str) -> None:
     if rounds and "offload_param" in parts_on_disk(config):
         raise RecipeError(
             "on a device without fp16 DeepSpeed writes weights to the disk in bf16, and this run's are fp32",
+            code="offload-rounds-weights",
             remedy="set precision: bf16, or parallel.deepspeed.offload_param: cpu",
         )
     operator = AsyncIOBuilder()
     if not operator.is_compatible():
         raise MachineError(
             "keeping state on a disk needs the headers of libaio, which are not installed",
+            code="libaio-missing",
             remedy="apt-get install libaio-dev, or dnf install libaio-devel; or offload to cpu",
         )
     if not Path(os.environ["TORCH_EXTENSIONS_DIR"], operator.name).exists():
@@ -92,6 +94,7 @@ def _own_directory(parent: Path, held: ExitStack) -> Path:
     if not parent.is_dir():
         raise MachineError(
             "parallel.deepspeed.nvme_path is no directory here",
+            code="no-such-directory",
             remedy="make it, on every host, on a fast local disk",
             where=parent,
         )
@@ -161,6 +164,7 @@ class SwappedState(CheckpointContent):
             if weights.numel() != self._zero.fp16_partitioned_groups_flat_numel[number]:
                 raise InputError(
                     f"the checkpoint is of another model: group {number} has {weights.numel()} weights on this rank",
+                    code="checkpoint-model-differs",
                     remedy="resume with the recipe that wrote it",
                     where=directory,
                 )
