@@ -1,4 +1,4 @@
-"""Adapters that a run goes on from: found and looked at before the worker starts. Free of torch."""
+"""Adapters that a run goes on from: found and checked before the worker starts. Free of torch."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ from ascendtune.train.strategy.group import started_by_torchrun
 
 
 def train(run: RunDir) -> None:
-    """Train in `run` until it is finished, stopped or wrong; its run.json says which.
+    """Train in `run` until it is finished, stopped or failed; run.json notes which.
 
     Raises:
         AscendtuneError: with the exit code that the process should end with.
     """
     record = run.read()
-    # A checkpoint asked for by its path may be one of a finished run: that is meant.
+    # The recipe may name a checkpoint of a finished run by its path: then the run goes on.
     if record["state"] == "finished" and not record.get("resume_from"):
         log.say(f"{run} has finished; nothing to do")
         return
@@ -65,7 +65,7 @@ def train(run: RunDir) -> None:
                 raise CheckFailed(
                     "the connection to another rank broke",
                     code="connection-lost",
-                    remedy="what ended that one is the cause",
+                    remedy="look for the error of that rank: it is the cause",
                     where=run.logs,
                 ) from error
             if not isinstance(error, KeyboardInterrupt):
@@ -90,7 +90,7 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
     device.activate()
     strategy = join(recipe, device, model_directory)
     held.callback(strategy.close)
-    # All ranks are asked at once: none goes on before the others have arrived.
+    # A collective: no rank goes on before all have arrived.
     host = socket.gethostname()
     hosts = list(dict.fromkeys(strategy.gather(host)))
     if strategy.is_main:
@@ -115,7 +115,7 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
 
 
 def _wind_up(run: RunDir, callbacks: list[Callback]) -> None:
-    """Close what records the run, and draw it. Trouble here must not hide how the run ended."""
+    """Close the callbacks, and draw the run. An error here must not hide how the run ended."""
     closing: list[Callable[[], object]] = [callback.on_end for callback in callbacks]
     if not isinstance(sys.exception(), KeyboardInterrupt):
         closing.append(partial(draw, run))
@@ -160,7 +160,7 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
 
 
 def _translated(error: BaseException) -> AscendtuneError | None:
-    """Foreign errors that have a remedy, in our words."""
+    """The error of this program for an error of torch or the system that has a remedy; None for others."""
     if isinstance(error, AscendtuneError):
         return error
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
@@ -186,12 +186,12 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     return disk_fault(error, getattr(error, "filename", None) or ".", "training")
 
 
-# torch's words in c10/core/impl and the dispatcher (2.13).
+# torch's message in c10/core/impl and the dispatcher (2.13).
 _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")
 
 
 def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
-    """Put the cause into run.json: the first rank that knows one writes it, later ones only echo it."""
+    """Put the cause into run.json: the first rank that knows one writes it; errors of later ranks follow from it."""
     if isinstance(error, KeyboardInterrupt):
         error = Stopped(
             "stopped at once, without a checkpoint of the last step",
@@ -210,16 +210,16 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
             if run.read()["state"] in ("created", "running"):
                 run.end_attempt("stopped" if isinstance(error, Stopped) else "failed", cause)
     except (OSError, AscendtuneError) as second:
-        # The disk that broke the run may be the one that this goes to.
+        # run.json may be on the disk whose failure ended the run.
         log.warn(f"run.json could not be updated: {second}")
 
 
-# What a rank sees when another one has gone: never the first cause.
+# Errors that follow when another rank has gone: never the first cause.
 _ECHOES = ("connection closed by peer", "connection reset", "gloo", "nccl", "hccl", "broken pipe")
 
 
 def _is_echo(error: BaseException) -> bool:
-    """Whether this rank only lost another one; also when that shows while a checkpoint is written."""
+    """Whether this rank only lost the connection to another one; also while a checkpoint is written."""
     if not started_by_torchrun():
         return False
     cause: BaseException | None = error

@@ -21,10 +21,10 @@ from ascendtune.train.strategy.base import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What is known of the documents of a micro-batch, where a loss looks at whole answers (pairs, singles)."""
+    """The documents of a micro-batch, for losses over whole answers (pairs, singles)."""
 
     documents: int
-    """How many: two for each pair (2i chosen, 2i + 1 rejected), one for each single answer."""
+    """Two for each pair (2i chosen, 2i + 1 rejected), one for each single answer."""
     target_slot: torch.Tensor
     """(labelled,) int64: where each labelled position goes in a flattened table, (documents, most labels of one)."""
     most_labels: int
@@ -53,14 +53,14 @@ class DeviceBatch:
     attention_mask: torch.Tensor | None = None
     """(batch, tokens) int64, 0 for padding: for models that make their masks themselves."""
     rows: tuple[int, ...] = ()
-    """(documents,) numbers of the rows in the data set, where a loss looks at whole answers."""
+    """(documents,) numbers of the rows in the data set, for losses over whole answers."""
     weight: float = 1.0
     """0 for the batch of a rank that has no work but must take part in the collectives."""
     is_last: bool = True
     """Whether no other micro-batch of this rank follows in the step."""
 
     def model_inputs(self) -> dict[str, Any]:
-        """Arguments of the decoder. `cu_seqlens*` travel through transformers to our attention function."""
+        """Arguments of the decoder. `cu_seqlens*` pass through transformers to the attention function."""
         inputs: dict[str, Any] = {"input_ids": self.input_ids, "use_cache": False}
         if self.position_ids is not None:
             inputs["position_ids"] = self.position_ids
@@ -79,7 +79,7 @@ def to_device(
 
     Args:
         reference: (rows,) of the whole data set.
-        masked: the model is told which tokens are padding.
+        masked: the model gets a mask of the padding.
     """
     target = device.torch_device
     on_host = device.shares_host_memory
@@ -147,7 +147,7 @@ class Batches:
     """Padding-free, documents isolated; else padded."""
     pad_id: int
     masked: bool = False
-    """The model is told which tokens are padding."""
+    """The model gets a mask of the padding."""
     mismatched: bool = False
     """Groups hold an answer and a mismatched one, which goes into a batch of its own (kto)."""
     reference: NDArray[np.float64] | None = None

@@ -18,7 +18,7 @@ class Counters:
     """What a checkpoint remembers beside tensors."""
 
     step: int = 0
-    """Optimiser steps that are behind."""
+    """Optimizer steps that have been made."""
     tokens_seen: int = 0
     skipped_steps: int = 0
     """Steps left out because their gradient was not a number."""
@@ -52,13 +52,13 @@ class Counters:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Counters:
-        """From what a checkpoint says; what this version does not know is left out."""
+        """From the state in a checkpoint; keys that this version does not have are left out."""
         return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
 
 
 @dataclass
 class StepMetrics:
-    """What has happened since the last record: one step, or `track.every_steps` of them."""
+    """Sums since the last record: of one step, or of `track.every_steps` steps."""
 
     begun: float
     sums: list[dict[str, torch.Tensor]] = field(default_factory=list)
@@ -71,11 +71,11 @@ class StepMetrics:
     learning_rate: float = 0.0
     is_read: bool = False
     loss: float = math.nan
-    """Mean over the units of the window, all ranks; known once read."""
+    """Mean over the units since the last record, all ranks; known once read."""
     extras: dict[str, float] = field(default_factory=dict)
-    """Means over the units, like the loss, of what else the objective tells; it says what is recorded of them."""
+    """Means over the units of the other values of the objective, whose `recorded` decides what is recorded of them."""
     norm: float = math.nan
-    asked_to_stop: int = 0
+    stop_signal: int = 0
     """A signal that reached any rank, agreed by all of them."""
 
     @property
@@ -106,11 +106,11 @@ class StepMetrics:
         means = {name: total / self.units for name, total in zip(names, found, strict=True)}
         self.loss, self.norm = means.pop("loss", math.nan), norm_sum
         self.extras = means
-        self.asked_to_stop = signal_of((interrupts, terms))
+        self.stop_signal = signal_of((interrupts, terms))
         self.is_read = True
 
     def leave_out_last(self) -> None:
-        """Forget the loss of a skipped step, so that it does not spoil the mean of the others."""
+        """Drop the loss of a skipped step: a single NaN would propagate to the mean of the others."""
         self.sums.pop()
         self.counts.pop()
         self.is_read = False

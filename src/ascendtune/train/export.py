@@ -18,7 +18,7 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.optimizer import states_of
-from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
+from ascendtune.train.strategy.deepspeed_logging import silence_deepspeed
 from ascendtune.train.tuner.fold import TRAINED, fold
 from ascendtune.train.tuner.peft_names import write_for_peft
 
@@ -28,11 +28,11 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
 
     Args:
         tuned: a transformers model, or a PeftModel, of which the adapter alone is written (one, where it is a sum).
-        chat_template: Jinja text of the template of training: whoever uses the model must speak the same way.
+        chat_template: Jinja text of the template of training: inference must use the same.
         new_tokens: the embeddings have grown, so an adapter must bring them along.
 
     Raises:
-        MachineError: the disk is full or may not be written; what was there before is untouched.
+        MachineError: the disk is full or may not be written; an older model there is untouched.
     """
     temporary = directory.with_name(f".{directory.name}.writing")
     with translated_disk_errors(directory, "writing the model"), removed_on_failure(temporary):
@@ -42,7 +42,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         adapted = hasattr(tuned, "peft_config")
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
         # Saving asks accelerate, which imports DeepSpeed where it is installed.
-        hush_deepspeed()
+        silence_deepspeed()
         try:
             tuned.save_pretrained(temporary, **options)
         except Exception as error:
@@ -104,7 +104,7 @@ def _require_space(parameters: list[Any], place: Path) -> None:
 def require_space_for_run(
     run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: torch.dtype, checkpoints: int
 ) -> None:
-    """Hold what is free against the most that checkpoints and the final model take at once.
+    """Compare the free space with the most that checkpoints and the final model take at once.
 
     Args:
         checkpoints: how many will be written until the end.

@@ -208,8 +208,8 @@ class Loop:
         for callback in self.callbacks:
             callback.on_step(record)
         self._metrics = StepMetrics(time.perf_counter())
-        if metrics.asked_to_stop:
-            self._stop(metrics.asked_to_stop)
+        if metrics.stop_signal:
+            self._stop(metrics.stop_signal)
 
     def _hash(self, sequences: list[PackedSequence]) -> str | None:
         is_wanted = self.recipe.align.batch_hash and self.strategy.is_main

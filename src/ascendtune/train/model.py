@@ -40,7 +40,7 @@ def read_config(section: ModelSection, directory: Path) -> Any:
 
 
 def score_once(config: Any, pad_id: int) -> None:
-    """Make `config` that of a reward model: one score, at the last token that is no padding."""
+    """Make `config` that of a reward model: one score, at the last token that is not padding."""
     config.num_labels = 1
     config.get_text_config().pad_token_id = pad_id
 
@@ -71,7 +71,7 @@ def load_model(
     logging.disable_progress_bar()
     dtype, kind = DTYPES[precision.weights], class_of(stage)
     verbosity = logging.get_verbosity()
-    # Its report of keys is for programmers, and calls a score that is yet to be learnt missing.
+    # Its report of keys is for programmers, and lists the score, which training adds, as missing.
     logging.set_verbosity_error()
     # Decides random weights, and a score that the files do not hold.
     torch.manual_seed(seed)

@@ -20,9 +20,9 @@ def make_optimizer(
     fused: bool,
     plus_ratio: float | None = None,
 ) -> torch.optim.Optimizer:
-    """An optimiser over the trainable parameters; matrices decay, biases and norms do not.
+    """An optimizer over the trainable parameters; matrices decay, biases and norms do not.
 
-    Every group says as `learning_rate_factor` by what the learning rate of a step is multiplied for it.
+    The learning rate of a group is that of the step times its `learning_rate_factor`.
 
     Args:
         fused: whether AdamW does all of its step in one kernel.
@@ -41,7 +41,7 @@ def make_optimizer(
         betas=(section.beta1, section.beta2),
         eps=section.epsilon,
         # torch._fused_adamw_ runs on Ascend too, also on sharded tensors. torch_npu's own NpuFusedAdamW keeps views of
-        # the first gradients: when gradients are set to None, it goes on training with those stale ones.
+        # the first gradients: when gradients are set to None, it continues with those stale ones.
         fused=fused,
     )
 

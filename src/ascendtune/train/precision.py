@@ -1,4 +1,4 @@
-"""In which type things are held and multiplied."""
+"""The types of weights and of matrix products."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
     """Resolve `auto`.
 
     Raises:
-        MachineError: the device does not compute the type that is asked for.
+        MachineError: the device does not compute the type that the recipe names.
         RecipeError: types do not go together.
     """
     compute = recipe.precision

@@ -97,12 +97,12 @@ def reference_log_probs(
                         values[:, torch.tensor(batch.rows, device=values.device)] = sums
             new += _rows_of(sequences, dataset)
             now = time.monotonic()
-            asked, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
-            if asked or is_time or done == len(missing):
+            stop_signal, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
+            if stop_signal or is_time or done == len(missing):
                 _keep(path, found, values, new, strategy)
                 new, last_kept = [], now
-            if asked:
-                raise _stopped(asked, len(wanted) - len(missing) + done, len(wanted), path)
+            if stop_signal:
+                raise _stopped(stop_signal, len(wanted) - len(missing) + done, len(wanted), path)
             if strategy.is_main and now - last_said > _SAY_SECONDS:
                 last_said = now
                 left = format_duration((now - begun) / done * (len(missing) - done))
@@ -126,7 +126,7 @@ def _keep(path: Path, found: NDArray[np.float64], values: torch.Tensor, new: lis
     values.zero_()
     if strategy.is_main:
         _write(path, found)
-    # Nobody leaves before they are kept: the first rank to leave makes torchrun end the others.
+    # torchrun ends the other ranks when the first one leaves: every rank waits until the values are in the file.
     strategy.barrier()
 
 
@@ -204,10 +204,10 @@ def reference_model(
 
 
 def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, attention: str) -> str:
-    """Tells references apart whose answers differ: by the data, the weights, and how they are computed with.
+    """A hash of everything that the answers of a reference depend on: data, weights, and how they are computed.
 
     Args:
-        record: run.json, which all ranks read: they must find the same.
+        record: run.json, which all ranks read: so that all of them compute the same key.
     """
     decisive = {
         "data": record["data_hash"],

@@ -95,7 +95,7 @@ def set_up(
     export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
-    # After the tuner: it copies modules, and what is copied must be the model's own.
+    # After the tuner: it copies modules, and the copies must be of the model's own modules.
     kernels = install_kernels(model, recipe.kernel, device, precision)
     _warn_of_frozen_parts(model, recipe, config, attention, is_main=strategy.is_main)
     recompute_activations(model, recipe.memory)
@@ -175,14 +175,14 @@ def set_up(
         )
         key = reference_key(recipe, record, precision, attention.name)
 
-        def with_reference(part: str, asked: Batches, steps: Iterable[int]) -> Batches:
+        def with_reference(part: str, without: Batches, steps: Iterable[int]) -> Batches:
             found = reference_log_probs(
-                run.reference(part, key), asked, map(asked.plan.batch, steps),
+                run.reference(part, key), without, map(without.plan.batch, steps),
                 precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop,
             )  # fmt: skip
-            return replace(asked, reference=found)
+            return replace(without, reference=found)
 
-        with stop.listening("what is computed"):
+        with stop.listening("the reference answers so far"):
             batches = with_reference("train", batches, range(min(total_steps, steps_per_epoch)))
             held_out = held_out and with_reference("eval", held_out, range(held_out.plan.steps_per_epoch))
 
@@ -217,10 +217,10 @@ def _plan(dataset: TokenDataset, recipe: Recipe, packed: bool, global_batch: int
 def _resume(
     run: RunDir, record: dict[str, Any], recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer
 ) -> Counters:
-    """Load the checkpoint that this start goes on from, if any, and forget what was recorded after it."""
+    """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints."""
     steps = run.checkpoint_steps()
-    asked = record.get("resume_from")
-    source = Path(asked) if asked else run.checkpoint(steps[-1]) if steps else None
+    resume_from = record.get("resume_from")
+    source = Path(resume_from) if resume_from else run.checkpoint(steps[-1]) if steps else None
     counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
     best = counters.best_step if recipe.checkpoint.best else None
     # A start from an older checkpoint, or of another run, may be without the best one.
@@ -305,7 +305,7 @@ def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> b
     why = f"this model does not take packed documents: {attention.verdict.why_padded}"
     if recipe.data.packing is True:
         raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
-    # Of a model with its own attention that has been said.
+    # A model with its own attention has had a warning already.
     if is_main and not attention.is_own:
         warn(f"data.packing: auto pads: {why}")
     return False
@@ -408,9 +408,9 @@ def _say(resolved: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:
     )
     if strategy.world_size > 1:
         say(f"{strategy.name}: {strategy.reason}")
-    asked = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
-    if resolved["global_batch"] != asked:
+    of_this_start = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
+    if resolved["global_batch"] != of_this_start:
         say(
             f"the global batch stays {resolved['global_batch']} sequences, as the run began, "
-            f"though this start would make it {asked}"
+            f"though this start would make it {of_this_start}"
         )

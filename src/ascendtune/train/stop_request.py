@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks to keep what there is and to end, the second Ctrl-C ends at once."""
+"""Ctrl-C and SIGTERM: the first ends the run with a checkpoint, a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class StopRequest:
         if self.signal_number and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.signal_number:
-            # A terminal that has gone asks for the same as SIGTERM does.
+            # A closed terminal means the same as SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             say(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
 
 
 def flags_of(signal_number: int) -> list[float]:
-    """What a rank adds to a sum over ranks, so that all of them learn of a signal that has reached any."""
+    """Summands of a rank in a sum over ranks, from which every rank knows a signal that reached any of them."""
     return [float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)]
 
 

@@ -1,17 +1,17 @@
 """Checkpoints: the whole state of a run, written beside the training, complete or absent.
 
 A checkpoint is written into `.step_N.writing`, flushed to disk, and gets its name `step_N` by one rename when every
-rank has written its part. Whatever kills the run in between leaves a directory that no reader takes for a checkpoint.
+rank has written its part. A run that is killed in between leaves a directory that no reader takes for a checkpoint.
 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
     step_N/*.distcp                   tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
     step_N/tensors.json               where each of them lies; beside it .metadata, for other programs
-    step_N/zero/                      in their place, what DeepSpeed writes (`checkpoint_content` says who writes what)
+    step_N/zero/                      in their place, DeepSpeed's files (see `content.py`)
     step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
 
 Nothing of it is unpickled except by `torch.load(weights_only=True)`, which runs no code. Others could still choose what
-is trained on, so a run goes on from files that nobody else may write (`core/ownership.py`), or that are trusted.
+is trained on, so a run goes on only from files that no other user may write (`core/ownership.py`), or that are trusted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _READERS = {
     "zero": "parallel.strategy=deepspeed, nothing on nvme",
     "zero-disk": "parallel.strategy=deepspeed, and the same on nvme",
 }
-"""Who reads which form of checkpoint."""
+"""The recipe that reads each form of checkpoint."""
 
 
 class Checkpointer:
@@ -119,7 +119,7 @@ class Checkpointer:
 
         try:
             pending.result()
-        # DCP's own exception is no Exception. Whatever the writer raised is raised again, in our words.
+        # DCP's own exception is a BaseException. The error of the writer is raised as one of this program.
         except (Exception, CheckpointException) as error:
             place = self._run.checkpoint(self._pending_step)
             shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
@@ -134,7 +134,7 @@ class Checkpointer:
             ) from error
 
     def load(self, directory: Path) -> State:
-        """Put weights, optimiser and random state back; returns what `save` was given, with `step`.
+        """Put weights, optimizer and random state back; returns the state that was saved, with `step`.
 
         Raises:
             MachineError: the checkpoint is damaged.
@@ -207,7 +207,7 @@ def _files_of(directory: Path) -> list[str]:
 
 
 def _require_intact(directory: Path, strategy: Strategy) -> None:
-    """Every rank reads its share of the files: together they have looked at every byte."""
+    """Every rank reads its share of the files: together they have read every byte."""
     expected: dict[str, str] = json.loads((directory / _DIGESTS).read_text())
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
         if digest_of_file(directory / name) != expected[name]:
@@ -222,7 +222,7 @@ def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
         try:
             done.result()
             action()
-        except BaseException as error:  # noqa: BLE001  # handed to whoever waits
+        except BaseException as error:  # noqa: BLE001  # raised again by `wait`
             both.set_exception(error)
         else:
             both.set_result(None)
@@ -246,7 +246,7 @@ def save_random_state(directory: Path, strategy: Strategy) -> None:
 
 
 def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
-    """This rank's; empty where fewer ranks wrote the checkpoint: the others keep the state that the seed gave them."""
+    """This rank's; empty where fewer ranks wrote the checkpoint: other ranks keep the state that the seed gave them."""
     from safetensors.torch import load_file
 
     path = directory / "rng" / f"rank_{strategy.rank}.safetensors"

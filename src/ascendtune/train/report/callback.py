@@ -11,7 +11,7 @@ from ascendtune.core.rundir import RunDir
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known before the first step."""
+    """Facts of a run before its first step."""
 
     name: str
     total_steps: int

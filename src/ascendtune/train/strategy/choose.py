@@ -1,4 +1,4 @@
-"""Which strategy: as asked, or for `auto` by what the model needs and the device has."""
+"""The strategy: the one that the recipe names, or for `auto` by the memory that the model needs and the device has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = {
     "fsdp": "ascendtune.train.strategy.fsdp:FsdpStrategy",
 }
 COMFORTABLE = 0.7
-"""Share of a device's memory that weights, gradients and optimiser state may take; the rest is for activations."""
+"""Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 
 
 def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
@@ -125,10 +125,10 @@ class Need:
 
 
 def memory_need(weights: Weights, *, states: int, ranks: int) -> Need:
-    """What each strategy holds: weights, a gradient for each trained one, and the optimiser's state.
+    """The bytes that each strategy holds: weights, a gradient for each trained one, and the optimizer's state.
 
     Args:
-        states: tensors of a parameter's size that the optimiser keeps: 2 for AdamW.
+        states: tensors of a parameter's size that the optimizer keeps: 2 for AdamW.
     """
     share = weights.trained / weights.all
     frozen = (weights.all - weights.trained) * weights.frozen_bytes

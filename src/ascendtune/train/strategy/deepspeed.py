@@ -1,6 +1,6 @@
-"""DeepSpeed ZeRO: optimiser state, gradients and weights divided among the ranks, kept on the devices or outside.
+"""DeepSpeed ZeRO: optimizer state, gradients and weights divided among the ranks, kept on the devices or outside.
 
-The engine does the backward pass and the step; the loop, its divisor, its schedule and its optimiser stay ours.
+The engine does the backward pass and the step; loop, divisor, schedule and optimizer are those of all strategies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ascendtune.train.checkpoint.content import CheckpointContent, damaged
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
-from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
+from ascendtune.train.strategy.deepspeed_logging import silence_deepspeed
 from ascendtune.train.strategy.group import GroupStrategy
 
 # Its directory inside a checkpoint.
@@ -166,7 +166,7 @@ class EngineState(CheckpointContent):
             with _plain_pickles_only():
                 self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
         except pickle.UnpicklingError as error:
-            # torch's own words advise to load it as code.
+            # torch's own message advises to load it as code.
             raise damaged(directory, "DeepSpeed's files hold more than tensors and plain values") from error
 
 
@@ -214,13 +214,13 @@ class EngineOptimizer(Optimizer):
 
 def _import() -> Any:
     require_deepspeed()
-    # Operators that it compiles; a folder of ours, because a build that was broken off in the common one leaves a lock.
-    ours = cache_directory() / "torch_extensions"
-    if os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ours)) == str(ours):
-        ours.mkdir(0o755, parents=True, exist_ok=True)
+    # Operators that it compiles; not in torch's common folder, where an interrupted build leaves a lock.
+    operators = cache_directory() / "torch_extensions"
+    if os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(operators)) == str(operators):
+        operators.mkdir(0o755, parents=True, exist_ok=True)
         # Libraries that are loaded: code.
-        require_own(ours, ours, remedy="remove it: they are built again")
-    hush_deepspeed()
+        require_own(operators, operators, remedy="remove it: they are built again")
+    silence_deepspeed()
     import deepspeed
 
     for handler in logging.getLogger("DeepSpeed").handlers:

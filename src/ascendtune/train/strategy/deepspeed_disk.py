@@ -78,7 +78,7 @@ def fit_buffers(config: Config, objective: nn.Module, *, ranks: int) -> None:
 def swap_directories(config: Config) -> Iterator[None]:
     """Give this process directories of its own below those that `config` names; they go with it.
 
-    What killed processes have left goes too: each holds a lock on its directory as long as it lives.
+    Directories of killed processes are removed too: a living process holds a lock on its own.
 
     Raises:
         MachineError: a directory is not there, or cannot be written.
@@ -93,7 +93,7 @@ def swap_directories(config: Config) -> Iterator[None]:
 def _own_directory(parent: Path, held: ExitStack) -> Path:
     if not parent.is_dir():
         raise MachineError(
-            "parallel.deepspeed.nvme_path is no directory here",
+            "parallel.deepspeed.nvme_path is not a directory on this host",
             code="no-such-directory",
             remedy="make it, on every host, on a fast local disk",
             where=parent,
@@ -110,13 +110,13 @@ def _own_directory(parent: Path, held: ExitStack) -> Path:
 def _sweep(parent: Path) -> None:
     for other in parent.glob(f"{_PREFIX}*"):
         if other.stat().st_uid == os.getuid():
-            with file_lock(other / "lock", wait=False) as is_nobodys:
-                if is_nobodys:
+            with file_lock(other / "lock", wait=False) as is_free:
+                if is_free:
                     shutil.rmtree(other, ignore_errors=True)
 
 
 class SwappedState(CheckpointContent):
-    """This rank's share of every group of weights, in fp32, with the optimiser's state for it: a file for each group.
+    """This rank's share of every group of weights, in fp32, with the optimizer's state for it: a file for each group.
 
     One group at a time is in memory, as in a step.
 
@@ -195,7 +195,7 @@ class SwappedState(CheckpointContent):
         try:
             save_file(tensors, _group_file(own, number))
         except Exception:
-            # The library's exceptions do not tell what the disk said.
+            # The library's exceptions hide the error of the disk.
             ask_disk(own)
             raise
 

@@ -1,9 +1,9 @@
-"""Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks.
+"""Fully sharded data parallel (FSDP2): weights, gradients and optimizer state are divided among the ranks.
 
 Each decoder block is a group of its own: its weights are gathered when it is computed, forward and backward, and let go
 after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the root module: it is
 gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
-that are not tied are a group of their own: nobody needs them once tokens are looked up.
+that are not tied are a group of their own: they are not used after the look-up of tokens.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _let_go(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
 
 
 def _separate_embeddings(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Tables outside the blocks that share their weight with nobody, so that they can be gathered for themselves."""
+    """Tables outside the blocks that share their weight with no other module, so that they can be gathered alone."""
     in_blocks = {module for block in blocks for module in block.modules()}
     uses: Counter[torch.Tensor] = Counter(
         parameter for module in root.modules() for parameter in module.parameters(recurse=False)

@@ -1,4 +1,4 @@
-"""Several processes that talk to each other: what all strategies but `single` have in common."""
+"""Several processes in a process group: the base of all strategies but `single`."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class GroupStrategy(Strategy):
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
 
-    def gather(self, word: str) -> list[str]:
-        words: list[str | None] = [None] * self.world_size
-        dist.all_gather_object(words, word)
-        return [each or "" for each in words]
+    def gather(self, text: str) -> list[str]:
+        texts: list[str | None] = [None] * self.world_size
+        dist.all_gather_object(texts, text)
+        return [each or "" for each in texts]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         stacked = stack(values, self.device)
