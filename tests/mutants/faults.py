@@ -52,15 +52,15 @@ class Fault:
 
 
 LOOP, DDP, GROUP = "train/loop.py", "train/strategy/ddp.py", "train/strategy/group.py"
-_LABELLED = "units = parts.units(sequences)"
+_LABELLED = "labelled = plan.labelled_tokens(sequences)"
 
 FAULTS = [
     # The step
     Fault(
         LOOP,
-        "scale = parts.strategy.gradient_scale() / units",
-        "scale = parts.strategy.gradient_scale() / max(1, parts.plan.labelled_tokens("
-        "sequences[parts.strategy.rank :: parts.strategy.world_size]))",
+        "scale = self.strategy.gradient_scale() / units",
+        "scale = self.strategy.gradient_scale() / max(1, plan.labelled_tokens("
+        "sequences[self.strategy.rank :: self.strategy.world_size]))",
         "gradients divided by this rank's tokens, not by all",
         _RANKS,
         quick=True,
@@ -68,14 +68,14 @@ FAULTS = [
     Fault(
         LOOP,
         _LABELLED,
-        "units = parts.plan.tokens(sequences)",
+        "labelled = plan.tokens(sequences)",
         "loss divided by all tokens, labelled or not",
         _LINEAR,
     ),
     Fault(
         LOOP,
         "scaled = loss * scale",
-        "scaled = loss / max(1, len(batch.targets)) / parts.recipe.batch.accumulate",
+        "scaled = loss / max(1, len(batch.targets)) / self.recipe.batch.accumulate",
         "a mean of the micro-batches' means",
         _ACCUMULATION,
         quick=True,
@@ -87,8 +87,8 @@ FAULTS = [
     Fault(GROUP, "return float(self.world_size)", "return 1.0", "gradients a world size too small", _RANKS),
     Fault(
         LOOP,
-        "sync = nullcontext() if is_last else parts.strategy.no_sync(parts.module)",
-        "sync = parts.strategy.no_sync(parts.module)",
+        "with nullcontext() if batch.is_last else self.strategy.no_sync(self.module):",
+        "with self.strategy.no_sync(self.module):",
         "no all-reduce: each rank trains a model of its own",
         _RANKS,
         quick=True,
@@ -109,8 +109,8 @@ FAULTS = [
     ),
     Fault(
         DDP,
-        "return DistributedDataParallel(",
-        "return objective or DistributedDataParallel(",
+        "module = DistributedDataParallel(",
+        "module = root or DistributedDataParallel(",
         "the model is not wrapped: no all-reduce",
         _RANKS,
     ),
@@ -130,28 +130,28 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "        optimizer.zero_grad(set_to_none=True)",
+        "        self.optimizer.zero_grad(set_to_none=True)",
         "        pass",
         "gradients of all steps add up",
         _LINEAR,
     ),
     Fault(
         LOOP,
-        "rate = parts.schedule.learning_rate(self.counters.step)",
-        "rate = parts.schedule.learning_rate(self.counters.step + 1)",
+        "rate = self.schedule.learning_rate(self.counters.step)",
+        "rate = self.schedule.learning_rate(self.counters.step + 1)",
         "learning rate one step ahead",
         _LINEAR,
         quick=True,
     ),
     Fault(
-        "train/schedule.py",
+        "train/optimizer.py",
         "math.ceil(total_steps * section.warmup_ratio)",
         "int(total_steps * section.warmup_ratio)",
         "a warm-up step too few",
         "tests/unit/train/test_schedule.py",
     ),
     Fault(
-        "train/schedule.py",
+        "train/optimizer.py",
         "0.5 * (1 + math.cos(math.pi * progress))",
         "math.cos(math.pi / 2 * progress)",
         "another cosine",
@@ -166,7 +166,7 @@ FAULTS = [
         _LINEAR,
     ),
     Fault(
-        "train/step_metrics.py",
+        "train/counters.py",
         "{name: total / self.units for",
         "{name: total / self.counts[-1][0] / len(self.counts) for",
         "records of several steps weigh every step alike",
@@ -624,8 +624,8 @@ FAULTS = [
     ),
     Fault(
         "train/evaluate.py",
-        "self.labelled = int(dataset.label_counts.sum())",
-        "self.labelled = int(dataset.lengths.sum())",
+        "int(dataset.label_counts.sum())",
+        "int(dataset.lengths.sum())",
         "evaluation loss divided by all tokens",
         f"{_OUTCOME}::test_evaluation_is_the_mean_over_labelled_tokens",
     ),
@@ -637,29 +637,29 @@ FAULTS = [
         f"{_OUTCOME}::test_early_stop_counts_evaluations_without_improvement",
     ),
     Fault(
-        "train/parts.py",
+        "train/counters.py",
         "loss < (math.inf if self.best_loss is None else self.best_loss)",
         "loss < (math.inf if self.best_loss is None else self.best_loss - min_improvement)",
         "the best checkpoint is not the one of the lowest loss",
         f"{_OUTCOME}::test_best_is_the_lowest_loss_whatever_counts_as_improvement",
     ),
     Fault(
-        "train/attempt.py",
-        "built.parts.checkpointer.protected = counters.best_step",
-        "pass",
+        "train/loop.py",
+        "protected=counters.best_step if self.recipe.checkpoint.best else None",
+        "protected=None",
         "after a resume the best checkpoint is removed as an old one",
         f"{_OUTCOME}::test_resume_keeps_the_best_checkpoint",
     ),
     Fault(
         "train/attempt.py",
-        "parts.checkpointer.load(run.checkpoint(best))",
+        "loop.checkpointer.load(run.checkpoint(best))",
         "pass",
         "the last weights come out instead of the best",
         f"{_OUTCOME}::test_the_best_checkpoint_is_what_comes_out",
     ),
     # Checkpoints
     Fault(
-        "train/checkpoint/random_state.py",
+        "train/checkpoint/checkpointer.py",
         'torch.set_rng_state(content["cpu"])',
         "pass",
         "a resumed run draws other dropout",
@@ -674,7 +674,7 @@ FAULTS = [
         _GOES_ON,
     ),
     Fault(
-        "train/attempt.py",
+        "train/setup.py",
         "run.cut_back(counters.step, counters.evaluated_step)",
         "pass",
         "steps stand twice in metrics.jsonl after a resume",
@@ -689,8 +689,8 @@ FAULTS = [
     ),
     Fault(
         "train/checkpoint/checkpointer.py",
-        "self._pending = _then(pending, lambda: self._finish(step, directory, protected))",
-        "self._finish(step, directory, protected)",
+        "self._pending = _then(pending, lambda: self._finish(step, directory, protected, on_complete))",
+        "self._finish(step, directory, protected, on_complete)",
         "a checkpoint gets its name before its content is written",
         _CHECKPOINT,
     ),
@@ -847,9 +847,9 @@ FAULTS = [
         f"{_PREFERENCE}::test_kto_is_the_same_however_a_step_is_divided",
     ),
     Fault(
-        "train/parts.py",
-        "return self.plan.groups(sequences) if self.counts_groups else",
-        "return self.plan.labelled_tokens(sequences) if self.counts_groups else",
+        LOOP,
+        "units = plan.groups(sequences) if",
+        "units = labelled if",
         "a loss per pair divided by tokens",
         f"{_PREFERENCE}::test_the_first_loss_is_the_closed_form",
     ),
@@ -890,7 +890,7 @@ FAULTS = [
         "tests/unit/train/test_optimizer.py",
     ),
     Fault(
-        "train/schedule.py",
+        "train/optimizer.py",
         "        return self._peak * (self._floor + (1 - self._floor) * share)",
         "        floor = 0.0 if self._shape == \"linear\" else self._floor\n"
         "        return self._peak * (floor + (1 - floor) * share)",
@@ -898,18 +898,11 @@ FAULTS = [
         "tests/unit/train/test_schedule.py",
     ),
     Fault(
-        "train/model_setup.py",
+        "train/setup.py",
         "torch.manual_seed(recipe.seed + strategy.rank)",
         "torch.manual_seed(recipe.seed)",
         "all ranks drop out the same positions",
-        "tests/unit/train/test_model_setup.py",
-    ),
-    Fault(
-        "train/attempt.py",
-        "    built.parts.checkpointer.protected = counters.best_step",
-        "    pass",
-        "after a stop the best weights are removed: the run ends in an error, or gives other ones",
-        "tests/integration/train/test_outcome.py::test_resume_keeps_the_best_checkpoint",
+        "tests/unit/train/test_setup.py",
     ),
     Fault(
         "train/objective/preference.py",
@@ -927,31 +920,31 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "counters.tokens_seen += window.tokens",
-        "counters.tokens_seen = window.tokens",
+        "counters.tokens_seen += metrics.tokens",
+        "counters.tokens_seen = metrics.tokens",
         "tokens_seen is that of the last record",
         "tests/unit/train/test_loop.py",
     ),
     Fault(
         LOOP,
-        "tokens=parts.plan.tokens(sequences)",
-        "tokens=parts.plan.tokens(sequences[parts.strategy.rank :: parts.strategy.world_size])",
+        "tokens=plan.tokens(sequences)",
+        "tokens=plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
         "tokens_seen is that of one rank",
         "tests/unit/train/test_loop.py",
     ),
     Fault(
-        "train/reference_model.py",
-        "    objective.eval()\n",
-        "",
+        "train/reference.py",
+        "    objective.eval()\n    yield",
+        "    yield",
         "the policy answers as the reference with dropout",
-        "tests/unit/train/test_reference_model.py",
+        "tests/unit/train/test_reference.py",
     ),
     Fault(
-        "train/reference_model.py",
+        "train/reference.py",
         "mean_over_ranks=strategy.mean).eval()",
         "mean_over_ranks=strategy.mean).train()",
         "another model answers as the reference with dropout",
-        "tests/unit/train/test_reference_model.py",
+        "tests/unit/train/test_reference.py",
     ),
     Fault(
         "infer/transformers.py",
@@ -968,7 +961,7 @@ FAULTS = [
         "tests/unit/core/test_rundir.py",
     ),
     Fault(
-        "train/attempt.py",
+        "train/setup.py",
         "run.cut_back(counters.step, counters.evaluated_step)",
         "run.cut_back(counters.evaluated_step, counters.step)",
         "steps between the last evaluation and the checkpoint are missing in metrics.jsonl",

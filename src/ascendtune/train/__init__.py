@@ -1,4 +1,4 @@
-"""How do weights change? The recipe, the loop, checkpoints, and what comes out.
+"""How do weights change? The loop, checkpoints, reports, and the exported model.
 
 from ascendtune.train import Recipe, fit
 

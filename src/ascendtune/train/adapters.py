@@ -1,4 +1,4 @@
-"""Adapters that a run goes on from: found and looked at before the worker starts. Free of torch."""
+"""Adapters that a run goes on from: found and checked before the worker starts. Free of torch."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def require_same_adapters(run: RunDir, adapters: list[Adapter]) -> None:
         if old.digest != new.digest:
             raise RecipeError(
                 "this adapter is not the one that the run began with",
+                code="adapter-changed",
                 remedy="restore it; or start anew: checkpoint.resume=never",
                 where=new.path,
             )
@@ -75,10 +76,15 @@ def _find(name: str, base: Path | None) -> Adapter:
     try:
         check_adapter(path, base)
     except RecipeError as error:
-        raise RecipeError(f"{_KEY}: {error.what}", remedy=error.remedy, where=error.where) from error
+        raise RecipeError(f"{_KEY}: {error.what}", code=error.code, remedy=error.remedy, where=error.where) from error
     kind = read_adapter_config(path / CONFIG)["peft_type"]
     if kind != "LORA":
-        raise RecipeError(f"{_KEY}: the adapter is {kind}, not LORA", remedy="give a LoRA adapter", where=path / CONFIG)
+        raise RecipeError(
+            f"{_KEY}: the adapter is {kind}, not LORA",
+            code="adapter-not-lora",
+            remedy="give a LoRA adapter",
+            where=path / CONFIG,
+        )
     return Adapter(path.resolve(), digest_of_file(path / WEIGHTS))
 
 
@@ -95,6 +101,7 @@ def _require_summand(name: str, config: dict[str, Any], path: Path, *, is_last: 
     if found:
         raise RecipeError(
             f"{_KEY}: {name} cannot be put together with others: {found[0]}",
+            code="adapters-not-combinable",
             remedy="merge it into the base model (`ascendtune merge`), and train on what comes out",
             where=path / CONFIG,
         )

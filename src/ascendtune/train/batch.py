@@ -1,8 +1,9 @@
-"""A micro-batch on the device."""
+"""Micro-batches on the device: which rows each rank computes, and the tensors of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ascendtune.data.collate import Batch, collate
-from ascendtune.data.plan import PackedSequence, share_of_rank
+from ascendtune.data.plan import BatchPlan, PackedSequence, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.objective.double_float import DoubleFloat
@@ -20,10 +21,10 @@ from ascendtune.train.strategy.base import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What is known of the documents of a micro-batch, where a loss looks at whole answers (pairs, singles)."""
+    """The documents of a micro-batch, for losses over whole answers (pairs, singles)."""
 
     documents: int
-    """How many: two for each pair (2i chosen, 2i + 1 rejected), one for each single answer."""
+    """Two for each pair (2i chosen, 2i + 1 rejected), one for each single answer."""
     target_slot: torch.Tensor
     """(labelled,) int64: where each labelled position goes in a flattened table, (documents, most labels of one)."""
     most_labels: int
@@ -51,11 +52,15 @@ class DeviceBatch:
     groups: Groups | None = None
     attention_mask: torch.Tensor | None = None
     """(batch, tokens) int64, 0 for padding: for models that make their masks themselves."""
+    rows: tuple[int, ...] = ()
+    """(documents,) numbers of the rows in the data set, for losses over whole answers."""
     weight: float = 1.0
     """0 for the batch of a rank that has no work but must take part in the collectives."""
+    is_last: bool = True
+    """Whether no other micro-batch of this rank follows in the step."""
 
     def model_inputs(self) -> dict[str, Any]:
-        """Arguments of the decoder. `cu_seqlens*` travel through transformers to our attention function."""
+        """Arguments of the decoder. `cu_seqlens*` pass through transformers to the attention function."""
         inputs: dict[str, Any] = {"input_ids": self.input_ids, "use_cache": False}
         if self.position_ids is not None:
             inputs["position_ids"] = self.position_ids
@@ -74,7 +79,7 @@ def to_device(
 
     Args:
         reference: (rows,) of the whole data set.
-        masked: the model is told which tokens are padding.
+        masked: the model gets a mask of the padding.
     """
     target = device.torch_device
     on_host = device.shares_host_memory
@@ -93,6 +98,7 @@ def to_device(
         targets=move(batch.targets),
         groups=_groups(batch, move, reference) if batch.documents else None,
         attention_mask=move(batch.attention_mask) if masked and batch.attention_mask is not None else None,
+        rows=batch.rows,
     )
 
 
@@ -127,62 +133,54 @@ def dummy_batch(batch: DeviceBatch) -> DeviceBatch:
     return replace(batch, target_index=nothing, targets=nothing, weight=0.0)
 
 
-def batches_of_rank(
-    make: Callable[[list[PackedSequence]], DeviceBatch],
-    sequences: list[PackedSequence],
-    strategy: Strategy,
-    per_device: int,
-) -> Iterator[DeviceBatch]:
-    """The micro-batches that this rank makes of a global batch, as many on every rank.
+@dataclass(frozen=True)
+class Batches:
+    """The micro-batches that this rank computes of a data set."""
 
-    A rank without work must still take part in the collectives: it gets batches that teach nothing.
-    """
-    for share in share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device):
-        yield make(share) if share else dummy_batch(make(sequences[:1]))
+    dataset: TokenDataset
+    plan: BatchPlan
+    """Which rows make which step."""
+    strategy: Strategy
+    per_device: int
+    """Sequences of a micro-batch."""
+    packed: bool
+    """Padding-free, documents isolated; else padded."""
+    pad_id: int
+    masked: bool = False
+    """The model gets a mask of the padding."""
+    mismatched: bool = False
+    """Groups hold an answer and a mismatched one, which goes into a batch of its own (kto)."""
+    reference: NDArray[np.float64] | None = None
+    """(rows,) log-probabilities under the reference model, for losses that compare with them."""
 
-
-class BatchMaker:
-    """Makes micro-batches on the device from sequences of a data set.
-
-    Args:
-        packed: padding-free, documents isolated; else padded.
-        masked: the model is told which tokens are padding.
-        reference: (rows,) fp64 log-probabilities under the reference model, for losses that want them.
-        mismatched: groups hold an answer and a mismatched one, which goes into a batch of its own (kto).
-    """
-
-    def __init__(
+    def micro_batches(
         self,
-        dataset: TokenDataset,
-        device: Device,
+        sequences: list[PackedSequence],
         *,
-        packed: bool,
-        pad_id: int,
-        masked: bool = False,
-        reference: NDArray[np.float64] | None = None,
         mismatched: bool = False,
-    ) -> None:
-        self._dataset = dataset
-        self._device = device
-        self._packed = packed
-        self._pad_id = pad_id
-        self._masked = masked
-        self._mismatched = mismatched
-        self.reference = reference
+        context: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Iterator[DeviceBatch]:
+        """The micro-batches that this rank computes of a global batch, as many on every rank.
 
-    def make(self, sequences: list[PackedSequence]) -> DeviceBatch:
-        """The rows that are learnt."""
-        return self._part(sequences, slice(0, 1) if self._mismatched else slice(None))[1]
+        A rank without work must still take part in the collectives: it gets batches that teach nothing.
 
-    def make_mismatched(self, sequences: list[PackedSequence]) -> DeviceBatch:
-        """kto: the same prompts with answers of other rows."""
-        return self._part(sequences, slice(1, 2))[1]
+        Args:
+            mismatched: kto's mismatched answers instead of the rows themselves; none where there are none.
+            context: makes the context in which each micro-batch is made.
+        """
+        if mismatched and not self.mismatched:
+            return
+        shares = share_of_rank(
+            sequences, rank=self.strategy.rank, world_size=self.strategy.world_size, per_device=self.per_device
+        )
+        for number, share in enumerate(shares, 1):
+            with context():
+                batch = self.make(share or sequences[:1], mismatched=mismatched)
+                batch = replace(batch if share else dummy_batch(batch), is_last=number == len(shares))
+            yield batch
 
-    def parts(self, sequences: list[PackedSequence]) -> list[tuple[tuple[int, ...], DeviceBatch]]:
-        """(row numbers, batch) of each forward pass that a micro-batch takes: one, or two with mismatched answers."""
-        members = (slice(0, 1), slice(1, 2)) if self._mismatched else (slice(None),)
-        return [self._part(sequences, each) for each in members]
-
-    def _part(self, sequences: list[PackedSequence], members: slice) -> tuple[tuple[int, ...], DeviceBatch]:
-        host = collate(self._dataset, sequences, packed=self._packed, pad_id=self._pad_id, members=members)
-        return host.rows, to_device(host, self._device, self.reference, masked=self._masked)
+    def make(self, sequences: list[PackedSequence], *, mismatched: bool = False) -> DeviceBatch:
+        """One micro-batch of the rows in `sequences`, or of kto's mismatched answers to their prompts."""
+        members = slice(int(mismatched), int(mismatched) + 1) if self.mismatched else slice(None)
+        host = collate(self.dataset, sequences, packed=self.packed, pad_id=self.pad_id, members=members)
+        return to_device(host, self.strategy.device, self.reference, masked=self.masked)

@@ -1,4 +1,4 @@
-"""The end of a run: weights in Hugging Face format, complete or absent."""
+"""What a run leaves: weights in Hugging Face format, complete or absent; and whether the disk has space for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
-from ascendtune.core.units import format_bytes
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of, format_bytes
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import CheckpointSection
+from ascendtune.train.optimizer import states_of
+from ascendtune.train.strategy.deepspeed_logging import silence_deepspeed
 from ascendtune.train.tuner.fold import TRAINED, fold
 from ascendtune.train.tuner.peft_names import write_for_peft
 
@@ -22,11 +29,11 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
 
     Args:
         tuned: a transformers model, or a PeftModel, of which the adapter alone is written (one, where it is a sum).
-        chat_template: Jinja text of the template of training: whoever uses the model must speak the same way.
+        chat_template: Jinja text of the template of training: inference must use the same.
         new_tokens: the embeddings have grown, so an adapter must bring them along.
 
     Raises:
-        MachineError: the disk is full or may not be written; what was there before is untouched.
+        MachineError: the disk is full or may not be written; an older model there is untouched.
     """
     temporary = directory.with_name(f".{directory.name}.writing")
     with translated_disk_errors(directory, "writing the model"), removed_on_failure(temporary):
@@ -36,7 +43,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         adapted = hasattr(tuned, "peft_config")
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
         # Saving asks accelerate, which imports DeepSpeed where it is installed.
-        hush_deepspeed()
+        silence_deepspeed()
         try:
             tuned.save_pretrained(temporary, **options)
         except Exception as error:
@@ -87,3 +94,40 @@ def _require_space(parameters: list[Any], place: Path) -> None:
     needed = sum(each.numel() * each.element_size() for each in parameters)
     remedy = "free space and give the same command again: it goes on from the last checkpoint"
     require_free_space(place, needed, f"the model needs {format_bytes(needed)}", remedy=remedy)
+
+
+def require_space_for_run(
+    run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: torch.dtype, checkpoints: int
+) -> None:
+    """Compare the free space with the most that checkpoints and the final model take at once.
+
+    Args:
+        checkpoints: how many will be written until the end.
+
+    Raises:
+        MachineError: not enough.
+    """
+    parameters = list(model.parameters())
+    trained = [each for each in parameters if each.requires_grad]
+    exported = trained if recipe.method.tuner == "lora" else parameters
+    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_of(recipe.optim))
+    final = sum(each.numel() for each in exported) * export_dtype.itemsize
+    at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)
+    needed = at_once * checkpoint + final - _size_of_files(run.checkpoints)
+    written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
+    can_keep_fewer = _checkpoints_at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
+    require_free_space(
+        run.path,
+        needed,
+        f"this run will write {format_bytes(at_once * checkpoint + final)} ({written}a model of {format_bytes(final)})",
+        remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
+    )
+
+
+def _checkpoints_at_once(section: CheckpointSection, planned: int, keep: int | None = None) -> int:
+    # While one is written, all that are kept still stand.
+    return min((keep or section.keep) + section.best + 1, planned)
+
+
+def _size_of_files(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())

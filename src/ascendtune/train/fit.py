@@ -34,7 +34,7 @@ def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: b
     Raises:
         AscendtuneError: as the command line would report it; `exit_code` is the one it would return.
     """
-    # Imported here: whoever only checks a recipe waits neither for Arrow nor for torch.
+    # Imported here: checking a recipe takes neither Arrow nor torch.
     from ascendtune.train.prepare import prepare_run
 
     with restricted_umask():

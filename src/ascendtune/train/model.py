@@ -1,4 +1,4 @@
-"""A transformers model, ready for its tuner: right type, our attention, room for new tokens."""
+"""A transformers model, ready for its tuner: type, attention, rows for new tokens, recomputation; its cost in FLOPs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
+from ascendtune.core.log import warn
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import activation_fault, read_model_config
-from ascendtune.recipe.sections import ModelSection
+from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.precision import DTYPES, Precision
 
 
@@ -34,12 +35,14 @@ def read_config(section: ModelSection, directory: Path) -> Any:
             remedy = "copy the model's Python files into the folder, from where the model came from"
         elif type(error).__name__.startswith("StrictDataclass"):
             remedy = "correct this field of config.json, or copy the file again from where the model came from"
-        raise RecipeError(f"the model cannot be read: {first_line(error)}", remedy=remedy, where=directory) from error
+        raise RecipeError(
+            f"the model cannot be read: {first_line(error)}", code="model-not-readable", remedy=remedy, where=directory
+        ) from error
     return without_own_implementations(config)
 
 
 def score_once(config: Any, pad_id: int) -> None:
-    """Make `config` that of a reward model: one score, at the last token that is no padding."""
+    """Make `config` that of a reward model: one score, at the last token that is not padding."""
     config.num_labels = 1
     config.get_text_config().pad_token_id = pad_id
 
@@ -70,7 +73,7 @@ def load_model(
     logging.disable_progress_bar()
     dtype, kind = DTYPES[precision.weights], class_of(stage)
     verbosity = logging.get_verbosity()
-    # Its report of keys is for programmers, and calls a score that is yet to be learnt missing.
+    # Its report of keys is for programmers, and lists the score, which training adds, as missing.
     logging.set_verbosity_error()
     # Decides random weights, and a score that the files do not hold.
     torch.manual_seed(seed)
@@ -135,11 +138,13 @@ def _unusable(error: Exception, directory: Path) -> RecipeError:
     if isinstance(error, ImportError):
         return RecipeError(
             f"the model's own code cannot run: {first_line(error)}",
+            code="model-code-broken",
             remedy="install what it names; code that was written for another version of transformers needs that one",
             where=directory,
         )
     return RecipeError(
         f"the weights cannot be loaded: {first_line(error)}",
+        code="model-not-loadable",
         remedy="check that the folder holds the safetensors of this config.json, complete",
         where=directory,
     )
@@ -158,3 +163,37 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
         for table in tables:
             table[rows:] = table[:rows].float().mean(0).to(table.dtype)
     return vocabulary - rows
+
+
+def recompute_activations(model: Any, section: MemorySection) -> None:
+    """Switch on activation checkpointing, one checkpoint per layer, where the recipe asks for it."""
+    if not section.gradient_checkpointing:
+        return
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        warn("memory.gradient_checkpointing has no effect: this model does not support it")
+        return
+    # transformers renamed the method; the old name still works but complains.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+def flops_per_token(model: Any, *, mean_length: float, trains_all: bool) -> float:
+    """FLOPs per token of forward and backward.
+
+    6 per parameter that is multiplied with (2 forward, 4 backward), plus attention, 12 × layers × width × length,
+    halved because it is causal (Chowdhery et al. 2022, PaLM, appendix B). With a frozen base no weight gradients are
+    computed: 4 per parameter. Embedding look-ups cost nothing; a tied head counts once, as a head.
+
+    Args:
+        mean_length: tokens of a document, on average: attention stops at its borders.
+        trains_all: every weight has a gradient.
+    """
+    embeddings = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()
+    parameters = sum(each.numel() for each in model.parameters()) - embeddings.numel()
+    if head is not None and head.weight is embeddings:
+        parameters += embeddings.numel()
+    config = model.config.get_text_config()
+    attention = 12 * config.num_hidden_layers * config.hidden_size * mean_length / 2
+    per_token: float = (6 if trains_all else 4) * parameters + attention
+    return per_token

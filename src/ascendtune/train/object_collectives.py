@@ -1,7 +1,7 @@
-"""What ranks may send each other as pickles.
+"""The pickles that ranks may send each other.
 
 torch's object collectives, by which torch.distributed.checkpoint plans what each rank writes and reads, unpickle what
-comes from another rank. Gloo does not authenticate ranks: a stranger who reaches its port can take the place of one.
+comes from another rank. Gloo does not authenticate ranks: any process that reaches its port can pretend to be one.
 A pickle that names anything but plain data, plans of checkpoints and exceptions is refused here before it is executed.
 """
 
@@ -38,7 +38,7 @@ _ALLOWED = {
 
 
 class PlansUnpickler(pickle.Unpickler):
-    """Knows the classes of checkpoint plans, and exceptions, by which a rank tells the others that it has failed."""
+    """Unpickles plain data, plans of checkpoints, and exceptions, which report that a rank has failed."""
 
     def find_class(self, module: str, name: str) -> Any:
         """The object `name` of `module`.
@@ -56,6 +56,7 @@ class PlansUnpickler(pickle.Unpickler):
             return found
         raise MachineError(
             f"a message in the place of another rank's is a pickle that would run {module}.{name}; it was not run",
+            code="foreign-pickle",
             remedy="find out who can reach the ports of this job: the network between ranks must be trusted",
         )
 

@@ -1,7 +1,8 @@
-"""Which optimiser, over which groups of parameters."""
+"""The optimizer, its groups of parameters, and the learning rate of every step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,9 +20,9 @@ def make_optimizer(
     fused: bool,
     plus_ratio: float | None = None,
 ) -> torch.optim.Optimizer:
-    """An optimiser over the trainable parameters; matrices decay, biases and norms do not.
+    """An optimizer over the trainable parameters; matrices decay, biases and norms do not.
 
-    Every group says as `learning_rate_factor` by what the learning rate of a step is multiplied for it.
+    The learning rate of a group is that of the step times its `learning_rate_factor`.
 
     Args:
         fused: whether AdamW does all of its step in one kernel.
@@ -40,7 +41,7 @@ def make_optimizer(
         betas=(section.beta1, section.beta2),
         eps=section.epsilon,
         # torch._fused_adamw_ runs on Ascend too, also on sharded tensors. torch_npu's own NpuFusedAdamW keeps views of
-        # the first gradients: when gradients are set to None, it goes on training with those stale ones.
+        # the first gradients: when gradients are set to None, it continues with those stale ones.
         fused=fused,
     )
 
@@ -64,3 +65,31 @@ def parameter_groups(
             {"params": others, "weight_decay": 0.0, "learning_rate_factor": factor},
         ]
     return [group for group in groups if group["params"]]
+
+
+class Schedule:
+    """Linear warm-up from 0, then constant, linear or cosine down to `min_learning_rate_ratio`: transformers' formulas.
+
+    Args:
+        section: scheduler, warm-up and floor.
+        peak: learning rate at the end of the warm-up.
+        total_steps: steps of the whole run.
+    """
+
+    def __init__(self, section: OptimSection, peak: float, total_steps: int) -> None:
+        self._shape = section.scheduler
+        self._floor = section.min_learning_rate_ratio
+        self._peak = peak
+        self.total_steps = total_steps
+        steps = section.warmup_steps
+        self.warmup_steps = math.ceil(total_steps * section.warmup_ratio) if steps is None else steps
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of `step`, counted from 0."""
+        if step < self.warmup_steps:
+            return self._peak * step / self.warmup_steps
+        if self._shape == "constant":
+            return self._peak
+        progress = (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
+        share = max(0.0, 1 - progress if self._shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
+        return self._peak * (self._floor + (1 - self._floor) * share)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and a sign of life for whoever watches from outside."""
+"""The time of each phase of a step, and a heartbeat file for other processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Phases:
 
     Args:
         heartbeat: the file; None keeps none.
-        attempt: tells a beat from those of earlier attempts at the run.
+        attempt: number of the attempt, for the heartbeat.
     """
 
     def __init__(self, heartbeat: Path | None, attempt: int = 1) -> None:
@@ -34,6 +34,7 @@ class Phases:
             os.open(heartbeat, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644) if heartbeat else None
         )
         stat = stat_of(os.getpid())
+        self.attempt = attempt
         self._who = {
             "attempt": attempt,
             "pid": os.getpid(),
@@ -60,7 +61,7 @@ class Phases:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
     def pulse(self) -> None:
-        """A sign of life, for what is long and stays in one phase."""
+        """Write the heartbeat; for long work within one phase."""
         if self._file is not None:
             beat = json.dumps({"phase": self._phase, "step": self.step, "monotonic": time.monotonic(), **self._who})
             os.pwrite(self._file, beat.encode().ljust(_BEAT_BYTES - 1) + b"\n", 0)

@@ -1,4 +1,4 @@
-"""In which type things are held and multiplied."""
+"""The types of weights and of matrix products."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Precision:
     """In which type the model's weights are loaded."""
     reason: str
     device_type: str
+    skips_overflows: bool = False
+    """Whether fp16 losses are scaled outside the loop, and steps that overflow are skipped there."""
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context of every forward pass."""
@@ -40,7 +42,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
     """Resolve `auto`.
 
     Raises:
-        MachineError: the device does not compute the type that is asked for.
+        MachineError: the device does not compute the type that the recipe names.
         RecipeError: types do not go together.
     """
     compute = recipe.precision
@@ -50,10 +52,12 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         reason = f"the best that {device.name} has"
     elif compute == "fp16" and not device.supports_fp16:
         raise MachineError(
-            f"{device.name} ({device.kind}) does not train in fp16", remedy="use precision: bf16 or fp32"
+            f"{device.name} ({device.kind}) does not train in fp16",
+            code="fp16-unsupported",
+            remedy="use precision: bf16 or fp32",
         )
     elif compute == "bf16" and not device.computes_bf16:
-        raise MachineError(f"{device.name} has no bf16", remedy="use precision: fp16 or fp32")
+        raise MachineError(f"{device.name} has no bf16", code="bf16-unsupported", remedy="use precision: fp16 or fp32")
     weights = recipe.model.dtype
     if weights == "auto":
         # Trained weights are fp32: at small learning rates a bf16 weight does not move. Frozen ones need no more than
@@ -64,6 +68,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
         raise RecipeError(
             "method.lora.modules_to_save are trained in fp32, and under precision: fp32 nothing brings them together "
             f"with model.dtype: {weights}",
+            code="mixed-weight-types",
             remedy="set model.dtype: auto, or precision: bf16",
         )
     return Precision(compute, weights, reason, device.torch_device.type)

@@ -32,15 +32,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Start:
-    """What a start comes to."""
+    """The outcome of the preparation."""
 
     run: RunDir | None
-    """None when only the data was asked for."""
+    """None where only the data was to be prepared."""
     prepared: Prepared
     messages: list[str] = field(default_factory=list)
     """Sentences for the user: what is resumed and why, which name was taken."""
     claim: Claim | None = None
-    """Of `run`; whoever starts the worker hands it over, or keeps it until the worker has ended."""
+    """Of `run`; handed over to the worker, or kept until the worker has ended."""
 
 
 def prepare_run(
@@ -122,7 +122,7 @@ def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | Non
 
 
 def data_reports(prepared: Prepared) -> dict[str, Any]:
-    """What data.json says: the reports of the training and the evaluation data."""
+    """The content of data.json: the reports of the training and the evaluation data."""
     evaluation = prepared.eval_report
     return {"train": prepared.report.to_json(), "eval": evaluation.to_json() if evaluation else None}
 
@@ -130,7 +130,7 @@ def data_reports(prepared: Prepared) -> dict[str, Any]:
 def _write(
     choice: Choice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[Adapter]
 ) -> None:
-    """The recipe, and what run.json says from the beginning; the worker adds devices, versions and what it chose."""
+    """Write the recipe and run.json; the worker adds devices, versions and its choices to it."""
     if choice.resumed is not None:
         choice.run.update(resume_from=str(choice.resumed), **facts)
         choice.run.rewrite_recipe(recipe.to_yaml(), origins)
@@ -155,7 +155,7 @@ def _write(
 
 
 def _hash_of_weights(*directories: Path | None) -> str:
-    """Tells files of weights apart without reading them."""
+    """A hash of names, sizes and times of the files of weights, which are not read."""
     files = [sorted(each.glob("*.safetensors")) if each else [] for each in directories]
     facts = [[(file.name, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in each] for each in files]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

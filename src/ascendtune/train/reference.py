@@ -1,50 +1,60 @@
 """Log-probabilities under the reference model: computed once, before the first step, and kept in the run directory.
 
+The reference is the policy before its first step, or another model. A fresh adapter changes nothing, so before the
+first step the policy is its base; where an adapter is trained further, the reference is the base with that adapter.
+
 A reference never changes, so its answer to a row never does: no second model stays in memory while the policy trains,
-and further epochs cost nothing. Only rows that the run will see are computed. Batches are kept as a whole: after a stop
-in the middle the others are computed as they would have been.
+and further epochs cost nothing. Only rows that the run trains or evaluates on are computed. Batches are kept as a
+whole: after a stop in the middle the others are computed as they would have been.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import signal
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ascendtune.core.errors import MachineError, Stopped, translated_disk_errors
+from ascendtune.core.errors import MachineError, RecipeError, Stopped, translated_disk_errors
 from ascendtune.core.files import write_atomically
 from ascendtune.core.log import say
 from ascendtune.core.units import format_duration
-from ascendtune.data.plan import PackedSequence, share_of_rank
+from ascendtune.data.plan import PackedSequence
 from ascendtune.data.store import TokenDataset
-from ascendtune.train.batch import BatchMaker, DeviceBatch, dummy_batch
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import ModelSection
+from ascendtune.train.attention.choice import AttentionChoice, choose_attention
+from ascendtune.train.batch import Batches, DeviceBatch
+from ascendtune.train.model import load_model, read_config
+from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
+from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
 from ascendtune.train.stop_request import StopRequest, flags_of, signal_of
-from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.base import RootModule, Strategy
 
 LogProbs = Callable[[DeviceBatch], DoubleFloat]
 """(documents,) summed log-probabilities of a micro-batch."""
 
 _SAY_SECONDS = 10.0
 _KEEP_SECONDS = 30.0
-"""Between two writes: what a crash, which asks nobody, may cost."""
+"""Between two writes: the most that a crash costs."""
 
 
 def reference_log_probs(
     path: Path,
-    dataset: TokenDataset,
+    batches: Batches,
     global_batches: Iterable[list[PackedSequence]],
     *,
-    batches: BatchMaker,
-    per_device: int,
-    strategy: Strategy,
     precision: Precision,
     reference: Callable[[], AbstractContextManager[LogProbs]],
     pulse: Callable[[], None],
@@ -57,13 +67,14 @@ def reference_log_probs(
         global_batches: the batches of the run, in its order: the same rows meet in a micro-batch as in training, so
             that rounding is the same and the first loss is the closed form of its kind.
         reference: makes the reference model ready while the context lasts; entered only when something is missing.
-        pulse: called before every batch, as a sign of life.
-        stop: is looked at after every batch.
+        pulse: called before every global batch, as a sign of life.
+        stop: checked after every global batch.
 
     Raises:
         MachineError: the file is damaged or cannot be written.
-        Stopped: a signal came; what is computed is in the file.
+        Stopped: a signal came; the computed values are in the file.
     """
+    dataset, strategy = batches.dataset, batches.strategy
     wanted = list(global_batches)
     found = _read(path, len(dataset))
     strategy.barrier()
@@ -72,45 +83,31 @@ def reference_log_probs(
         return found
     if strategy.is_main and len(missing) < len(wanted):
         say(f"reference log-probabilities: {len(wanted) - len(missing):,} of {len(wanted):,} batches are there already")
+    # The two parts of each sum.
     values = torch.zeros((2, len(dataset)), dtype=torch.float32, device=strategy.device.torch_device)
     new: list[int] = []
     begun = last_said = last_kept = time.monotonic()
     with reference() as log_probs, torch.no_grad(), precision.autocast():
         for done, sequences in enumerate(missing, 1):
             pulse()
-            _compute(values, log_probs, sequences, batches, per_device, strategy)
+            for mismatched in (False, True):
+                for batch in batches.micro_batches(sequences, mismatched=mismatched):
+                    sums = torch.stack(log_probs(batch))
+                    if batch.weight:
+                        values[:, torch.tensor(batch.rows, device=values.device)] = sums
             new += _rows_of(sequences, dataset)
             now = time.monotonic()
-            asked, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
-            if asked or is_time or done == len(missing):
+            stop_signal, is_time = _agreed(stop.signal_number, now - last_kept > _KEEP_SECONDS, strategy)
+            if stop_signal or is_time or done == len(missing):
                 _keep(path, found, values, new, strategy)
                 new, last_kept = [], now
-            if asked:
-                raise _stopped(asked, len(wanted) - len(missing) + done, len(wanted), path)
+            if stop_signal:
+                raise _stopped(stop_signal, len(wanted) - len(missing) + done, len(wanted), path)
             if strategy.is_main and now - last_said > _SAY_SECONDS:
                 last_said = now
                 left = format_duration((now - begun) / done * (len(missing) - done))
                 say(f"reference log-probabilities: {done:,} of {len(missing):,} batches, {left} left")
     return found
-
-
-def _compute(
-    values: torch.Tensor,
-    log_probs: LogProbs,
-    sequences: list[PackedSequence],
-    batches: BatchMaker,
-    per_device: int,
-    strategy: Strategy,
-) -> None:
-    """Put this rank's share of a global batch into `values`: (2, rows) fp32, the two parts of each sum."""
-    for share in share_of_rank(sequences, rank=strategy.rank, world_size=strategy.world_size, per_device=per_device):
-        if share:
-            for rows, batch in batches.parts(share):
-                values[:, torch.tensor(rows, device=values.device)] = torch.stack(log_probs(batch))
-        else:
-            # A rank without work must still take part in the collectives.
-            for _, batch in batches.parts(sequences[:1]):
-                log_probs(dummy_batch(batch))
 
 
 def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int, bool]:
@@ -129,7 +126,7 @@ def _keep(path: Path, found: NDArray[np.float64], values: torch.Tensor, new: lis
     values.zero_()
     if strategy.is_main:
         _write(path, found)
-    # Nobody leaves before they are kept: the first rank to leave makes torchrun end the others.
+    # torchrun ends the other ranks when the first one leaves: every rank waits until the values are in the file.
     strategy.barrier()
 
 
@@ -155,6 +152,7 @@ def _read(path: Path, rows: int) -> NDArray[np.float64]:
     if len(content) != rows:
         raise MachineError(
             f"the reference log-probabilities are damaged: {len(content):,} values for {rows:,} rows",
+            code="reference-damaged",
             remedy="delete this file: they are computed again",
             where=path,
         )
@@ -164,3 +162,102 @@ def _read(path: Path, rows: int) -> NDArray[np.float64]:
 def _write(path: Path, values: NDArray[np.float64]) -> None:
     with translated_disk_errors(path, "writing reference log-probabilities"):
         write_atomically(path, values.astype("<f8").tobytes())
+
+
+def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> AttentionChoice:
+    """The attention of another model in `directory`."""
+    section, config = _section_of(recipe, Path(directory))
+    choice = choose_attention(section, "preference", config, device.attention)
+    if not choice.verdict.padded:
+        raise RecipeError(
+            f"padding changes what the reference model computes: {choice.verdict.why_padded}",
+            code="rows-need-padding",
+            remedy="choose another method.preference.reference",
+            where=directory,
+        )
+    return choice
+
+
+def reference_model(
+    recipe: Recipe,
+    directory: str | None,
+    attention: AttentionChoice | None,
+    objective: PreferenceObjective,
+    root: RootModule,
+    strategy: Strategy,
+    precision: Precision,
+    tokens: int,
+) -> Callable[[], AbstractContextManager[LogProbs]]:
+    """Makes a context in which the reference answers.
+
+    Args:
+        directory: of another model, where the recipe names one.
+        attention: of that model.
+        objective: around the model before its first step.
+        root: gathers the weights of that model.
+        tokens: size of the vocabulary that the data use.
+    """
+    if directory is not None:
+        assert attention is not None
+        return lambda: _another_model(recipe, Path(directory), attention, strategy, precision, tokens)
+    return lambda: _as_it_is(objective, root)
+
+
+def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, attention: str) -> str:
+    """A hash of everything that the answers of a reference depend on: data, weights, and how they are computed.
+
+    Args:
+        record: run.json, which all ranks read: so that all of them compute the same key.
+    """
+    decisive = {
+        "data": record["data_hash"],
+        "model": recipe.model.model_dump(mode="json"),
+        "seed": recipe.seed if recipe.model.init == "random" else None,
+        "weights": record.get("weights_hash"),
+        "adapters": record.get("adapters"),
+        "computed": [precision.compute, precision.weights, attention],
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _as_it_is(objective: PreferenceObjective, root: RootModule) -> Iterator[LogProbs]:
+    was_training = objective.training
+    objective.eval()
+    yield lambda batch: root(objective.log_probs, batch)
+    objective.train(was_training)
+
+
+@contextmanager
+def _another_model(
+    recipe: Recipe,
+    directory: Path,
+    attention: AttentionChoice,
+    strategy: Strategy,
+    precision: Precision,
+    tokens: int,
+) -> Iterator[LogProbs]:
+    section, config = _section_of(recipe, directory)
+    # Nothing of it is trained, so it needs no more digits than it is multiplied in.
+    as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
+    model = load_model(
+        section, "preference", directory, config,
+        precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
+    ).to(strategy.device.torch_device)  # fmt: skip
+    if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
+        raise RecipeError(
+            f"the reference model knows {rows:,} tokens, the model that is trained {tokens:,}",
+            code="reference-tokenizer-differs",
+            remedy="use a reference with the same tokenizer",
+            where=directory,
+        )
+    model.requires_grad_(False)
+    objective = make_objective(model, recipe, head_form=None, mean_over_ranks=strategy.mean).eval()
+    assert isinstance(objective, PreferenceObjective)
+    yield objective.log_probs
+
+
+def _section_of(recipe: Recipe, directory: Path) -> tuple[ModelSection, Any]:
+    """The model section of a reference, and its config."""
+    section = recipe.model.model_copy(update={"path": str(directory), "init": "pretrained", "new_tokens": []})
+    return section, read_config(section, directory)

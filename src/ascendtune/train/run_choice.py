@@ -38,7 +38,7 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
     releases that one only when it has claimed its choice.
 
     Raises:
-        RecipeError: the run was trained with another recipe, or the checkpoint that is asked for is not there.
+        RecipeError: the run was trained with another recipe, or the checkpoint that it names is missing.
         MachineError: another process trains the newest run of this name, or the place cannot be written, or others may
             write it.
     """
@@ -53,7 +53,7 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
             # Of a run that has finished nothing else removes what a kill after its end has left.
             newest.remove_unfinished()
             chosen = claim if choice.run.path == newest.path else held.enter_context(_claim(choice.run))
-            # Its owner could put another recipe in the place of ours before the worker reads it.
+            # Another owner could replace the recipe before the worker reads it.
             require_own(choice.run.path, remedy="give this run another name: name=OTHER")
             held.pop_all()
             if chosen is not claim:
@@ -99,6 +99,7 @@ def require_checkpoint(checkpoint: Path) -> None:
     if not checkpoint.is_dir():
         raise RecipeError(
             f"{_RESUME}: no such checkpoint",
+            code="checkpoint-missing",
             remedy="give a directory like runs/NAME/checkpoints/step_100",
             where=checkpoint,
         )
@@ -106,6 +107,7 @@ def require_checkpoint(checkpoint: Path) -> None:
     if not all(part.is_file() for part in parts):
         raise RecipeError(
             f"{_RESUME}: not a complete checkpoint",
+            code="checkpoint-incomplete",
             remedy="give a directory that holds state.json and digests.json",
             where=checkpoint,
         )
@@ -123,7 +125,8 @@ def _from_path(
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"])
     if not trust_checkpoint:
         raise RecipeError(
-            f"{_RESUME}: this checkpoint belongs to another run, whose writer chooses what this one trains on",
+            f"{_RESUME}: this checkpoint belongs to another run, whose owner could choose what this one trains on",
+            code="checkpoint-of-another-run",
             remedy="add --trust-checkpoint when you know who wrote it",
             where=checkpoint,
         )
@@ -186,6 +189,7 @@ def _require_untrained(run: RunDir) -> None:
         if not is_free:
             raise MachineError(
                 "this run is being trained by another process",
+                code="run-in-use",
                 remedy="wait for it, or give this one another name: name=OTHER",
                 where=run.path,
             )

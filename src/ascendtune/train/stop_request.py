@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks to keep what there is and to end, the second Ctrl-C ends at once."""
+"""Ctrl-C and SIGTERM: the first ends the run with a checkpoint, a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -11,51 +11,43 @@ from ascendtune.core.log import say
 
 
 class StopRequest:
-    """Notes signals while it listens; whoever works looks at it, the loop after every step."""
+    """Notes signals while it listens; the loop checks it after every step."""
 
     def __init__(self) -> None:
         self.signal_number = 0
         """The first signal that came; 0 when none did."""
-        self._before: dict[signal.Signals, signal._HANDLER] = {}
         self._kept = ""
 
     @contextmanager
     def listening(self, kept: str) -> Iterator[None]:
-        """Listen for a while.
+        """Note signals while the context lasts.
 
         Args:
-            kept: what the work keeps when it is stopped, to be said when a signal comes.
+            kept: what the work keeps when it is stopped, for the message when a signal comes.
         """
-        self.listen(kept)
-        try:
-            yield
-        finally:
-            self.ignore()
-
-    def listen(self, kept: str = "a checkpoint") -> None:
         self._kept = kept
+        before: dict[signal.Signals, signal._HANDLER] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under nohup a hang-up is to be ignored, and stays ignored.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
-
-    def ignore(self) -> None:
-        """Put the handlers back that were there before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+                before[number] = signal.signal(number, self._note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.signal_number:
-            # A terminal that has gone asks for the same as SIGTERM does.
+            # A closed terminal means the same as SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             say(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
 
 
 def flags_of(signal_number: int) -> list[float]:
-    """What a rank adds to a sum over ranks, so that all of them learn of a signal that has reached any."""
+    """Summands of a rank in a sum over ranks, from which every rank knows a signal that reached any of them."""
     return [float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)]
 
 

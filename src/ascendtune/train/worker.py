@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
             traceback.print_exc()
         return error.exit_code
     except KeyboardInterrupt:
-        # A third Ctrl-C must not cut the last words off.
+        # A third Ctrl-C must not interrupt the last message.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         log.say("stopped at once")
         sys.stderr.flush()
@@ -77,11 +77,11 @@ def claimed(run: RunDir, start: str | None) -> AbstractContextManager[object]:
 
 
 def write_stacks_when_asked(run: RunDir) -> None:
-    """Let whoever watches see where this process hangs, also within a collective or a driver."""
+    """Write the Python stacks to a file at STACKS_SIGNAL, also within a collective or a driver."""
     # A handler of a site's own start-up code is called too.
     has_another = callable(signal.getsignal(STACKS_SIGNAL))
     if not has_another:
-        # What comes back when the interpreter ends: the default would end the process before it is done.
+        # Restored when the interpreter ends: the default action would end the process before it is done.
         signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
     with suppress(OSError):
         file = run.stacks(int(os.environ.get("RANK", "0"))).open("wb", buffering=0)
@@ -89,10 +89,10 @@ def write_stacks_when_asked(run: RunDir) -> None:
 
 
 def _import_attempt() -> Callable[[RunDir], None]:
-    """`attempt.train`, and the large modules that it is going to need, without looking for garbage meanwhile.
+    """`attempt.train`, and the large modules that it needs, without garbage collection meanwhile.
 
-    Imports make new objects by the hundred thousand and hardly any garbage; to look through all of them again and again
-    takes a fifth of the time to the first step. What they made stays: the collector never looks at it again.
+    Imports make hundreds of thousands of objects and hardly any garbage; to traverse them again and again takes a fifth
+    of the time to the first step. These objects live until the end: the collector never traverses them again.
     """
     gc.disable()
     try:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,9 +26,10 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
-from ascendtune.train.build import Built, build
+from ascendtune.train.loop import Loop
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
+from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.base import Strategy
 
 WORDS = ["atom", "balanced", "capital", "clips", "diet", "friends", "healthy", "Paris", "sleep", "tips", "天气", "公园"]
@@ -110,18 +112,18 @@ def variant(tiny_model: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def build_parts(recipe: Callable[..., Recipe]) -> Callable[..., Built]:
-    """What the worker puts together before the first step."""
+def make_loop(recipe: Callable[..., Recipe]) -> Iterator[Callable[..., Loop]]:
+    """The loop before its first step, as the worker makes it; what is resolved is in its run.json."""
+    with ExitStack() as held:
 
-    def make(**changes: Any) -> Built:
-        asked = recipe(**changes)
-        start = prepare_run(asked, {})
-        assert start.run is not None
-        return build(
-            start.run, asked, Strategy(find_device()), start.prepared, attempt=1, callbacks=[], phases=Phases(None)
-        )
+        def make(**changes: Any) -> Loop:
+            asked = recipe(**changes)
+            start = prepare_run(asked, {})
+            assert start.run is not None
+            strategy = Strategy(find_device())
+            return set_up(start.run, start.run.read(), asked, strategy, start.prepared, Phases(None), held)
 
-    return make
+        yield make
 
 
 @pytest.fixture(scope="session", autouse=True)

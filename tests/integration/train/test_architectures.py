@@ -14,7 +14,7 @@ from ascendtune.data.collate import collate
 from ascendtune.data.plan import PackedSequence
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.batch import to_device
-from ascendtune.train.build import Built
+from ascendtune.train.loop import Loop
 from ascendtune.train.objective.head import PLAIN, HeadForm
 
 if TYPE_CHECKING:
@@ -71,17 +71,17 @@ def test_packed_is_padded_is_transformers(
     attention: str,
     form: HeadForm,
     variant: Callable[..., Path],
-    build_parts: Callable[..., Built],
+    make_loop: Callable[..., Loop],
 ) -> None:
     import transformers
 
     directory = variant(getattr(transformers, name)(**{**SHAPE, **changes}))
-    built = build_parts(model={"path": str(directory)}, data={"packing": True})
+    loop = make_loop(model={"path": str(directory)}, data={"packing": True})
     rows = [(1, 4, 2), (0, 3)]
     one_by_one = [row for sequence in rows for row in sequence]
-    packed = loss_and_gradients(built, rows, packed=True)
-    padded = loss_and_gradients(built, [(row,) for row in one_by_one], packed=False)
-    theirs = by_transformers(directory, built, one_by_one)
+    packed = loss_and_gradients(loop, rows, packed=True)
+    padded = loss_and_gradients(loop, [(row,) for row in one_by_one], packed=False)
+    theirs = by_transformers(directory, loop, one_by_one)
     for loss, gradients in (padded, theirs):
         assert packed[0] == pytest.approx(loss, rel=1e-5)
         assert packed[1].keys() == gradients.keys()
@@ -89,8 +89,8 @@ def test_packed_is_padded_is_transformers(
         for parameter, gradient in gradients.items():
             difference = float((packed[1][parameter] - gradient).abs().max())
             assert difference <= 1e-5 * largest, f"{parameter}: {difference / largest:.1e} of the largest gradient"
-    assert built.resolved["attention"]["name"].startswith(attention)
-    assert built.parts.objective.head_form == form
+    assert loop.run_directory.read()["resolved"]["attention"]["name"].startswith(attention)
+    assert loop.objective.head_form == form
 
 
 def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callable[..., Path]) -> None:
@@ -105,22 +105,22 @@ def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callab
     assert trained.losses()[-1] < 0.9 * trained.losses()[0]
 
 
-def loss_and_gradients(built: Built, sequences: list[PackedSequence], *, packed: bool) -> Measured:
-    objective = built.parts.objective.eval()
+def loss_and_gradients(loop: Loop, sequences: list[PackedSequence], *, packed: bool) -> Measured:
+    objective = loop.objective.eval()
     objective.zero_grad()
-    loss = objective(to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device())).loss
+    loss = objective(to_device(collate(loop.batches.dataset, sequences, packed=packed, pad_id=0), find_device())).loss
     loss.backward()
-    return loss.item(), gradients_of(built.tuned)
+    return loss.item(), gradients_of(loop.model)
 
 
-def by_transformers(directory: Path, built: Built, rows: list[int]) -> Measured:
+def by_transformers(directory: Path, loop: Loop, rows: list[int]) -> Measured:
     """Row by row: no padding, no packing, no attention of ours, the loss of the textbook."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     total = torch.zeros(())
     for row in rows:
-        ids, labels = (torch.tensor(each.tolist()) for each in built.parts.dataset.row(row))
+        ids, labels = (torch.tensor(each.tolist()) for each in loop.batches.dataset.row(row))
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
         total = total + cross_entropy(logits[:-1].float(), labels[1:], reduction="sum")
     total.backward()

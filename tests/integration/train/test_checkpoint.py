@@ -64,18 +64,15 @@ def test_the_best_checkpoint_stays_until_the_next_best_is_complete(
         written = content_write(directory)
         return ThreadPoolExecutor(1).submit(lambda: (goes_on.wait(20), written.result()))
 
-    checkpointer.protected = 1
-    checkpointer.save(1, {})
+    checkpointer.save(1, {}, protected=1)
     checkpointer.wait()
     content_write = content.write
     monkeypatch.setattr(content, "write", write_late)
-    checkpointer.save(2, {})
-    # Step 3 turns out to be better while step 2 is still being written.
-    checkpointer.protected = 3
+    checkpointer.save(2, {}, protected=1)
     goes_on.set()
     checkpointer.wait()
     assert run.checkpoint_steps() == [1, 2]
-    checkpointer.save(3, {})
+    checkpointer.save(3, {}, protected=3)
     checkpointer.wait()
     assert run.checkpoint_steps() == [3]
 

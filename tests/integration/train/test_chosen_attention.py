@@ -12,7 +12,7 @@ from tests.integration.train.test_architectures import MIXTURE, SHAPE, gradients
 from torch.nn.functional import cross_entropy
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.build import Built
+from ascendtune.train.loop import Loop
 
 PACKED, PADDED = True, False
 FUSED, EAGER, OWN, OWN_EAGER = "sdpa_fp32", "eager", "transformers_sdpa", "transformers_eager"
@@ -76,22 +76,22 @@ def test_auto_trains_what_transformers_computes(
     attention: str,
     packed: bool,
     variant: Callable[..., Path],
-    build_parts: Callable[..., Built],
+    make_loop: Callable[..., Loop],
 ) -> None:
     import transformers
 
     shape = {key: value for key, value in SHAPE.items() if (name, key) != ("FalconConfig", "head_dim")}
     directory = variant(getattr(transformers, name)(**{**shape, **changes}), draw_large_weights)
-    built = build_parts(model={"path": str(directory)}, data={"packing": "auto"})
-    assert built.resolved["attention"]["name"] == attention
-    assert built.resolved["packing"] == packed
+    loop = make_loop(model={"path": str(directory)}, data={"packing": "auto"})
+    assert loop.run_directory.read()["resolved"]["attention"]["name"] == attention
+    assert loop.run_directory.read()["resolved"]["packing"] == packed
     rows = [1, 4, 2, 0, 3]
-    objective = built.parts.objective.eval()
+    objective = loop.objective.eval()
     objective.zero_grad()
-    loss = objective(built.parts.batches.make([(row,) for row in rows])).loss
+    loss = objective(loop.batches.make([(row,) for row in rows])).loss
     loss.backward()
-    gradients = gradients_of(built.tuned)
-    expected_loss, expected = by_transformers(directory, built, rows)
+    gradients = gradients_of(loop.model)
+    expected_loss, expected = by_transformers(directory, loop, rows)
     assert loss.item() == pytest.approx(expected_loss, rel=1e-5)
     assert gradients.keys() == expected.keys()
     largest = max(float(each.abs().max()) for each in expected.values())
@@ -101,7 +101,7 @@ def test_auto_trains_what_transformers_computes(
 
 
 def test_attention_that_picks_keys_by_score_takes_one_row_at_a_time(
-    variant: Callable[..., Path], build_parts: Callable[..., Built]
+    variant: Callable[..., Path], make_loop: Callable[..., Loop]
 ) -> None:
     """Which of equal scores are among the best depends on how many there are, so padding changes what is seen."""
     from transformers import DogeConfig
@@ -109,28 +109,28 @@ def test_attention_that_picks_keys_by_score_takes_one_row_at_a_time(
     config = DogeConfig(**SHAPE, keep_window_size=8, sliding_window=8)
     model = {"path": str(variant(config, draw_large_weights))}
     with pytest.raises(RecipeError, match="length of a row decides"):
-        build_parts(model=model, batch={"per_device": 2})
-    built = build_parts(model=model, batch={"per_device": 1})
-    objective, rows = built.parts.objective.eval(), [1, 4, 2]
+        make_loop(model=model, batch={"per_device": 2})
+    loop = make_loop(model=model, batch={"per_device": 1})
+    objective, rows = loop.objective.eval(), [1, 4, 2]
     objective.zero_grad()
-    loss = sum(objective(built.parts.batches.make([(row,)])).loss for row in rows)
+    loss = sum(objective(loop.batches.make([(row,)])).loss for row in rows)
     loss.backward()
-    expected_loss, expected = by_transformers(Path(model["path"]), built, rows)
+    expected_loss, expected = by_transformers(Path(model["path"]), loop, rows)
     assert loss.item() == pytest.approx(expected_loss, rel=1e-5)
     largest = max(float(each.abs().max()) for each in expected.values())
-    gradients = gradients_of(built.tuned)
+    gradients = gradients_of(loop.model)
     for parameter, gradient in expected.items():
         assert float((gradients[parameter] - gradient).abs().max()) <= 1e-5 * largest, parameter
 
 
-def by_transformers(directory: Path, built: Built, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:
+def by_transformers(directory: Path, loop: Loop, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:
     """Row by row, with the model's own eager attention: no padding, no packing, the loss of the textbook."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     total = torch.zeros(())
     for row in rows:
-        ids, labels = (torch.tensor(each.tolist()) for each in built.parts.dataset.row(row))
+        ids, labels = (torch.tensor(each.tolist()) for each in loop.batches.dataset.row(row))
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
         total = total + cross_entropy(logits[:-1].float(), labels[1:], reduction="sum")
     total.backward()

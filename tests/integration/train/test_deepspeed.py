@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,9 @@ from tests.integration.train.test_fsdp import EXACT, go_on
 from ascendtune.core.errors import CheckFailed, MachineError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.build import build
-from ascendtune.train.loop import Loop
-from ascendtune.train.parts import Counters
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
+from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
 
 if TYPE_CHECKING:
@@ -150,13 +148,16 @@ def _train_on_what_is_not_a_number(asked: Recipe) -> None:
     start = prepare_run(asked, {})
     assert start.run is not None
     with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
-        parts = build(start.run, asked, strategy, start.prepared, attempt=1, callbacks=[], phases=Phases(None)).parts
-        parameters = list(parts.objective.parameters())
-        before = [strategy.whole(each) for each in parameters]
-        parts.objective.get_submodule("model.model.norm").register_forward_hook(lambda *it: it[-1] * math.nan)
+        loop = set_up(start.run, start.run.read(), asked, strategy, start.prepared, Phases(None), ExitStack())
+        loop.callbacks.clear()
+        parameters = list(loop.objective.parameters())
+        before = [strategy.full_param(each) for each in parameters]
+        loop.objective.get_submodule("model.model.norm").register_forward_hook(lambda *it: it[-1] * math.nan)
         with pytest.raises(CheckFailed, match=r"gradient norm (inf|nan): not a number"):
-            Loop(parts, Counters()).run()
-        assert all(torch.equal(strategy.whole(each), weight) for each, weight in zip(parameters, before, strict=True))
+            loop.run()
+        assert all(
+            torch.equal(strategy.full_param(each), weight) for each, weight in zip(parameters, before, strict=True)
+        )
 
 
 def test_a_disk_that_is_full_at_any_file(
@@ -171,9 +172,10 @@ def _save_on_a_full_disk(asked: Recipe, place: Path) -> None:
     start = prepare_run(asked, {})
     assert start.run is not None
     with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
-        parts = build(start.run, asked, strategy, start.prepared, attempt=1, callbacks=[], phases=Phases(None)).parts
-        Loop(parts, Counters()).run()
-        checkpointer = parts.checkpointer
+        loop = set_up(start.run, start.run.read(), asked, strategy, start.prepared, Phases(None), ExitStack())
+        loop.callbacks.clear()
+        loop.run()
+        checkpointer = loop.checkpointer
         ballast = place / "ballast"
         # A checkpoint has eight files and directories.
         for step, left in enumerate(range(8), 1):

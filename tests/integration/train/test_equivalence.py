@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from ascendtune.data.collate import collate
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.batch import to_device
-from ascendtune.train.build import Built
+from ascendtune.train.loop import Loop
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -76,17 +76,17 @@ def test_recomputed_activations_change_nothing(train: Train, tuner: str) -> None
     assert kept.losses() == recomputed.losses() and kept.curve("grad_norm") == recomputed.curve("grad_norm")
 
 
-def test_packed_is_padded_token_by_token(build_parts: Callable[..., Built]) -> None:
-    built = build_parts(data={"packing": True})
+def test_packed_is_padded_token_by_token(make_loop: Callable[..., Loop]) -> None:
+    loop = make_loop(data={"packing": True})
     rows = [5, 0, 9, 3, 14]
 
     def losses(sequences: list[tuple[int, ...]], *, packed: bool) -> torch.Tensor:
-        batch = to_device(collate(built.parts.dataset, sequences, packed=packed, pad_id=0), find_device())
-        logits = built.tuned(**batch.model_inputs()).logits.flatten(0, 1)[batch.target_index]
+        batch = to_device(collate(loop.batches.dataset, sequences, packed=packed, pad_id=0), find_device())
+        logits = loop.model(**batch.model_inputs()).logits.flatten(0, 1)[batch.target_index]
         return cross_entropy(logits, batch.targets, reduction="none")
 
     packed, padded = losses([tuple(rows)], packed=True), losses([(row,) for row in rows], packed=False)
-    assert len(packed) == sum(built.parts.dataset.label_counts[rows])
+    assert len(packed) == sum(loop.batches.dataset.label_counts[rows])
     torch.testing.assert_close(packed, padded, rtol=TOLERANCE, atol=0)
 
 

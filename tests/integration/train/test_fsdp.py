@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,9 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.build import build
-from ascendtune.train.loop import Loop
-from ascendtune.train.parts import Counters
 from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
+from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
 
 if TYPE_CHECKING:
@@ -144,15 +143,16 @@ def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
     """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimiser's memory."""
     asked = Recipe.load(run.recipe)
     strategy = FsdpStrategy(find_device(), asked)
-    parts = build(run, asked, strategy, prepared, attempt=1, callbacks=[], phases=Phases(None)).parts
-    parameters = list(parts.objective.parameters())
-    blocks = blocks_of(parts.objective)
-    outside = parts.objective.get_parameter("model.model.norm.weight").numel()
-    outside += parts.objective.get_parameter("model.lm_head.weight").numel()
+    loop = set_up(run, run.read(), asked, strategy, prepared, Phases(None), ExitStack())
+    loop.callbacks.clear()
+    parameters = list(loop.objective.parameters())
+    blocks = blocks_of(loop.objective)
+    outside = loop.objective.get_parameter("model.model.norm.weight").numel()
+    outside += loop.objective.get_parameter("model.lm_head.weight").numel()
     seen: list[int] = []
     for block in blocks:
         block.register_forward_pre_hook(
-            lambda *_: seen.append(sum(_local(each) for each in parts.objective.parameters()))
+            lambda *_: seen.append(sum(_local(each) for each in loop.objective.parameters()))
         )
     found = {
         "parts": [(_local(each), each.numel()) for each in parameters],
@@ -161,8 +161,8 @@ def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
         "block": sum(each.numel() for each in blocks[0].parameters()),
         "outside": outside,
     }
-    Loop(parts, Counters()).run()
-    moments = [state["exp_avg"] for state in parts.optimizer.state.values()]
+    loop.run()
+    moments = [state["exp_avg"] for state in loop.optimizer.state.values()]
     found |= {"peak": max(seen), "optimizer": sum(map(_local, moments))}
     (directory / f"{strategy.rank}.json").write_text(json.dumps(found))
     strategy.close()

@@ -16,7 +16,7 @@ from ascendtune.train import model_checks as guard
 from ascendtune.train.attention import interface
 from ascendtune.train.attention.sdpa import sdpa_attention
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.build import Built
+from ascendtune.train.loop import Loop
 from ascendtune.train.objective.head import PLAIN
 
 PACKED = {"data": {"packing": True}}
@@ -41,12 +41,12 @@ def lacking(*inputs: Any, **named: Any) -> None:
 @pytest.mark.parametrize("broken", [blind_to_borders, blurred_at_borders])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_fires_when_attention_leaks(
-    build_parts: Callable[..., Built], monkeypatch: pytest.MonkeyPatch, broken: Callable[..., Any], precision: str
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, broken: Callable[..., Any], precision: str
 ) -> None:
     # The function of a device; what the small copy is tried with stays as it is.
     monkeypatch.setitem(interface.TABLE, "sdpa_fp32", f"{__name__}:{broken.__name__}")
     with pytest.raises(CheckFailed, match="see each other"):
-        build_parts(**PACKED, precision=precision, model={"attention": "sdpa_fp32"})
+        make_loop(**PACKED, precision=precision, model={"attention": "sdpa_fp32"})
 
 
 make_batch = guard._batch
@@ -58,7 +58,7 @@ def counting_on(documents: list[torch.Tensor]) -> DeviceBatch:
 
 
 def test_it_fires_when_positions_go_on_counting(
-    build_parts: Callable[..., Built], variant: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    make_loop: Callable[..., Loop], variant: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With absolute positions. Rotary ones are relative: they do not notice where a document begins."""
     from transformers import GPT2Config
@@ -66,7 +66,7 @@ def test_it_fires_when_positions_go_on_counting(
     monkeypatch.setattr(guard, "_batch", counting_on)
     model = {"path": str(variant(GPT2Config(vocab_size=512, n_embd=32, n_head=4, n_layer=2)))}
     with pytest.raises(CheckFailed, match="see each other"):
-        build_parts(**PACKED, model=model)
+        make_loop(**PACKED, model=model)
 
 
 LINEAR_ATTENTION = {
@@ -78,21 +78,21 @@ LINEAR_ATTENTION = {
 
 
 def test_a_model_that_cannot_keep_documents_apart_is_padded(
-    build_parts: Callable[..., Built], variant: Callable[..., Path]
+    make_loop: Callable[..., Loop], variant: Callable[..., Path]
 ) -> None:
     from transformers import Qwen3NextConfig
 
     model = {"path": str(variant(Qwen3NextConfig(**LINEAR_ATTENTION)))}
     with pytest.raises(RecipeError, match="does not take packed documents"):
-        build_parts(**PACKED, model=model)
-    built = build_parts(data={"packing": "auto"}, model=model)
-    assert not built.resolved["packing"]
-    assert built.resolved["packing"] is False
-    assert built.parts.objective.head_form == PLAIN
+        make_loop(**PACKED, model=model)
+    loop = make_loop(data={"packing": "auto"}, model=model)
+    assert not loop.run_directory.read()["resolved"]["packing"]
+    assert loop.run_directory.read()["resolved"]["packing"] is False
+    assert loop.objective.head_form == PLAIN
 
 
 def test_attention_asked_for_by_name_that_does_not_compute_the_model_is_refused(
-    build_parts: Callable[..., Built], variant: Callable[..., Path]
+    make_loop: Callable[..., Loop], variant: Callable[..., Path]
 ) -> None:
     from transformers import Gemma2Config
 
@@ -101,17 +101,17 @@ def test_attention_asked_for_by_name_that_does_not_compute_the_model_is_refused(
     capped = variant(Gemma2Config(**shape))
     for name in ("sdpa", "sdpa_fp32"):
         with pytest.raises(RecipeError, match="soft-capped scores"):
-            build_parts(**PACKED, model={"path": str(capped), "attention": name})
+            make_loop(**PACKED, model={"path": str(capped), "attention": name})
 
 
 def test_an_operator_that_the_device_lacks_is_no_matter_of_packing(
-    build_parts: Callable[..., Built], monkeypatch: pytest.MonkeyPatch
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`packing: auto` would pad in silence, and the operator would be missing all the same."""
 
     monkeypatch.setitem(interface.TABLE, "sdpa_fp32", f"{__name__}:lacking")
     with pytest.raises(NotImplementedError, match="Could not run") as raised:
-        build_parts(data={"packing": "auto"}, model={"attention": "sdpa_fp32"})
+        make_loop(data={"packing": "auto"}, model={"attention": "sdpa_fp32"})
     told = attempt._translated(raised.value)
     assert told is not None and told.exit_code == 3
     assert told.what == "the device cannot compute aten::_cslt_compress: torch has no such operator for CPU"

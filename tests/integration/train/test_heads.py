@@ -13,7 +13,7 @@ from tests.integration.train.test_architectures import SHAPE, gradients_of, loss
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ascendtune.train.build import Built
+from ascendtune.train.loop import Loop
 from ascendtune.train.objective.head import PLAIN, HeadForm
 from ascendtune.train.objective.head_probe import POSITIONS, head_form
 
@@ -39,16 +39,16 @@ def test_capped_logits_are_trained_as_capped_however_small_they_begin(
     changes: dict[str, Any],
     form: HeadForm,
     variant: Callable[..., Path],
-    build_parts: Callable[..., Built],
+    make_loop: Callable[..., Loop],
 ) -> None:
     import transformers
 
     directory = variant(getattr(transformers, name)(**{**SHAPE, **changes, "tie_word_embeddings": False}))
-    built = build_parts(model={"path": str(directory), "attention": "eager"}, data={"packing": False})
-    assert built.parts.objective.head_form == form
-    enlarge_logits(built.parts.objective.model)
-    loss, gradients = loss_and_gradients(built, [(0,), (1,), (2,)], packed=False)
-    expected_loss, expected = by_transformers(directory, built, [0, 1, 2])
+    loop = make_loop(model={"path": str(directory), "attention": "eager"}, data={"packing": False})
+    assert loop.objective.head_form == form
+    enlarge_logits(loop.objective.model)
+    loss, gradients = loss_and_gradients(loop, [(0,), (1,), (2,)], packed=False)
+    expected_loss, expected = by_transformers(directory, loop, [0, 1, 2])
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert gradients.keys() == expected.keys()
     largest = max(float(each.abs().max()) for each in expected.values())
@@ -56,14 +56,14 @@ def test_capped_logits_are_trained_as_capped_however_small_they_begin(
         assert float((gradients[parameter] - gradient).abs().max()) <= 1e-5 * largest, parameter
 
 
-def by_transformers(directory: Path, built: Built, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:
+def by_transformers(directory: Path, loop: Loop, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     enlarge_logits(model)
     total, largest = torch.zeros(()), 0.0
     for row in rows:
-        ids, labels = (torch.tensor(each.tolist()) for each in built.parts.dataset.row(row))
+        ids, labels = (torch.tensor(each.tolist()) for each in loop.batches.dataset.row(row))
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
         largest = max(largest, float(logits.detach().abs().max()))
         total = total + cross_entropy(logits[:-1].float(), labels[1:], reduction="sum")

@@ -11,9 +11,6 @@ import pytest
 from tests.integration.train.pairs import write_pairs, write_singles
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ascendtune.train.loop import Loop
-from ascendtune.train.parts import Counters
-
 # What waits for the device, and how a tensor comes from values of the host.
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"}
 COPIES = {"aten::lift_fresh"}
@@ -47,14 +44,14 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("name", METHODS)
-def test_an_unrecorded_step(build_parts: Callable[..., Any], tmp_path: Path, name: str, packing: bool) -> None:
+def test_an_unrecorded_step(make_loop: Callable[..., Any], tmp_path: Path, name: str, packing: bool) -> None:
     method, data = METHODS[name], {"packing": packing}
     if "stage" in method:
         write = write_singles if name == "kto" else write_pairs
         data["train"] = str(write(tmp_path / "rows.jsonl", 12))
     changes = {"batch": {"per_device": 2, "accumulate": 2}, "track": {"every_steps": 100}, "optim": {"max_steps": 9}}
-    loop = Loop(build_parts(method=method, data=data, **changes).parts, Counters())
-    loop.parts.module.train()
+    loop = make_loop(method=method, data=data, **changes)
+    loop.module.train()
     loop._step()  # the first makes the optimiser's state
     with Watch() as watch:
         loop._step()

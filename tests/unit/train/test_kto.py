@@ -14,6 +14,7 @@ from ascendtune.recipe.method import PreferenceSection
 from ascendtune.train.batch import DeviceBatch, Groups
 from ascendtune.train.objective.double_float import widened
 from ascendtune.train.objective.preference import SinglesObjective
+from ascendtune.train.strategy.base import RootModule
 
 BETA, GOOD_WEIGHT, BAD_WEIGHT = 0.3, 1.5, 0.5
 GOOD = np.array([1.0, 0.0, 1.0])
@@ -64,7 +65,7 @@ def test_the_divergence_is_the_mean_of_mismatched_answers_and_never_negative(
     options = PreferenceSection(loss="kto", beta=BETA, desirable_weight=GOOD_WEIGHT, undesirable_weight=BAD_WEIGHT)
     objective = SinglesObjective(model, options, head_form=None, mean_over_ranks=lambda total, count: total / count)
     ids = torch.randint(3, 20, (2, 3, 6), generator=torch.Generator().manual_seed(1))
-    objective.begin([answers(model, ids[1], np.array(drift))])
+    objective.begin([answers(model, ids[1], np.array(drift))], RootModule(model))
     found = objective(answers(model, ids[0], RATIO))
     sign = np.where(GOOD == 1, 1, -1)
     weight = np.where(GOOD == 1, GOOD_WEIGHT, BAD_WEIGHT)

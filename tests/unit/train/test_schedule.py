@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ascendtune.recipe.sections import OptimSection
-from ascendtune.train.schedule import Schedule
+from ascendtune.train.optimizer import Schedule
 
 
 @pytest.mark.parametrize("scheduler", ["linear", "cosine", "constant"])

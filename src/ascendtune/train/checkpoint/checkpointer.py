@@ -1,27 +1,30 @@
 """Checkpoints: the whole state of a run, written beside the training, complete or absent.
 
 A checkpoint is written into `.step_N.writing`, flushed to disk, and gets its name `step_N` by one rename when every
-rank has written its part. Whatever kills the run in between leaves a directory that no reader takes for a checkpoint.
+rank has written its part. A run that is killed in between leaves a directory that no reader takes for a checkpoint.
 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
     step_N/*.distcp                   tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
     step_N/tensors.json               where each of them lies; beside it .metadata, for other programs
-    step_N/zero/                      in their place, what DeepSpeed writes (`checkpoint_content` says who writes what)
+    step_N/zero/                      in their place, DeepSpeed's files (see `content.py`)
     step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
 
 Nothing of it is unpickled except by `torch.load(weights_only=True)`, which runs no code. Others could still choose what
-is trained on, so a run goes on from files that nobody else may write (`core/ownership.py`), or that are trusted.
+is trained on, so a run goes on only from files that no other user may write (`core/ownership.py`), or that are trusted.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
@@ -29,7 +32,6 @@ from ascendtune.core.files import digest_of_file, removed_on_failure, sync_direc
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged
-from ascendtune.train.checkpoint.random_state import read_random_state, restore_random_state, save_random_state
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
@@ -42,41 +44,41 @@ _READERS = {
     "zero": "parallel.strategy=deepspeed, nothing on nvme",
     "zero-disk": "parallel.strategy=deepspeed, and the same on nvme",
 }
-"""Who reads which form of checkpoint."""
+"""The recipe that reads each form of checkpoint."""
 
 
 class Checkpointer:
     """Writes and reads the checkpoints of one run.
 
     Args:
-        content: weights and optimiser state, in the form that the strategy gives them.
-        on_complete: called on the main rank, in the writing thread, with the step of every finished checkpoint.
+        content: weights and optimizer state, in the form that the strategy gives them.
+        keep: how many checkpoints are kept.
     """
 
-    def __init__(
-        self,
-        run: RunDir,
-        strategy: Strategy,
-        content: CheckpointContent,
-        *,
-        keep: int,
-        on_complete: Callable[[int], None] = lambda step: None,
-    ) -> None:
+    def __init__(self, run: RunDir, strategy: Strategy, content: CheckpointContent, *, keep: int) -> None:
         self._run = run
         self._strategy = strategy
         self._content = content
         self._keep = keep
-        self._on_complete = on_complete
         self._pending: Future[Any] | None = None
         self._pending_step = 0
         self._saved_step = 0
-        self.protected: int | None = None
-        """A step that is kept whatever its age (the best one), from the next checkpoint on."""
 
-    def save(self, step: int, state: State) -> None:
+    def save(
+        self,
+        step: int,
+        state: State,
+        *,
+        protected: int | None = None,
+        on_complete: Callable[[int], None] = lambda step: None,
+    ) -> None:
         """Copy everything now, write it in the background. Waits for the previous one first.
 
         A second call for the same step does nothing: evaluation, schedule and a signal may each want a checkpoint.
+
+        Args:
+            protected: a step whose checkpoint is kept whatever its age (the best one).
+            on_complete: called on the main rank, in the writing thread, with `step` when the checkpoint is complete.
 
         Raises:
             MachineError: the disk has no room, or the previous checkpoint could not be written.
@@ -98,9 +100,7 @@ class Checkpointer:
         self._pending, self._pending_step, self._saved_step = pending, step, step
         if self._strategy.is_main:
             # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
-            # The best one of before stays until this one is complete.
-            protected = self.protected
-            self._pending = _then(pending, lambda: self._finish(step, directory, protected))
+            self._pending = _then(pending, lambda: self._finish(step, directory, protected, on_complete))
 
     def poll(self) -> None:
         """Raise what went wrong in the background, if anything did. Costs nothing."""
@@ -120,7 +120,7 @@ class Checkpointer:
 
         try:
             pending.result()
-        # DCP's own exception is no Exception. Whatever the writer raised is raised again, in our words.
+        # DCP's own exception is a BaseException. The error of the writer is raised as one of this program.
         except (Exception, CheckpointException) as error:
             place = self._run.checkpoint(self._pending_step)
             shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
@@ -129,12 +129,13 @@ class Checkpointer:
             )
             raise fault or MachineError(
                 f"the checkpoint of step {self._pending_step} could not be written: {error}",
+                code="checkpoint-not-written",
                 remedy="check the file system of the run directory",
                 where=place,
             ) from error
 
     def load(self, directory: Path) -> State:
-        """Put weights, optimiser and random state back; returns what `save` was given, with `step`.
+        """Put weights, optimizer and random state back; returns the state that was saved, with `step`.
 
         Raises:
             MachineError: the checkpoint is damaged.
@@ -159,6 +160,7 @@ class Checkpointer:
             raise InputError(
                 f"the checkpoint is of the form '{form}', and parallel.strategy: {self._strategy.name} reads "
                 f"'{self._content.form}'",
+                code="checkpoint-form-differs",
                 remedy=f"resume with {_READERS.get(str(form), 'the recipe that wrote it')}",
                 where=directory,
             )
@@ -166,6 +168,7 @@ class Checkpointer:
             raise InputError(
                 f"the checkpoint is of {ranks} ranks, and {self._strategy.name} reads its own on as many only; this "
                 f"start has {self._strategy.world_size}",
+                code="checkpoint-ranks-differ",
                 remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp go on anywhere",
                 where=directory,
             )
@@ -175,7 +178,7 @@ class Checkpointer:
         remedy = "free space, set checkpoint.keep lower, or put run_dir on another disk"
         require_free_space(self._run.checkpoints, needed, f"a checkpoint needs {format_bytes(needed)}", remedy=remedy)
 
-    def _finish(self, step: int, directory: Path, protected: int | None) -> None:
+    def _finish(self, step: int, directory: Path, protected: int | None, on_complete: Callable[[int], None]) -> None:
         # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
         sync_tree(directory)
         write_json(directory / _DIGESTS, {name: digest_of_file(directory / name) for name in _files_of(directory)})
@@ -184,7 +187,7 @@ class Checkpointer:
             self._run.remove_checkpoint(step)
         directory.rename(final)
         sync_directory(self._run.checkpoints)
-        self._on_complete(step)
+        on_complete(step)
         self._prune(protected)
 
     def _prune(self, protected: int | None) -> None:
@@ -199,7 +202,7 @@ def _files_of(directory: Path) -> list[str]:
 
 
 def _require_intact(directory: Path, strategy: Strategy) -> None:
-    """Every rank reads its share of the files: together they have looked at every byte."""
+    """Every rank reads its share of the files: together they have read every byte."""
     expected: dict[str, str] = json.loads((directory / _DIGESTS).read_text())
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
         if digest_of_file(directory / name) != expected[name]:
@@ -214,10 +217,39 @@ def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
         try:
             done.result()
             action()
-        except BaseException as error:  # noqa: BLE001  # handed to whoever waits
+        except BaseException as error:  # noqa: BLE001  # raised again by `wait`
             both.set_exception(error)
         else:
             both.set_result(None)
 
     first.add_done_callback(run)
     return both
+
+
+def save_random_state(directory: Path, strategy: Strategy) -> None:
+    """Write `rng/rank_R.safetensors`, flushed to disk."""
+    from safetensors.torch import save
+
+    content = {"cpu": torch.get_rng_state()}
+    if (of_device := strategy.device.random_state()) is not None:
+        content["device"] = of_device
+    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
+    with path.open("wb") as file:
+        file.write(save(content))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
+    """This rank's; empty where fewer ranks wrote the checkpoint: other ranks keep the state that the seed gave them."""
+    from safetensors.torch import load_file
+
+    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
+    return load_file(path) if path.exists() or strategy.is_main else {}
+
+
+def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
+    if "cpu" in content:
+        torch.set_rng_state(content["cpu"])
+    if "device" in content:
+        strategy.device.set_random_state(content["device"])

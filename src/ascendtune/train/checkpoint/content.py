@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: how weights and optimiser state are written and read."""
+"""The interface of the content of checkpoints: weights and optimizer state, written and read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascendtune.core.errors import MachineError
 
 
 class CheckpointContent(ABC):
-    """Weights and optimiser state of a run, in one of the forms that checkpoints have."""
+    """Weights and optimizer state of a run, in one of the forms that checkpoints have."""
 
     form: ClassVar[str]
     """For state.json: only the same form can be read."""
@@ -40,6 +40,7 @@ def damaged(directory: Path, why: object) -> MachineError:
     """The error for a checkpoint that cannot be read."""
     return MachineError(
         f"the checkpoint is damaged: {str(why) or type(why).__name__}",
+        code="checkpoint-damaged",
         remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
         where=directory,
     )

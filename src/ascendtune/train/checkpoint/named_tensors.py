@@ -17,7 +17,7 @@ from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, da
 
 Tensors = dict[str, torch.Tensor]
 
-# One process is what we mean; DCP wonders about it at every save and load.
+# One process is intended; DCP warns at every save and load.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 
@@ -68,7 +68,7 @@ class NamedTensors(CheckpointContent):
         self._require_same_shapes(tensors, stored, directory)
         try:
             dcp.load(tensors, storage_reader=reader, no_dist=self._alone)
-        # DCP's own exception is no Exception; truncated files surface as errors of zip or storage.
+        # DCP's own exception is a BaseException; truncated files surface as errors of zip or storage.
         except (Exception, dcp.api.CheckpointException) as error:
             raise damaged(directory, causes_of(error)[-1]) from error
         self._restore_optimizer(tensors)
@@ -81,12 +81,13 @@ class NamedTensors(CheckpointContent):
             raise InputError(
                 f"the checkpoint is of another model or optimizer: {len(differing)} tensors do not match, first "
                 f"{differing[0]}",
+                code="checkpoint-model-differs",
                 remedy="resume with the recipe that wrote it",
                 where=directory,
             )
 
     def _tensors(self, like: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
-        """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimiser state to be filled."""
+        """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimizer state to be filled."""
         names = {parameter: name for name, parameter in self._model.named_parameters() if parameter.requires_grad}
         tensors = {f"model.{name}": parameter.detach() for parameter, name in names.items()}
         for group in self._optimizer.param_groups:
@@ -98,7 +99,7 @@ class NamedTensors(CheckpointContent):
                     continue
                 for key, entry in like.items():
                     if key.startswith(prefix) and "." not in key[len(prefix) :]:
-                        # What has the parameter's shape is laid out (and sharded) like the parameter.
+                        # State of the parameter's shape is laid out (and sharded) like the parameter.
                         same = tuple(entry.size) == tuple(parameter.shape)
                         kind = entry.properties.dtype
                         tensors[key] = (
@@ -117,7 +118,7 @@ class NamedTensors(CheckpointContent):
             found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
             if found := {key: value for key, value in found.items() if "." not in key}:
                 state[number] = found
-        # Its own loading knows which entries live on the host (the step count of an unfused optimiser).
+        # Its own loading knows which entries live on the host (the step count of an unfused optimizer).
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
 

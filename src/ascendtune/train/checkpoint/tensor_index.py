@@ -1,6 +1,6 @@
 """Where each tensor of a checkpoint lies, as JSON: torch.distributed.checkpoint (DCP) keeps it as a pickle alone.
 
-A pickle runs the code of whoever wrote it, so ours is read, `tensors.json`; DCP's `.metadata` stands beside it for
+A pickle can run code of its author, so `tensors.json` is read; DCP's `.metadata` stands beside it for
 other programs.
 
     {"model.weight": {"dtype": "float32", "size": [8, 8], "chunks": [

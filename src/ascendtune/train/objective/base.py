@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
 
 
 class Objective(nn.Module, ABC):
-    """A model with its loss; the module that strategies wrap."""
+    """A model with its loss. Strategies that divide weights gather them in `RootModule`, which calls it."""
 
     unit: ClassVar[Literal["token", "group"]] = "token"
     """What the loss is a mean over: labelled tokens, or rows of the data (a pair is one)."""
@@ -38,13 +38,14 @@ class Objective(nn.Module, ABC):
     def forward(self, batch: DeviceBatch) -> Outcome:
         """The summed loss over the units of `batch`."""
 
-    def begin(self, mismatched: Iterable[DeviceBatch]) -> None:
+    def begin(self, mismatched: Iterable[DeviceBatch], call: Callable[..., Any]) -> None:
         """Called before the micro-batches whose losses make one mean: those of a step, or of an evaluation.
 
         Every rank calls it, with as many batches.
 
         Args:
             mismatched: kto's mismatched answers to this rank's micro-batches; made as they are asked for.
+            call: `call(function, batch)` is `function(batch)` with the weights gathered.
         """
 
     def recorded(self, means: dict[str, float]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -43,11 +42,6 @@ class PreferenceObjective(Objective):
         self.options = options
         self.head_form = head_form
 
-    def forward(self, batch: DeviceBatch, *, only_log_probs: bool = False) -> Outcome | DoubleFloat:  # type: ignore[override]
-        """The summed loss over the groups; or (documents,) summed log-probabilities alone."""
-        # One entry for both: strategies that divide the weights gather them when the module itself is called.
-        return self.log_probs(batch) if only_log_probs else self.outcome(batch)
-
     def log_probs(self, batch: DeviceBatch) -> DoubleFloat:
         """(documents,): summed log-probability of every document's labelled tokens."""
         groups = batch.groups
@@ -61,10 +55,6 @@ class PreferenceObjective(Objective):
         table = per_token.new_zeros(groups.documents * groups.most_labels).index_add(0, groups.target_slot, per_token)
         return row_sums(table.view(groups.documents, groups.most_labels))
 
-    @abstractmethod
-    def outcome(self, batch: DeviceBatch) -> Outcome:
-        """The summed loss over the groups of `batch`."""
-
 
 class PairedObjective(PreferenceObjective):
     """sigmoid (DPO), hinge, ipo, orpo, simpo: chosen and rejected go through the model together.
@@ -74,7 +64,7 @@ class PairedObjective(PreferenceObjective):
         head_form: as for `SupervisedObjective`.
     """
 
-    def outcome(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> Outcome:
         groups = batch.groups
         assert groups is not None
         sums, lengths, reference = self.log_probs(batch), groups.label_counts, groups.reference
@@ -113,19 +103,19 @@ class SinglesObjective(PreferenceObjective):
         self._mean_over_ranks = mean_over_ranks
         self._divergence: torch.Tensor | None = None
 
-    def begin(self, mismatched: Iterable[DeviceBatch]) -> None:
+    def begin(self, mismatched: Iterable[DeviceBatch], call: Callable[..., Any]) -> None:
         """Estimate the divergence from all the answers that share a mean, so that no way of dividing them shows."""
         totals, counts = [], []
         with torch.no_grad():
             for batch in mismatched:
-                sums = self(batch, only_log_probs=True)
+                sums = call(self.log_probs, batch)
                 drift = _ratio(batch, sums)
                 totals.append(drift.sum() * batch.weight)
                 counts.append(drift.new_full((), len(drift) * batch.weight))
             total, count = torch.stack(totals).sum(), torch.stack(counts).sum()
             self._divergence = self._mean_over_ranks(total, count).clamp(min=0)
 
-    def outcome(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> Outcome:
         divergence = self._divergence
         assert batch.groups is not None and divergence is not None
         sums, good = self.log_probs(batch), batch.groups.values

@@ -1,1 +1,1 @@
-"""Who is told when something happens in a run?"""
+"""How is a run reported? Metrics, progress, pictures, TensorBoard."""

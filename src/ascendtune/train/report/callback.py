@@ -1,14 +1,17 @@
-"""The moments of a run. One method, one moment; all do nothing unless overridden. Called on the main rank only."""
+"""Callbacks of a run, and the one that writes metrics.jsonl and eval.jsonl."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from ascendtune.core.files import LineWriter
+from ascendtune.core.rundir import RunDir
+
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known before the first step."""
+    """Facts of a run before its first step."""
 
     name: str
     total_steps: int
@@ -18,6 +21,8 @@ class RunFacts:
 
 
 class Callback:
+    """One method for each moment of a run; all do nothing unless overridden. Called on the main rank only."""
+
     def on_start(self, facts: RunFacts) -> None:
         """Before the first step."""
 
@@ -32,3 +37,21 @@ class Callback:
 
     def on_end(self) -> None:
         """After the last step, however the run ended."""
+
+
+class MetricsWriter(Callback):
+    """Writes one line as soon as it is known, floats at full precision."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._steps = LineWriter(run.metrics)
+        self._evaluations = LineWriter(run.evaluations)
+
+    def on_step(self, record: dict[str, Any]) -> None:
+        self._steps.write(record)
+
+    def on_evaluation(self, record: dict[str, Any]) -> None:
+        self._evaluations.write(record)
+
+    def on_end(self) -> None:
+        self._steps.close()
+        self._evaluations.close()

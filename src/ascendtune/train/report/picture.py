@@ -37,7 +37,7 @@ def draw(run: RunDir) -> list[Path]:
     steps = _Records(list(run.read_metrics()))
     if not steps.records:
         return []
-    # Matplotlib keeps a font cache; only our own places are written to.
+    # Matplotlib keeps a font cache; it belongs into the cache of this program.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
     try:
         import matplotlib
@@ -52,7 +52,7 @@ def draw(run: RunDir) -> list[Path]:
         "axes.titlesize": 10,
         "axes.titlelocation": "left",
     }
-    # Letters that no font has are drawn as boxes; a warning for each would help nobody.
+    # Letters that no font has are drawn as boxes; a warning for each would not help.
     with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
         figure = Figure(figsize=(9, 6.4), layout="constrained")
         _compose(figure, run, steps, _Records(list(run.read_evaluations())))
@@ -163,7 +163,7 @@ def _draw_small(axis: Any, steps: _Records, key: str, title: str, labels: Callab
 
 
 def _draw_curve(axis: Any, x: Sequence[float], y: Sequence[float], colors: tuple[str, str], name: str) -> None:
-    """Every point, faint, and their median over it; few points speak for themselves."""
+    """Every point, faint, and their median over it; few points are drawn alone."""
     faint, strong = colors
     window = len(x) // 40
     if window < 2 or name == "learning rate":

@@ -39,7 +39,7 @@ def show_summary(lines: Sequence[tuple[str, str]]) -> None:
             sys.stderr.write(f"{begin}{name.ljust(longest)}{end}  {value}\n")
         sys.stderr.flush()
     except OSError:
-        pass  # Nobody is there to read it; `ascendtune runs show` tells the same.
+        pass  # The terminal is gone; `ascendtune runs show` prints the same.
 
 
 class ProgressDisplay(Callback):
@@ -133,7 +133,7 @@ class _Progress:
         return [total / count for total, count in self._course if count]
 
     def pieces(self) -> list[str]:
-        """`loss 3.214`, `lr 9.9e-05`, …: what is known."""
+        """`loss 3.214`, `lr 9.9e-05`, …: the values that are known."""
         if self.record is None:
             return ["waiting for the first step"]
         speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
@@ -214,7 +214,7 @@ class _LiveScreen:
         )
         before = sys.stdout, sys.stderr
         self._live.start(refresh=True)
-        # While the display stands, Rich takes what is written to these in its own streams.
+        # While the display is shown, Rich captures these streams.
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
             if getattr(sys, name) is not stream:
                 setattr(sys, name, SafeStream(getattr(sys, name)))
@@ -275,7 +275,7 @@ class _LiveScreen:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value; what is not a number leaves a gap."""
+    """A bar for each value; NaN leaves a gap."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0

@@ -11,11 +11,11 @@ from ascendtune.core.units import count_of, format_bytes, format_count, format_d
 from ascendtune.hub.trained import is_reward_model
 
 SHOWN_EXTRAS = ("accuracy", "margin", "kl")
-"""What says most of learning from preferences, beside the loss."""
+"""The most telling numbers of preference learning, beside the loss."""
 
 
 def summary_lines(run: RunDir) -> list[tuple[str, str]]:
-    """Names and values, in the order in which a user asks; what is not known is left out."""
+    """Names and values, the most important first; unknown ones are left out."""
     records, facts = list(run.read_metrics()), run.read()
     if not records:
         return [("steps", "none"), *_places(run)]

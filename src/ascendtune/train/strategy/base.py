@@ -1,10 +1,10 @@
-"""What the loop asks of a strategy; on one device all answers are trivial."""
+"""The interface between the loop and a strategy, with one device as its simplest case."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,43 +19,66 @@ MakeOptimizer = Callable[[], Optimizer]
 Answer = TypeVar("Answer")
 
 
+class RootModule(nn.Module):
+    """The module that strategies shard and wrap: calls any function of `model` with the weights gathered for it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    @torch.no_grad()
+    def with_full_params(self, function: Callable[[], Answer]) -> Answer:
+        """The result of `function`, without gradients. Every rank must call it."""
+
+        def outcome() -> tuple[Answer | None, Exception | None]:
+            # An exception that passed through the forward pass would leave the weights gathered.
+            try:
+                return function(), None
+            except Exception as error:  # noqa: BLE001  # raised again below
+                return None, error
+
+        result, error = self(outcome)
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+
 class Strategy:
     """One device. `ddp` and others override what differs."""
 
     name = "single"
-    reason = "one device"
-    """Why it was chosen: for run.json."""
     divides_weights = False
-    """Whether `place` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
-    leaves_out_overflows = False
-    """Whether it scales fp16 losses and leaves out steps that overflow, so that nobody else need look."""
+    """Whether `shard` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
+    clips_in_step = False
+    """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, reason: str = "one device") -> None:
         self.device = device
+        self.reason = reason
+        """Why it was chosen: for run.json."""
         self.rank = 0
         self.world_size = 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes the files of the whole run."""
         return self.rank == 0
 
-    def shard(self, objective: nn.Module, precision: Precision) -> None:
-        """Divide the weights of `objective` among the ranks; if nothing is divided, they are on the device already."""
-
-    def with_full_params(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
-        """What `question` returns, which calls the model in `objective` past it. Every rank must call it."""
-        return question()
+    def shard(self, root: RootModule, precision: Precision) -> None:
+        """Divide the weights among the ranks; if nothing is divided, they are on the device already."""
 
     def prepare(
-        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
+        self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:
-        """The module to call in training, and its optimiser.
+        """The module to call in training, and its optimizer.
 
         Args:
-            make_optimizer: an optimiser over the parameters that `objective` has when it is called.
+            make_optimizer: makes an optimizer over the parameters that `root` has when it is called.
         """
-        return objective, make_optimizer()
+        return root, make_optimizer()
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Context for all but the last micro-batch of a step."""
@@ -65,39 +88,49 @@ class Strategy:
         """What the loop does around the objective: autocast, and scaling of fp16 losses."""
         return precision
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of `loss` to what this step has."""
+    def backward(self, module: nn.Module, loss: torch.Tensor) -> None:
+        """Add the gradients of `loss`, () fp32, to those of this step."""
         loss.backward()
 
-    def clip(self, parameters: list[nn.Parameter], limit: float | None) -> torch.Tensor:
-        """Scale gradients down to a norm of `limit`; returns the norm that they had.
+    def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
+        """() fp32 on the device: the norm of all gradients as one vector, the same on every rank.
 
-        Returns:
-            () on the device: the norm of all gradients as one vector, the same on every rank.
+        Where the optimizer clips in its step: the norm before that step, known after it.
         """
-        norm = self._norm([_row_norms(each.grad) for each in parameters if each.grad is not None])
-        if limit is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-        return norm
+        return torch.nn.utils.get_total_norm([_row_norms(each.grad) for each in parameters if each.grad is not None])
 
-    def _norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        return torch.nn.utils.get_total_norm(gradients)
+    def clip(self, parameters: list[nn.Parameter], limit: float, norm: torch.Tensor) -> None:
+        """Scale the gradients, whose norm is `norm`, down to a norm of `limit`."""
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+
+    def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The whole of a parameter. Every rank must call it."""
+        return parameter.detach()
 
     def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
-        """Bring `parameters` of `model` together on the main rank, in `dtype`; training is over after that.
+        """Bring `parameters` of `model` together on the host of the main rank, in `dtype`; training is over after that.
 
-        Every rank must call it. On the others `model` is undefined afterwards.
+        Every rank must call it. On the others `model` stays as it is.
         """
+        full: dict[nn.Parameter, nn.Parameter] = {}
+        # One at a time, in the order that all ranks have; tied weights stay tied.
         for parameter in parameters:
-            parameter.data = parameter.data.to(dtype)
+            gathered = self.full_param(parameter)
+            if self.is_main:
+                full[parameter] = nn.Parameter(gathered.to("cpu", dtype), parameter.requires_grad)
+            del gathered
+        for module in model.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if parameter in full:
+                    module.register_parameter(name, full[parameter])
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
-        """Weights and optimiser state as checkpoints of this strategy hold them."""
+        """Weights and optimizer state as checkpoints of this strategy hold them."""
         return NamedTensors(model, optimizer, alone=self.world_size == 1)
 
-    def gather(self, word: str) -> list[str]:
-        """What each rank says, in their order."""
-        return [word]
+    def gather(self, text: str) -> list[str]:
+        """The `text` of each rank, in the order of ranks."""
+        return [text]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
@@ -124,7 +157,7 @@ class Strategy:
 
 
 def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
-    """Numbers whose norm is that of `gradient`: on CPU torch adds up one after the other, in fp32, what is one vector.
+    """Numbers whose norm is that of `gradient`: on CPU torch sums one long vector sequentially, in fp32.
 
     Of a matrix of 50 million numbers the norm came out 0.4 % too small (torch 2.13).
     """

@@ -1,7 +1,8 @@
-"""Which strategy: as asked, or for `auto` by what the model needs and the device has."""
+"""The strategy: the one that the recipe names, or for `auto` by the memory that the model needs and the device has."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -9,20 +10,27 @@ from typing import Any
 import torch
 from torch import nn
 
+from ascendtune.core.units import format_bytes
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_of
-from ascendtune.train.plan import Weights, choose_strategy, memory_need
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
-from ascendtune.train.strategy import TABLE
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.strategy.fsdp import blocks_of
 from ascendtune.train.strategy.group import GroupStrategy, started_by_torchrun, world_size
 from ascendtune.train.tuner.lora import whole_modules
 from ascendtune.train.tuner.targets import adapter_size
+
+TABLE = {
+    "ddp": "ascendtune.train.strategy.ddp:DdpStrategy",
+    "deepspeed": "ascendtune.train.strategy.deepspeed:DeepSpeedStrategy",
+    "fsdp": "ascendtune.train.strategy.fsdp:FsdpStrategy",
+}
+COMFORTABLE = 0.7
+"""Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 
 
 def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
@@ -33,9 +41,7 @@ def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
     if section.strategy == "ddp" and not started_by_torchrun():
         return Strategy(device)
     kind: type[GroupStrategy] = resolve_name(TABLE[section.strategy])
-    strategy = kind(device, recipe.model_copy(update={"parallel": section}))
-    strategy.reason = reason
-    return strategy
+    return kind(device, recipe.model_copy(update={"parallel": section}), reason)
 
 
 def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int) -> tuple[ParallelSection, str]:
@@ -90,3 +96,61 @@ def _named(model: nn.Module, names: list[str]) -> int:
 
 def _size(module: nn.Module) -> int:
     return sum(each.numel() for each in module.parameters())
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Numbers of parameters, and bytes of one."""
+
+    all: int
+    trained: int
+    outside: int
+    """Outside the decoder blocks: embeddings, head, final norm."""
+    block: int
+    """In the largest decoder block."""
+    frozen_bytes: int
+    trained_bytes: int
+    computed_bytes: int
+    """Of one as matrix products take it."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on each device before the first activation."""
+
+    ddp: int
+    fsdp: int
+    offloaded: int
+    """FSDP with everything at rest in host memory."""
+
+
+def memory_need(weights: Weights, *, states: int, ranks: int) -> Need:
+    """The bytes that each strategy holds: weights, a gradient for each trained one, and the optimizer's state.
+
+    Args:
+        states: tensors of a parameter's size that the optimizer keeps: 2 for AdamW.
+    """
+    share = weights.trained / weights.all
+    frozen = (weights.all - weights.trained) * weights.frozen_bytes
+    resting = frozen + weights.trained * weights.trained_bytes * (2 + states)
+    # Autocast keeps a copy of what it has cast until the forward pass ends.
+    copies = weights.all * weights.computed_bytes if weights.computed_bytes < weights.frozen_bytes else 0
+    held = share * weights.trained_bytes + (1 - share) * weights.frozen_bytes
+    # Gathered at once: what lies outside the blocks, with its gradient, and two blocks: this one and the next.
+    outside = weights.outside * (held * (1 + share) + (weights.computed_bytes if copies else 0))
+    blocks = 2 * weights.block * weights.computed_bytes * (1 + share)
+    gathered = int(outside + blocks)
+    return Need(resting + copies, resting // ranks + gathered, gathered)
+
+
+def choose_strategy(need: Need, *, memory_bytes: int, ranks: int) -> tuple[str, bool, str]:
+    """Name, whether weights go to the host, and the reason as a sentence."""
+    limit = int(memory_bytes * COMFORTABLE)
+    room = f"{format_bytes(limit)} ({COMFORTABLE:.0%} of the device's {format_bytes(memory_bytes)})"
+    whole = f"weights, gradients and optimizer state take {format_bytes(need.ddp)}"
+    if need.ddp <= limit:
+        return "ddp", False, f"{whole} on each device, which fits into {room}"
+    divided = f"{format_bytes(need.fsdp)} when divided among {ranks} devices"
+    if need.fsdp <= limit:
+        return "fsdp", False, f"{whole}, more than {room}; {divided}"
+    return "fsdp", True, f"{whole}, {divided}, both more than {room}; they are kept in host memory"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ascendtune.train.precision import Precision
-from ascendtune.train.strategy.base import MakeOptimizer
+from ascendtune.train.strategy.base import MakeOptimizer, RootModule
 from ascendtune.train.strategy.group import GroupStrategy
 
 
@@ -19,16 +19,15 @@ class DdpStrategy(GroupStrategy):
     name = "ddp"
 
     def prepare(
-        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
+        self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:
-        return self._wrapped(objective), make_optimizer()
-
-    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
-
-    def _wrapped(self, objective: nn.Module) -> nn.Module:
         ids = None if self.device.shares_host_memory else [self.device.index]
         # Buffers (rotary frequencies) never change, so nothing is sent for them. torch 2.13 renamed the argument.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
         options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True, **options)
+        module = DistributedDataParallel(root, device_ids=ids, gradient_as_bucket_view=True, **options)
+        return module, make_optimizer()
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        assert isinstance(module, DistributedDataParallel)
+        return module.no_sync()

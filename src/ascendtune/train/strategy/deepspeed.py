@@ -1,6 +1,6 @@
-"""DeepSpeed ZeRO: optimiser state, gradients and weights divided among the ranks, kept on the devices or outside.
+"""DeepSpeed ZeRO: optimizer state, gradients and weights divided among the ranks, kept on the devices or outside.
 
-The engine does the backward pass and the step; the loop, its divisor, its schedule and its optimiser stay ours.
+The engine does the backward pass and the step; loop, divisor, schedule and optimizer are those of all strategies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,11 +31,10 @@ from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged
 from ascendtune.train.precision import Precision
-from ascendtune.train.strategy.base import MakeOptimizer
-from ascendtune.train.strategy.deepspeed_disk import fit_buffers, require_disk, swap_directories
-from ascendtune.train.strategy.deepspeed_logging import hush_deepspeed
+from ascendtune.train.strategy.base import MakeOptimizer, RootModule
+from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
+from ascendtune.train.strategy.deepspeed_logging import silence_deepspeed
 from ascendtune.train.strategy.group import GroupStrategy
-from ascendtune.train.strategy.swapped_state import SwappedState
 
 # Its directory inside a checkpoint.
 _TAG = "zero"
@@ -46,104 +45,93 @@ _STARTED = False
 class DeepSpeedStrategy(GroupStrategy):
     name = "deepspeed"
 
-    def __init__(self, device: Device, recipe: Recipe) -> None:
+    def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         global _STARTED
         if _STARTED:
             raise MachineError(
                 "DeepSpeed keeps process groups that have ended, so it can be started once in a process",
+                code="deepspeed-started-twice",
                 remedy="start every training in a process of its own, as `ascendtune train` does",
             )
         _STARTED = True
         self._deepspeed = _import()
-        super().__init__(device, recipe)
-        self._stage = 0
-        self._engine: Any = None
-        self._swaps = False
+        super().__init__(device, recipe, reason)
+        config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+        self._stage = stage_of(config)
+        self._swaps = bool(parts_on_disk(config))
         self._held = ExitStack()
+        # The engine of stage 0 steps like torch's optimizers.
+        self.clips_in_step = self._stage > 0
 
     def prepare(
-        self, objective: nn.Module, precision: Precision, make_optimizer: MakeOptimizer
+        self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, Optimizer]:
         config = zero_config(
-            self.recipe, compute=precision.compute, ranks=self.world_size, hidden_size=_hidden_size(objective)
+            self.recipe, compute=precision.compute, ranks=self.world_size, hidden_size=_hidden_size(root)
         )
-        self._stage = stage_of(config)
-        self.leaves_out_overflows = precision.compute == "fp16"
         if self._stage == 0 and precision.compute != "fp32":
-            raise RecipeError(f"precision is {precision.compute}: {STAGE_0_ROUNDS}", remedy=STAGE_0_REMEDY)
-        self._swaps = bool(parts_on_disk(config))
+            raise RecipeError(
+                f"precision is {precision.compute}: {STAGE_0_ROUNDS}",
+                code="zero-stage-0-precision",
+                remedy=STAGE_0_REMEDY,
+            )
         if self._swaps:
             require_disk(config, compute=precision.compute)
-            fit_buffers(config, objective, ranks=self.world_size)
+            fit_buffers(config, root, ranks=self.world_size)
             self._held.enter_context(swap_directories(config))
-        # Alone nobody has set it, and DeepSpeed will not start without.
+        # torchrun sets it; DeepSpeed does not start without it.
         os.environ.setdefault("LOCAL_RANK", "0")
-        self._engine, *_ = self._deepspeed.initialize(
-            model=objective, optimizer=make_optimizer(), config=config, dist_init_required=False
+        engine, *_ = self._deepspeed.initialize(
+            model=root, optimizer=make_optimizer(), config=config, dist_init_required=False
         )
         if self._stage == 3:
             # The loss multiplies with the head's weight itself, without calling the head.
-            for weight in _head_weights(objective):
-                self._deepspeed.zero.register_external_parameter(objective, weight)
-        return self._engine, EngineOptimizer(self._engine, steps=self._stage == 0)
+            for weight in _head_weights(root):
+                self._deepspeed.zero.register_external_parameter(root, weight)
+        return engine, EngineOptimizer(engine)
 
     def precision_of_loop(self, precision: Precision) -> Precision:
-        """The engine holds weights in the compute type beside fp32 ones in its optimiser, and scales fp16 losses."""
-        return replace(precision, compute="fp32")
+        """The engine holds weights in the compute type beside fp32 ones in its optimizer, and scales fp16 losses."""
+        return replace(precision, compute="fp32", skips_overflows=precision.compute == "fp16")
 
     @contextmanager
     def no_sync(self, module: nn.Module) -> Iterator[None]:
-        self._engine.set_gradient_accumulation_boundary(False)
+        engine: Any = module
+        engine.set_gradient_accumulation_boundary(False)
         yield
-        self._engine.set_gradient_accumulation_boundary(True)
+        engine.set_gradient_accumulation_boundary(True)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        self._engine.backward(loss)
+    def backward(self, module: nn.Module, loss: torch.Tensor) -> None:
+        engine: Any = module
+        engine.backward(loss)
 
-    def clip(self, parameters: list[nn.Parameter], limit: float | None) -> torch.Tensor:
-        """From stage 1 on the engine clips and steps at once, and leaves out a step whose gradients are not numbers.
+    def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
+        if not self.clips_in_step:
+            return super().grad_norm(module, parameters)
+        engine: Any = module
+        return torch.as_tensor(engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device)
 
-        So whoever looks at the norm afterwards still finds the weights of before the step, where it is not a number.
-        """
-        if self._stage == 0:
-            return super().clip(parameters, limit)
-        self._engine.step()
-        return torch.as_tensor(
-            self._engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device
-        )
-
-    def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
-        whole: dict[nn.Parameter, nn.Parameter] = {}
-        for parameter in parameters:
-            gathered = self.whole(parameter)
-            if self.is_main:
-                whole[parameter] = nn.Parameter(gathered.detach().to("cpu", dtype, copy=True), parameter.requires_grad)
-            del gathered
-        for module in model.modules():
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                if parameter in whole:
-                    module.register_parameter(name, whole[parameter])
-
-    def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # A divided weight is empty and remembers its size. Each is kept as it is, in fp32, and with two moments.
-        size = sum(getattr(each, "ds_numel", each.numel()) * (each.element_size() + 12) for each in trained)
-        kind = SwappedState if self._swaps else EngineState
-        return kind(self._engine, size, self.barrier)
-
-    def close(self) -> None:
-        self._held.close()
-        super().close()
-
-    def whole(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of it, in fp32 where it is trained."""
+    def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The whole of a parameter, in fp32 where it is trained."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         if self._stage > 0 and parameter.requires_grad:
             found: torch.Tensor = safe_get_full_fp32_param(parameter)
-            return found
+            return found.detach().clone()
         with self._deepspeed.zero.GatheredParameters([parameter], enabled=self._stage == 3):
             return parameter.detach().clone()
+
+    def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
+        assert isinstance(optimizer, EngineOptimizer)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # A divided weight is empty and remembers its size. Each is kept as it is, in fp32, and with two moments.
+        size = sum(getattr(each, "ds_numel", each.numel()) * (each.element_size() + 12) for each in trained)
+        kind = SwappedState if self._swaps else EngineState
+        return kind(optimizer.engine, size, self.barrier)
+
+    def close(self) -> None:
+        self._held.close()
+        super().close()
 
 
 class EngineState(CheckpointContent):
@@ -178,7 +166,7 @@ class EngineState(CheckpointContent):
             with _plain_pickles_only():
                 self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
         except pickle.UnpicklingError as error:
-            # torch's own words advise to load it as code.
+            # torch's own message advises to load it as code.
             raise damaged(directory, "DeepSpeed's files hold more than tensors and plain values") from error
 
 
@@ -203,40 +191,36 @@ def _plain_pickles_only() -> Iterator[None]:
 
 
 class EngineOptimizer(Optimizer):
-    """The engine's optimiser as the loop sees it.
+    """The engine's optimizer as the loop sees it. From stage 1 on the engine clips in its step.
 
-    Args:
-        steps: whether a step is still to be done when the loop asks for one.
+    It skips a step whose gradients are not finite: the weights are then those before the step.
     """
 
-    def __init__(self, engine: Any, *, steps: bool) -> None:
-        # Not initialised as an optimiser: parameters and state are the engine's.
-        self._engine = engine
-        self._steps = steps
+    def __init__(self, engine: Any) -> None:
+        # Not initialised as an optimizer: parameters and state are the engine's.
+        self.engine = engine
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        groups: list[dict[str, Any]] = self._engine.optimizer.param_groups
+        groups: list[dict[str, Any]] = self.engine.optimizer.param_groups
         return groups
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        if self._steps:
-            self._engine.step()
+        self.engine.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        if self._steps:
-            self._engine.zero_grad()
+        self.engine.zero_grad()
 
 
 def _import() -> Any:
     require_deepspeed()
-    # Operators that it compiles; a folder of ours, because a build that was broken off in the common one leaves a lock.
-    ours = cache_directory() / "torch_extensions"
-    if os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ours)) == str(ours):
-        ours.mkdir(0o755, parents=True, exist_ok=True)
+    # Operators that it compiles; not in torch's common folder, where an interrupted build leaves a lock.
+    operators = cache_directory() / "torch_extensions"
+    if os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(operators)) == str(operators):
+        operators.mkdir(0o755, parents=True, exist_ok=True)
         # Libraries that are loaded: code.
-        require_own(ours, ours, remedy="remove it: they are built again")
-    hush_deepspeed()
+        require_own(operators, operators, remedy="remove it: they are built again")
+    silence_deepspeed()
     import deepspeed
 
     for handler in logging.getLogger("DeepSpeed").handlers:
@@ -248,13 +232,13 @@ def _import() -> Any:
     return deepspeed
 
 
-def _hidden_size(objective: nn.Module) -> int | None:
-    configs = (getattr(module, "config", None) for module in objective.modules())
+def _hidden_size(root: nn.Module) -> int | None:
+    configs = (getattr(module, "config", None) for module in root.modules())
     return next((size for each in configs if (size := getattr(each, "hidden_size", None)) is not None), None)
 
 
-def _head_weights(objective: nn.Module) -> list[torch.Tensor]:
+def _head_weights(root: nn.Module) -> list[torch.Tensor]:
     """Weights of plain heads: those that a loss may take by themselves."""
-    models: list[Any] = [module for module in objective.modules() if hasattr(module, "get_output_embeddings")]
+    models: list[Any] = [module for module in root.modules() if hasattr(module, "get_output_embeddings")]
     heads = (model.get_output_embeddings() for model in models)
     return list(dict.fromkeys(head.weight for head in heads if type(head) is nn.Linear))

@@ -1,23 +1,35 @@
-"""State that ZeRO keeps on a disk: what must be there for it, where its files are, how large its buffers must be."""
+"""State that ZeRO keeps on a disk: its requirements, its directories, its buffers, and its checkpoints.
+
+DeepSpeed's own checkpoints do not go on where they stopped: when it reads one, it leaves out the optimizer's state
+(0.19, load_checkpoint in runtime/engine.py).
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ascendtune.core.errors import MachineError, RecipeError, translated_disk_errors
-from ascendtune.core.files import file_lock
+from ascendtune.core.errors import InputError, MachineError, RecipeError, translated_disk_errors
+from ascendtune.core.files import ask_disk, file_lock, sync_tree, write_json
 from ascendtune.core.log import say
 from ascendtune.recipe.deepspeed_config import Config, parts_on_disk
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged
 
 _PREFIX = "ascendtune-swap-"
+_WEIGHTS = "weights"
 
 
 def require_disk(config: Config, *, compute: str) -> None:
@@ -38,12 +50,14 @@ def require_disk(config: Config, *, compute: str) -> None:
     if rounds and "offload_param" in parts_on_disk(config):
         raise RecipeError(
             "on a device without fp16 DeepSpeed writes weights to the disk in bf16, and this run's are fp32",
+            code="offload-rounds-weights",
             remedy="set precision: bf16, or parallel.deepspeed.offload_param: cpu",
         )
     operator = AsyncIOBuilder()
     if not operator.is_compatible():
         raise MachineError(
             "keeping state on a disk needs the headers of libaio, which are not installed",
+            code="libaio-missing",
             remedy="apt-get install libaio-dev, or dnf install libaio-devel; or offload to cpu",
         )
     if not Path(os.environ["TORCH_EXTENSIONS_DIR"], operator.name).exists():
@@ -64,7 +78,7 @@ def fit_buffers(config: Config, objective: nn.Module, *, ranks: int) -> None:
 def swap_directories(config: Config) -> Iterator[None]:
     """Give this process directories of its own below those that `config` names; they go with it.
 
-    What killed processes have left goes too: each holds a lock on its directory as long as it lives.
+    Directories of killed processes are removed too: a living process holds a lock on its own.
 
     Raises:
         MachineError: a directory is not there, or cannot be written.
@@ -72,14 +86,15 @@ def swap_directories(config: Config) -> Iterator[None]:
     with ExitStack() as held:
         for part in parts_on_disk(config):
             section = config["zero_optimization"][part]
-            section["nvme_path"] = str(_own(Path(section["nvme_path"]), held))
+            section["nvme_path"] = str(_own_directory(Path(section["nvme_path"]), held))
         yield
 
 
-def _own(parent: Path, held: ExitStack) -> Path:
+def _own_directory(parent: Path, held: ExitStack) -> Path:
     if not parent.is_dir():
         raise MachineError(
-            "parallel.deepspeed.nvme_path is no directory here",
+            "parallel.deepspeed.nvme_path is not a directory on this host",
+            code="no-such-directory",
             remedy="make it, on every host, on a fast local disk",
             where=parent,
         )
@@ -95,6 +110,107 @@ def _own(parent: Path, held: ExitStack) -> Path:
 def _sweep(parent: Path) -> None:
     for other in parent.glob(f"{_PREFIX}*"):
         if other.stat().st_uid == os.getuid():
-            with file_lock(other / "lock", wait=False) as is_nobodys:
-                if is_nobodys:
+            with file_lock(other / "lock", wait=False) as is_free:
+                if is_free:
                     shutil.rmtree(other, ignore_errors=True)
+
+
+class SwappedState(CheckpointContent):
+    """This rank's share of every group of weights, in fp32, with the optimizer's state for it: a file for each group.
+
+    One group at a time is in memory, as in a step.
+
+    Args:
+        size_bytes: of all ranks' files; about.
+    """
+
+    form = "zero-disk"
+    on_any_ranks = False
+
+    def __init__(self, engine: Any, size_bytes: int, barrier: Callable[[], None]) -> None:
+        self._zero = engine.optimizer
+        self._size_bytes = size_bytes
+        self._barrier = barrier
+
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def write(self, directory: Path) -> Future[Any]:
+        self._barrier()  # the directory is there
+        own = _share_of_rank(directory)
+        own.mkdir()
+        write_json(own / "scaler.json", self._scaler())
+        for number, flat in enumerate(self._zero.fp32_partitioned_groups_flat):
+            with self._in_memory(number):
+                state = self._zero.optimizer.state[flat]
+                tensors = {_WEIGHTS: flat, **{key: each for key, each in state.items() if torch.is_tensor(each)}}
+                self._save_group({key: each.detach().contiguous() for key, each in tensors.items()}, own, number)
+        sync_tree(own)
+        self._barrier()
+        written: Future[Any] = Future()
+        written.set_result(None)
+        return written
+
+    def read(self, directory: Path) -> None:
+        own = _share_of_rank(directory)
+        try:
+            vars(self._zero.loss_scaler).update(json.loads((own / "scaler.json").read_text()))
+        except (OSError, ValueError) as error:
+            raise damaged(directory, error) from error
+        self._zero.checkpoint_event_prologue()
+        for number, flat in enumerate(self._zero.fp32_partitioned_groups_flat):
+            stored = _load_group(_group_file(own, number), directory)
+            weights = stored.pop(_WEIGHTS)
+            if weights.numel() != self._zero.fp16_partitioned_groups_flat_numel[number]:
+                raise InputError(
+                    f"the checkpoint is of another model: group {number} has {weights.numel()} weights on this rank",
+                    code="checkpoint-model-differs",
+                    remedy="resume with the recipe that wrote it",
+                    where=directory,
+                )
+            with self._in_memory(number, changes=True):
+                flat.data.copy_(weights)
+                self._zero.optimizer.state[flat] = stored
+                self._zero._reassign_or_swap_out_partitioned_parameters(number)
+        self._zero.checkpoint_event_epilogue()
+
+    @contextmanager
+    def _in_memory(self, number: int, *, changes: bool = False) -> Iterator[None]:
+        """Group `number`, read from the disk if that is where it is, and written back if it changes."""
+        swapped = self._zero._swappable_optimizer_subgroup(number)
+        if swapped:
+            self._zero._optimizer_states_and_gradient_swap_in(number)
+        try:
+            yield
+        finally:
+            if swapped and changes:
+                self._zero._optimizer_states_and_gradient_swap_out(number)
+            elif swapped:
+                self._zero._release_swap_buffers(number)
+
+    def _scaler(self) -> dict[str, Any]:
+        return {key: each for key, each in vars(self._zero.loss_scaler).items() if isinstance(each, (int, float))}
+
+    def _save_group(self, tensors: dict[str, torch.Tensor], own: Path, number: int) -> None:
+        try:
+            save_file(tensors, _group_file(own, number))
+        except Exception:
+            # The library's exceptions hide the error of the disk.
+            ask_disk(own)
+            raise
+
+
+def _share_of_rank(directory: Path) -> Path:
+    return directory / f"zero_rank_{dist.get_rank()}"
+
+
+def _group_file(own: Path, group: int) -> Path:
+    return own / f"group_{group}.safetensors"
+
+
+def _load_group(file: Path, directory: Path) -> dict[str, torch.Tensor]:
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(file)
+        return tensors
+    except Exception as error:
+        raise damaged(directory, error) from error

@@ -1,12 +1,12 @@
-"""DeepSpeed says errors only: whoever imports it (accelerate does) is told on stdout what it thinks of the host."""
+"""DeepSpeed's logger, reduced to errors: on import, also by accelerate, it prints about the host to stdout."""
 
 from __future__ import annotations
 
 import logging
 
 
-def hush_deepspeed() -> None:
-    """To be called before anything may import DeepSpeed. It sets its logger's level itself; a filter stays."""
+def silence_deepspeed() -> None:
+    """Call this before DeepSpeed is imported: it sets the level of its logger itself, but keeps a filter."""
     logging.getLogger("DeepSpeed").addFilter(_is_error)
 
 

@@ -1,15 +1,15 @@
-"""Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are divided among the ranks.
+"""Fully sharded data parallel (FSDP2): weights, gradients and optimizer state are divided among the ranks.
 
 Each decoder block is a group of its own: its weights are gathered when it is computed, forward and backward, and let go
-after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the objective, the root: it is
+after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the root module: it is
 gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
-that are not tied are a group of their own: nobody needs them once tokens are looked up.
+that are not tied are a group of their own: they are not used after the look-up of tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.strategy.base import Answer
+from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.group import GroupStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
 
@@ -30,62 +30,31 @@ class FsdpStrategy(GroupStrategy):
     name = "fsdp"
     divides_weights = True
 
-    def shard(self, objective: nn.Module, precision: Precision) -> None:
+    def shard(self, root: RootModule, precision: Precision) -> None:
         options: dict[str, Any] = {
             "mesh": init_device_mesh(self.device.kind, (self.world_size,)),
             "offload_policy": self._offload_policy(),
         }
         reshard = self.recipe.parallel.fsdp.reshard
-        blocks = blocks_of(objective)
+        blocks = blocks_of(root)
         for block in blocks:
             _unite_dtypes(block, ())
             fully_shard(block, reshard_after_forward=reshard, mp_policy=_policy(precision), **options)
-        for embeddings in _separate_embeddings(objective, blocks):
+        for embeddings in _separate_embeddings(root, blocks):
             # Their gradient does not depend on their weights.
             fully_shard(embeddings, reshard_after_forward=True, **options).set_unshard_in_backward(False)
-        _unite_dtypes(objective, blocks)
+        _unite_dtypes(root, blocks)
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
-        fully_shard(objective, reshard_after_forward=False, **options)
-        objective.register_forward_hook(_let_go)
+        fully_shard(root, reshard_after_forward=False, **options)
+        root.register_forward_hook(_let_go)
 
-    def with_full_params(self, objective: nn.Module, question: Callable[[], Answer]) -> Answer:
-        # As the forward pass of the root, which gathers; an error must not leave it half way.
-        outcome: list[Answer | Exception] = []
+    def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
+        norm = super().grad_norm(module, parameters)
+        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(self.device.torch_device)
 
-        def forward() -> None:
-            try:
-                outcome.append(question())
-            except Exception as error:  # noqa: BLE001  # raised again below
-                outcome.append(error)
-
-        objective.forward = forward
-        try:
-            with torch.no_grad():
-                objective()
-        finally:
-            del objective.forward
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
-
-    def _norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        norm = super()._norm(gradients)
-        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        return whole.to(self.device.torch_device)
-
-    def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
-        # One at a time, in the order that all ranks have; tied weights stay tied.
-        whole: dict[nn.Parameter, nn.Parameter] = {}
-        for parameter in parameters:
-            assert isinstance(parameter, DTensor)
-            gathered = parameter.full_tensor().detach()
-            if self.is_main:
-                whole[parameter] = nn.Parameter(gathered.to("cpu", dtype), parameter.requires_grad)
-            del gathered
-        for module in model.modules():
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                if parameter in whole:
-                    module.register_parameter(name, whole[parameter])
+    def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
+        assert isinstance(parameter, DTensor)
+        return parameter.full_tensor().detach()
 
     def _offload_policy(self) -> OffloadPolicy:
         if not self.recipe.parallel.fsdp.offload:
@@ -93,36 +62,36 @@ class FsdpStrategy(GroupStrategy):
         return CPUOffloadPolicy(pin_memory=not self.device.shares_host_memory)
 
 
-def blocks_of(objective: nn.Module) -> list[nn.Module]:
-    """The repeated decoder blocks of every model in `objective`, in order, none inside another.
+def blocks_of(root: nn.Module) -> list[nn.Module]:
+    """The repeated decoder blocks of the model in `root`, in order, none inside another.
 
     Their classes are those that transformers must not split over devices; where a model does not name any, the members
     of its longest list of modules.
     """
-    classes = {name for module in objective.modules() for name in getattr(module, "_no_split_modules", None) or ()}
-    found = [module for module in objective.modules() if type(module).__name__ in classes]
-    found = found or list(decoder_blocks(objective)[1])
+    classes = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    found = [module for module in root.modules() if type(module).__name__ in classes]
+    found = found or list(decoder_blocks(root)[1])
     inside = {below for block in found for below in block.modules() if below is not block}
     return [block for block in found if block not in inside and any(True for _ in block.parameters())]
 
 
-def _let_go(objective: nn.Module, _arguments: Any, _outcome: Any) -> None:
+def _let_go(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
     """Divide again what the backward pass would have divided, where none follows."""
     if not torch.is_grad_enabled():
-        for module in objective.modules():
+        for module in root.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
 
-def _separate_embeddings(objective: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Tables outside the blocks that share their weight with nobody, so that they can be gathered for themselves."""
+def _separate_embeddings(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """Tables outside the blocks that share their weight with no other module, so that they can be gathered alone."""
     in_blocks = {module for block in blocks for module in block.modules()}
     uses: Counter[torch.Tensor] = Counter(
-        parameter for module in objective.modules() for parameter in module.parameters(recurse=False)
+        parameter for module in root.modules() for parameter in module.parameters(recurse=False)
     )
     return [
         module
-        for module in objective.modules()
+        for module in root.modules()
         if isinstance(module, nn.Embedding) and module not in in_blocks and uses[module.weight] == 1
     ]
 

@@ -1,4 +1,4 @@
-"""Several processes that talk to each other: what all strategies but `single` have in common."""
+"""Several processes in a process group: the base of all strategies but `single`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TIMEOUT = timedelta(minutes=30)
 class GroupStrategy(Strategy):
     """Joins the process group that torchrun's variables describe; without them, a group of one."""
 
-    def __init__(self, device: Device, recipe: Recipe) -> None:
-        super().__init__(device)
+    def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
+        super().__init__(device, reason)
         self.recipe = recipe
         backend = device.collective_backend
         # Gloo beside the device's own backend: checkpoints and stop signals talk from the host.
@@ -44,10 +44,10 @@ class GroupStrategy(Strategy):
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
 
-    def gather(self, word: str) -> list[str]:
-        words: list[str | None] = [None] * self.world_size
-        dist.all_gather_object(words, word)
-        return [each or "" for each in words]
+    def gather(self, text: str) -> list[str]:
+        texts: list[str | None] = [None] * self.world_size
+        dist.all_gather_object(texts, text)
+        return [each or "" for each in texts]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         stacked = stack(values, self.device)

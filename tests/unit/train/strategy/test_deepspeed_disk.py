@@ -47,7 +47,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     with (
-        pytest.raises(MachineError, match="nvme_path is no directory here"),
+        pytest.raises(MachineError, match="nvme_path is not a directory on this host"),
         swap_directories(on_disk(tmp_path / "no")),
     ):
         pass

@@ -13,11 +13,12 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import DeviceBatch, Groups
-from ascendtune.train.model_setup import set_up_model
+from ascendtune.train.model import load_model, read_config
+from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
-from ascendtune.train.reference_model import LogProbs, attention_of_reference, reference_model
-from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.reference import LogProbs, attention_of_reference, reference_model
+from ascendtune.train.strategy.base import RootModule, Strategy
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,12 @@ def policy(with_dropout: Path) -> tuple[Recipe, PreferenceObjective]:
         }
     )
     with torch.random.fork_rng(devices=[]):
-        objective = set_up_model(recipe, with_dropout, [], Strategy(find_device()), pad_id=0).objective
+        config = read_config(recipe.model, with_dropout)
+        model = load_model(
+            recipe.model, "preference", with_dropout, config,
+            precision=FP32, implementation="eager", vocabulary=0, seed=0,
+        )  # fmt: skip
+    objective = make_objective(model, recipe, head_form=None, mean_over_ranks=Strategy(find_device()).mean)
     assert isinstance(objective, PreferenceObjective)
     return recipe, objective
 
@@ -90,7 +96,9 @@ def test_the_policy_before_its_first_step_answers_without_dropout(
     with torch.no_grad():
         first, second = (objective.log_probs(one_pair()).value for _ in range(2))
         assert not torch.equal(first, second), "no dropout to test"
-    with reference_model(recipe, None, None, objective, Strategy(find_device()), FP32, 512)() as ask:
+    with reference_model(
+        recipe, None, None, objective, RootModule(objective.model), Strategy(find_device()), FP32, 512
+    )() as ask:
         torch.testing.assert_close(asked_twice(ask), expected(with_dropout), rtol=1e-5, atol=1e-4)
     assert all(module.training for module in objective.modules()), "training goes on with dropout"
 
@@ -99,7 +107,9 @@ def test_another_model_answers_without_dropout(policy: tuple[Recipe, PreferenceO
     recipe, objective = policy
     directory, strategy = str(with_dropout), Strategy(find_device())
     attention = attention_of_reference(recipe, directory, strategy.device)
-    with reference_model(recipe, directory, attention, objective, strategy, FP32, 512)() as ask:
+    with reference_model(
+        recipe, directory, attention, objective, RootModule(objective.model), strategy, FP32, 512
+    )() as ask:
         torch.testing.assert_close(asked_twice(ask), expected(with_dropout), rtol=1e-5, atol=1e-4)
 
 
@@ -109,6 +119,6 @@ def test_a_reference_with_a_smaller_vocabulary_is_refused(
     recipe, objective = policy
     directory, strategy = str(with_dropout), Strategy(find_device())
     attention = attention_of_reference(recipe, directory, strategy.device)
-    ready = reference_model(recipe, directory, attention, objective, strategy, FP32, 513)
+    ready = reference_model(recipe, directory, attention, objective, RootModule(objective.model), strategy, FP32, 513)
     with pytest.raises(RecipeError, match="512 tokens"), ready():
         pass

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ascendtune.train.plan import Weights, choose_strategy, memory_need
+from ascendtune.train.strategy.choose import Weights, choose_strategy, memory_need
 
 GIB = 2**30
 # Qwen2.5-7B: 7.62 billion, of which 1.09 billion embeddings and head; 28 blocks.

@@ -11,7 +11,7 @@ from torch import nn
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.disk_space import require_room
+from ascendtune.train.export import require_space_for_run
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -26,5 +26,7 @@ def test_only_what_helps_is_advised(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 0))
     values = {"model": {"path": "m"}, "data": {"train": "d"}, "checkpoint": {"keep": keep}}
     with pytest.raises(MachineError) as caught:
-        require_room(RunDir(tmp_path), Recipe.model_validate(values), nn.Linear(8, 8), torch.float32, checkpoints)
+        require_space_for_run(
+            RunDir(tmp_path), Recipe.model_validate(values), nn.Linear(8, 8), torch.float32, checkpoints
+        )
     assert said in caught.value.what and ("lower checkpoint.keep" in caught.value.remedy) is lower

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ascendtune.machine.torch_backend.find import find_device
-from ascendtune.train.checkpoint.random_state import read_random_state, restore_random_state, save_random_state
+from ascendtune.train.checkpoint.checkpointer import read_random_state, restore_random_state, save_random_state
 from ascendtune.train.strategy.base import Strategy
 
 

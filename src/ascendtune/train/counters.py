@@ -1,0 +1,116 @@
+"""The numbers of a run: those that a checkpoint remembers, and those between two records, kept on the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+
+from ascendtune.data.plan import PackedSequence
+from ascendtune.train.stop_request import flags_of, signal_of
+from ascendtune.train.strategy.base import Strategy
+
+
+@dataclass
+class Counters:
+    """What a checkpoint remembers beside tensors."""
+
+    step: int = 0
+    """Optimizer steps that have been made."""
+    tokens_seen: int = 0
+    skipped_steps: int = 0
+    """Steps left out because their gradient was not a number."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    """The lowest evaluation loss."""
+    improved_loss: float | None = None
+    """The loss of the last evaluation that was an improvement; early stopping counts from there."""
+    worse_evaluations: int = 0
+    """Evaluations since the last improvement."""
+    evaluated_step: int = 0
+    """The step of the last evaluation."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """State of the fp16 gradient scaler."""
+
+    def note_evaluation(self, loss: float, *, min_improvement: float) -> bool:
+        """Note the evaluation loss after `step`; returns whether it is the lowest. NaN never is.
+
+        Args:
+            min_improvement: how much lower than at the last improvement the loss must be to count as one.
+        """
+        is_best = loss < (math.inf if self.best_loss is None else self.best_loss)
+        if is_best:
+            self.best_loss, self.best_step = loss, self.step
+        if loss < (math.inf if self.improved_loss is None else self.improved_loss - min_improvement):
+            self.improved_loss, self.worse_evaluations = loss, 0
+        else:
+            self.worse_evaluations += 1
+        self.evaluated_step = self.step
+        return is_best
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Counters:
+        """From the state in a checkpoint; keys that this version does not have are left out."""
+        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
+
+
+@dataclass
+class StepMetrics:
+    """Sums since the last record: of one step, or of `track.every_steps` steps."""
+
+    begun: float
+    sums: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    """`loss` and extras of each step, summed over this rank's part."""
+    counts: list[tuple[int, int]] = field(default_factory=list)
+    """(units that the loss is a mean over, labelled tokens) of each step, all ranks."""
+    tokens: int = 0
+    last_batch: list[PackedSequence] = field(default_factory=list)
+    grad_norm: torch.Tensor | None = None
+    learning_rate: float = 0.0
+    is_read: bool = False
+    loss: float = math.nan
+    """Mean over the units since the last record, all ranks; known once read."""
+    extras: dict[str, float] = field(default_factory=dict)
+    """Means over the units of the other values of the objective, whose `recorded` decides what is recorded of them."""
+    norm: float = math.nan
+    stop_signal: int = 0
+    """A signal that reached any rank, agreed by all of them."""
+
+    @property
+    def units(self) -> int:
+        return sum(units for units, _ in self.counts)
+
+    @property
+    def labelled(self) -> int:
+        return sum(labelled for _, labelled in self.counts)
+
+    def add(
+        self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[PackedSequence]
+    ) -> None:
+        self.sums.append(sums)
+        self.counts.append((units, labelled))
+        self.tokens += tokens
+        self.last_batch = batch
+        self.is_read = False
+
+    def read(self, strategy: Strategy, signal_number: int) -> None:
+        """Bring the numbers to the host: the one synchronisation of a recorded step."""
+        norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
+        names = list(self.sums[0]) if self.sums else []
+        totals = [torch.stack([each[name] for each in self.sums]).sum() for name in names]
+        # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
+        sums = strategy.sum([*totals, norm / strategy.world_size, *flags_of(signal_number)])
+        *found, norm_sum, interrupts, terms = sums
+        means = {name: total / self.units for name, total in zip(names, found, strict=True)}
+        self.loss, self.norm = means.pop("loss", math.nan), norm_sum
+        self.extras = means
+        self.stop_signal = signal_of((interrupts, terms))
+        self.is_read = True
+
+    def leave_out_last(self) -> None:
+        """Drop the loss of a skipped step: a single NaN would propagate to the mean of the others."""
+        self.sums.pop()
+        self.counts.pop()
+        self.is_read = False

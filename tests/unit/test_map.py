@@ -1,0 +1,68 @@
+"""The way from the command to the first step, as docs/map.md lists it, is the way that the code takes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "ascendtune"
+MAP = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+
+Entry = tuple[str, str]
+"""File and qualified name of a function."""
+
+
+def entries_of(heading: str) -> list[Entry]:
+    section = MAP.partition(f"### {heading}\n")[2].partition("\n#")[0]
+    return re.findall(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`", section, re.MULTILINE)
+
+
+BEFORE, WITHIN = entries_of("Before the worker"), entries_of("In the worker")
+
+
+def definition(entry: Entry) -> ast.AST:
+    file, qualified = entry
+    node: ast.AST = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    for name in qualified.split("."):
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        found = [each for each in ast.iter_child_nodes(node) if isinstance(each, kinds) and each.name == name]
+        assert len(found) == 1, f"{file} defines no {qualified}"
+        node = found[0]
+    return node
+
+
+def called_in(entry: Entry) -> set[str]:
+    """Names of the functions and methods that a function calls."""
+    calls = [node.func for node in ast.walk(definition(entry)) if isinstance(node, ast.Call)]
+    methods = {each.attr for each in calls if isinstance(each, ast.Attribute)}
+    return methods | {each.id for each in calls if isinstance(each, ast.Name)}
+
+
+def test_each_side_of_the_worker_has_at_most_ten_entries() -> None:
+    assert 5 <= len(BEFORE) <= 10 and 5 <= len(WITHIN) <= 10
+
+
+@pytest.mark.parametrize("way", [BEFORE, WITHIN], ids=["before", "within"])
+def test_each_entry_is_called_by_one_above_it(way: list[Entry]) -> None:
+    called = called_in(way[0])
+    for entry in way[1:]:
+        assert entry[1].rpartition(".")[2] in called, f"no entry above calls {entry[1]} of {entry[0]}"
+        called |= called_in(entry)
+
+
+def test_the_command_starts_the_module_that_the_worker_list_begins_with() -> None:
+    constants = {node.value for node in ast.walk(definition(BEFORE[0])) if isinstance(node, ast.Constant)}
+    assert "ascendtune." + WITHIN[0][0].removesuffix(".py").replace("/", ".") in constants
+
+
+def test_the_way_ends_at_a_step_of_the_optimizer() -> None:
+    assert "self.optimizer.step()" in ast.unparse(definition(WITHIN[-1]))
+
+
+def test_every_room_has_a_row() -> None:
+    rooms = {each.parent.name for each in SOURCE.glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+)/` \|", MAP, re.MULTILINE)) == rooms

@@ -1,0 +1,75 @@
+"""The evaluation loss, against the same number from the table itself."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop
+from torch import nn
+
+from ascendtune.train.batch import DeviceBatch
+from ascendtune.train.evaluate import evaluate
+from ascendtune.train.loop import Loop
+from ascendtune.train.objective.base import Outcome
+
+
+def loss_of(loop: Loop) -> float:
+    assert loop.held_out is not None
+    return evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda: None)[0]
+
+
+def expected(loop: Loop, rows: range) -> float:
+    """Sum of the cross-entropies of all next tokens of `rows`, in fp64."""
+    table, total = loop.objective.model.weight.detach().double(), 0.0
+    for row in rows:
+        for before, after in pairwise(loop.batches.dataset.row(row)[0].tolist()):
+            total -= float(table[before].log_softmax(-1)[after])
+    return total
+
+
+LABELLED = sum(LENGTHS) - len(LENGTHS)
+
+
+def test_the_loss_is_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> None:
+    loop, _ = make_loop()
+    assert loss_of(loop) == pytest.approx(expected(loop, range(len(LENGTHS))) / LABELLED, rel=1e-6)
+
+
+def test_a_rank_without_work_adds_nothing(make_loop: MakeLoop) -> None:
+    """Seven rows on two ranks, whose last batch has one: rank 1 has nothing to do there."""
+    strategy = FirstOfTwo()
+    strategy.rank = 1
+    loop, _ = make_loop(strategy)
+    assert loop.held_out is not None
+    plan = loop.held_out.plan
+    ((last,),) = plan.batch(plan.steps_per_epoch - 1)
+    (idle,) = loop.held_out.micro_batches(plan.batch(plan.steps_per_epoch - 1))
+    assert idle.weight == 0 and len(idle.targets) == 0
+    mine = [sequence[0] for step in range(plan.steps_per_epoch) for sequence in plan.batch(step)[1:]]
+    assert last not in mine
+    total = sum(expected(loop, range(row, row + 1)) for row in mine)
+    assert loss_of(loop) == pytest.approx(total / LABELLED, rel=1e-6)
+
+
+def test_evaluation_switches_dropout_off_and_on_again(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, _ = make_loop()
+    modes = []
+
+    def forward(batch: DeviceBatch) -> Outcome:
+        modes.append((loop.objective.training, loop.objective.model.training, torch.is_grad_enabled()))
+        return Outcome(torch.zeros(()), {})
+
+    monkeypatch.setattr(loop.objective, "forward", forward)
+    loss_of(loop)
+    assert set(modes) == {(False, False, False)} and len(modes) == len(LENGTHS)
+    assert loop.objective.training and loop.objective.model.training
+
+
+def test_every_global_batch_gives_a_sign_of_life(make_loop: MakeLoop) -> None:
+    loop, _ = make_loop()
+    assert loop.held_out is not None and isinstance(loop.objective, nn.Module)
+    pulses: list[None] = []
+    evaluate(loop.held_out, loop.objective, loop.root, loop.precision, lambda: pulses.append(None))
+    assert len(pulses) == loop.held_out.plan.steps_per_epoch

@@ -1,0 +1,121 @@
+"""The loop as setup makes it from a run directory: equal and different on ranks, and what it takes up again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ascendtune.core.rundir import RunDir
+from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.loop import Loop
+from ascendtune.train.phases import Phases
+from ascendtune.train.prepare import prepare_run
+from ascendtune.train.setup import set_up
+from ascendtune.train.strategy.base import Strategy
+
+ROWS = 9
+
+MakeLoop = Callable[..., Loop]
+
+
+class RankOf(Strategy):
+    """One of several ranks, that sums over itself alone."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(find_device())
+        self.rank = rank
+
+
+@pytest.fixture
+def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
+    """A start on a recipe, by a rank: the same recipe goes on in the same run directory."""
+    rows = tmp_path / "rows.jsonl"
+    turns = [{"role": "user", "content": "capital of France?"}, {"role": "assistant", "content": "It is Paris."}]
+    rows.write_text((json.dumps({"messages": turns}) + "\n") * ROWS)
+    with torch.random.fork_rng(devices=[]), ExitStack() as held:
+
+        def make(rank: int = 0, resume_from: Path | None = None, **changes: Any) -> Loop:
+            values = {
+                "run_dir": str(tmp_path / "run"),
+                "model": {"path": str(tiny_model)},
+                "data": {"train": str(rows), "packing": False, "max_length": 64},
+                "batch": {"per_device": 2},
+                "precision": "fp32",
+                "track": {"tensorboard": False},
+                "checkpoint": {"every_steps": 1, "keep": 9, "best": False},
+            }
+            recipe = Recipe.check({**values, **changes})
+            ready = prepare_run(recipe, {})
+            assert ready.run is not None and ready.claim is not None
+            ready.claim.release()
+            record = ready.run.read() | ({"resume_from": str(resume_from)} if resume_from else {})
+            loop = set_up(ready.run, record, recipe, RankOf(rank), ready.prepared, Phases(None), held)
+            loop.callbacks.clear()
+            return loop
+
+        yield make
+
+
+LORA = {"method": {"tuner": "lora", "lora": {"rank": 4, "dropout": 0.5}}}
+
+
+def test_ranks_begin_with_equal_weights_and_different_dropout(start: MakeLoop) -> None:
+    of_ranks = []
+    for rank in (0, 1):
+        loop = start(rank, **LORA)
+        weights = [each.detach().clone() for each in loop.objective.parameters()]
+        with torch.no_grad():
+            # A new adapter's B is zero, and dropout would not show.
+            for name, parameter in loop.objective.named_parameters():
+                if "lora_B" in name:
+                    parameter.fill_(0.1)
+            logits = loop.root.model(input_ids=torch.arange(20)[None]).logits
+        of_ranks.append((weights, logits))
+    (one, drawn), (other, drawn_by_other) = of_ranks
+    assert all(torch.equal(weight, same) for weight, same in zip(one, other, strict=True))
+    assert not torch.allclose(drawn, drawn_by_other, rtol=1e-3)
+
+
+def test_only_the_main_rank_has_callbacks_and_writes_run_json(start: MakeLoop, tmp_path: Path) -> None:
+    start(rank=1)
+    assert RunDir(tmp_path / "run").read()["resolved"] == {}
+    start(rank=0)
+    resolved = RunDir(tmp_path / "run").read()["resolved"]
+    assert resolved["total_steps"] == resolved["steps_per_epoch"] == 5 and resolved["global_batch"] == 2
+
+
+def test_a_start_goes_on_from_the_newest_checkpoint_with_its_counters(start: MakeLoop) -> None:
+    first = start(optim={"learning_rate": 0.01, "max_steps": 3})
+    first.run()
+    first.checkpointer.wait()
+    weights = {step: first.run_directory.checkpoint(step) for step in first.run_directory.checkpoint_steps()}
+    assert list(weights) == [1, 2]
+    again = start(optim={"learning_rate": 0.01, "max_steps": 3})
+    assert (again.counters.step, again.counters.tokens_seen) == (2, first.counters.tokens_seen * 2 // 3)
+    again.run()
+    for one, other in zip(first.objective.parameters(), again.objective.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_start_from_an_older_checkpoint_removes_the_later_ones(start: MakeLoop) -> None:
+    first = start(optim={"max_steps": 3})
+    first.run()
+    first.checkpointer.wait()
+    again = start(optim={"max_steps": 3}, resume_from=first.run_directory.checkpoint(1))
+    assert again.counters.step == 1 and again.run_directory.checkpoint_steps() == [1]
+
+
+def test_the_global_batch_of_a_run_stays_when_the_recipe_makes_it_larger(start: MakeLoop) -> None:
+    first = start(optim={"max_steps": 3})
+    first.run()
+    first.checkpointer.wait()
+    record = first.run_directory.read()
+    assert record["global_batch"] == 2 and record["resume_from"] is None
+    assert start(optim={"max_steps": 3}).batches.plan.steps_per_epoch == first.batches.plan.steps_per_epoch
