@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.log import warn
+from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
@@ -71,6 +71,8 @@ def set_up_model(
     _require_rows_alone(recipe, attention)
     if attention.is_own and strategy.is_main:
         warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
+    elif attention.verdict.reason is not None and strategy.is_main:
+        say(f"attention is {attention.name}; {attention.reason}")
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     # The seed decides random weights and adapters, alike on every rank.
     torch.manual_seed(recipe.seed)
@@ -166,9 +168,17 @@ def _require_rows_alone(recipe: Recipe, attention: AttentionChoice) -> None:
     why = f"padding changes what this model computes: {attention.verdict.why_padded}"
     method = recipe.method
     if method.stage == "reward" or (method.stage == "preference" and method.preference.loss != "kto"):
-        raise RecipeError(f"{why}; pairs of answers cannot be trained without it", remedy="choose another model")
+        raise RecipeError(
+            f"stage {method.stage} pads a pair's two answers to one length, and {why}",
+            code="pairs-need-padding",
+            remedy="choose another model, or train on single answers: stage sft, or preference with loss kto",
+        )
     if recipe.batch.per_device > 1:
-        raise RecipeError(why, remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step")
+        raise RecipeError(
+            why,
+            code="rows-need-padding",
+            remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step",
+        )
 
 
 def _warn_of_silent_weights(model: Any, silent: list[str]) -> None:
