@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from families.measure import OWN_ERRORS, STEPS, TOLERANCE, Family, Tried
+from families.measure import OWN_ERRORS, STEP_TOLERANCE, STEPS, TOLERANCE, Family, Tried
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
@@ -30,7 +30,8 @@ Every model type that transformers loads as a causal language model is made as a
 make soft caps, scales and windows visible, and trained in full and with LoRA. Losses and the gradients of all weights
 are held against the model's own eager attention, which gets one row at a time without padding, in fp64 where the model
 computes in it (tolerance {TOLERANCE:g}, or {OWN_ERRORS:.0f} times what the model's own fp32 is off). Then come {STEPS}
-steps of AdamW, the exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
+steps of AdamW, whose losses must be those of the reference in fp32 or in fp64 (tolerance {STEP_TOLERANCE:g}), the
+exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
 
 ✓: all of it agrees. A number: refused in words, by training, `merge` or `generate`, for the reason below.
 ✗: something differs.

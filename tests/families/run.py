@@ -17,7 +17,7 @@ from families.measure import Family, Tried, measure
 from families.page import write_page
 from tiny_model import write_tiny_model
 
-_PATIENCE_SECONDS = 240
+_PATIENCE_SECONDS = 900
 
 
 def main() -> int:

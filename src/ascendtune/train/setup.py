@@ -82,6 +82,8 @@ def set_up(
     _require_rows_alone(recipe, attention)
     if attention.is_own and strategy.is_main:
         warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
+    elif attention.verdict.reason is not None and strategy.is_main:
+        say(f"attention is {attention.name}; {attention.reason}")
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     # The seed decides random weights and adapters, alike on every rank.
     torch.manual_seed(recipe.seed)
@@ -319,9 +321,9 @@ def _require_rows_alone(recipe: Recipe, attention: AttentionChoice) -> None:
     method = recipe.method
     if method.stage == "reward" or (method.stage == "preference" and method.preference.loss != "kto"):
         raise RecipeError(
-            f"{why}; pairs of answers cannot be trained without it",
+            f"stage {method.stage} pads a pair's two answers to one length, and {why}",
             code="pairs-need-padding",
-            remedy="choose another model",
+            remedy="choose another model, or train on single answers: stage sft, or preference with loss kto",
         )
     if recipe.batch.per_device > 1:
         raise RecipeError(

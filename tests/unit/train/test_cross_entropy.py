@@ -73,6 +73,19 @@ def test_uniform_logits_cost_the_log_of_the_vocabulary():
 
 
 @pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
+def test_the_sum_over_a_million_labels_equals_fp64(wrap, monkeypatch):
+    """Each of them counts, in 8,192 chunks, as a large vocabulary makes them."""
+    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 128)
+    torch.manual_seed(0)
+    head = nn.Linear(4, 8).requires_grad_(False)
+    hidden, targets = torch.randn(1 << 20, 4), torch.randint(0, 8, (1 << 20,))
+    expected = nn.functional.cross_entropy(head.double()(hidden.double()), targets, reduction="sum").item()
+    with torch.no_grad():
+        found = linear_cross_entropy(hidden, wrap(head.float()), targets).item()
+    assert found == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
 def test_no_position_costs_nothing_and_still_has_a_gradient(wrap):
     hidden, head, targets = case()
     loss = linear_cross_entropy(hidden[:0], wrap(head), targets[:0])

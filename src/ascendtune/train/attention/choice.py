@@ -38,11 +38,17 @@ class AttentionChoice:
 
 
 def choose_attention(section: ModelSection, stage: str, config: Any, device_default: str) -> AttentionChoice:
-    """The first attention that computes this model: ours as asked or for the device, else the model's own.
+    """The first attention that computes this model.
+
+    `auto` tries ours for the device, then the model's own. A name is tried as ours, then as the model's own of the same
+    name, which `sdpa` and `eager` alone have.
 
     Raises:
-        RecipeError: the one that is asked for does not, or the model cannot learn to predict tokens.
+        RecipeError: the one that is asked for does not compute this model, the model cannot learn to predict tokens, or
+            it has no class with a score for stage reward.
     """
+    if stage == "reward":
+        _require_class_with_score(section, config)
     wanted = section.attention
     if wanted == "auto":
         ours, own = ["sdpa", "eager"], ["sdpa", "eager"]
@@ -69,16 +75,36 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
         if wanted != "auto":
             raise RecipeError(
                 f"model.attention: {wanted} does not compute this model: {verdict.refused}",
+                code="attention-not-equal",
                 remedy="set model.attention: auto",
             )
         raise RecipeError(
             f"{config.model_type} cannot be trained here: {verdict.refused}",
+            code="model-not-causal",
             remedy="choose a decoder model; a BERT-like one is one with is_decoder: true in its config.json",
         )
     if verdict.own:
-        return AttentionChoice(f"transformers_{verdict.attention}", f"not ours: {verdict.reason}", verdict)
+        return AttentionChoice(
+            f"transformers_{verdict.attention}", f"ours does not compute this model: {verdict.reason}", verdict
+        )
     if wanted != "auto":
         return AttentionChoice(wanted, "as asked", verdict)
     if verdict.attention != "sdpa":
-        return AttentionChoice(verdict.attention, f"not the fused one: {verdict.reason}", verdict)
+        return AttentionChoice(
+            verdict.attention, f"the fused one does not compute this model: {verdict.reason}", verdict
+        )
     return AttentionChoice(device_default, "fused attention of this device", verdict)
+
+
+def _require_class_with_score(section: ModelSection, config: Any) -> None:
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+
+    if type(config) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING or (
+        section.trust_remote_code and hasattr(config, "auto_map")
+    ):
+        return
+    raise RecipeError(
+        f"method.stage: reward needs a class with a score, which transformers does not have for {config.model_type}",
+        code="no-class-with-score",
+        remedy="choose a model that transformers' AutoModelForSequenceClassification loads",
+    )

@@ -46,7 +46,9 @@ def register(name: str) -> str:
         function = resolve_name(TABLE[name])
     except ImportError as error:
         raise MachineError(
-            f"model.attention: {name} needs {error.name}, which is not installed", remedy="set model.attention: auto"
+            f"model.attention: {name} needs {error.name}, which is not installed",
+            code="package-missing",
+            remedy="set model.attention: auto",
         ) from error
     # transformers asks a model for its own SDPA where a name contains that word; whether ours fits, a proof says.
     registered = f"ascendtune_{name.replace('sdpa', 'dot_product')}"
@@ -73,5 +75,6 @@ def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | N
     if softcap is not None or s_aux is not None:
         raise RecipeError(
             f"{name} computes neither soft-capped scores nor attention sinks, and this model has them",
+            code="attention-lacks-softcap",
             remedy="set model.attention: eager",
         )

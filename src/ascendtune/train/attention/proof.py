@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.foreign_json import first_line
 from ascendtune.train.attention.small_copy import WINDOW, small_configs
 from ascendtune.train.objective.decoder import decoder_of
 
@@ -69,7 +70,7 @@ class Trial:
             # Whatever the model's code says of sizes that do not go together.
             except Exception as error:  # noqa: BLE001
                 first = first or error
-        raise NoProof(_first_line(first) if first is not None else "all of them are large")
+        raise NoProof("all of them are large" if first is None else _failure(first, "on them"))
 
     def _begin(self, config: Any) -> None:
         self._config = config
@@ -146,6 +147,7 @@ class Trial:
             implementation,
             inputs,
             lambda values: [values[row, :length] for row, length in enumerate(_LENGTHS)],
+            "with this attention",
         )
 
     def difference_packed(self, implementation: str) -> str | None:
@@ -158,10 +160,16 @@ class Trial:
             "position_ids": torch.cat([torch.arange(length) for length in _LENGTHS])[None],
             "cu_seqlens": tuple(ends),
         }
-        return self._difference(implementation, inputs, lambda values: list(values[0].split(_LENGTHS)))
+        return self._difference(
+            implementation, inputs, lambda values: list(values[0].split(_LENGTHS)), "on packed documents"
+        )
 
     def _difference(
-        self, implementation: str, inputs: dict[str, Any], rows_of: Callable[[torch.Tensor], list[torch.Tensor]]
+        self,
+        implementation: str,
+        inputs: dict[str, Any],
+        rows_of: Callable[[torch.Tensor], list[torch.Tensor]],
+        how: str,
     ) -> str | None:
         try:
             with _quiet(), torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -172,7 +180,7 @@ class Trial:
         except AscendtuneError as error:
             return error.what
         except Exception as error:  # noqa: BLE001
-            return f"its code does not run with it ({_first_line(error)})"
+            return _failure(error, how)
         return _compared(found, self._expected, self._rounding)
 
     def _values(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -206,7 +214,7 @@ def starred(name: str) -> str:
 def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | None:
     share = max(_share(ours, theirs) for ours, theirs in zip(found.values, expected.values, strict=True))
     if not share <= _VALUES * rounding:
-        return f"what it computes differs by {share:.1%} of the largest value"
+        return f"its values differ by {share:.1%} of the largest one"
     largest = max((float(each.abs().max()) for each in expected.gradients.values() if each is not None), default=0.0)
     for name, theirs in expected.gradients.items():
         mine = found.gradients.get(name)
@@ -239,8 +247,12 @@ def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
                 parameter.add_(0.1 * drawn)
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+def _failure(error: Exception, how: str) -> str:
+    """A sentence on an error of a model's code, with the error's own words where they were written for users."""
+    sentence = f"the model's code does not run {how}"
+    if not isinstance(error, NoProof | ValueError | NotImplementedError | ImportError):
+        return sentence
+    return f"{sentence}: {first_line(error).rstrip('.')}"
 
 
 @contextmanager

@@ -81,11 +81,13 @@ def find_verdict(
     try:
         trial = Trial(config, make, values_of)
     except NoProof as error:
-        own_name = "eager" if "eager" in own or not own else own[0]
-        why = f"no small copy of it can be compared: {error}"
+        why = f"small copies of it could not be compared: {error}"
+        if not own:
+            return Verdict(ours[0], refused=why)
+        own_name = "eager" if "eager" in own else own[0]
         return Verdict(own_name, own=True, padded=False, reason=why, why_padded=why)
     if must_be_causal and not trial.is_causal():
-        return Verdict(ours[0], refused="its tokens see those behind them, so there is nothing to predict")
+        return Verdict(ours[0], refused="its tokens see the tokens after them, so there is nothing to predict")
     silent = trial.without_gradient()
     reason: str | None = None
     for name in ours:
@@ -100,7 +102,7 @@ def find_verdict(
         of_padding = trial.difference_padded(name, masked=True)
         if of_padding is None and picks_keys(config):
             # Seen in some rows and not in others, so no trial is sure to meet it.
-            of_padding = "it sees the keys of the highest scores, and the length of a row decides between equal ones"
+            of_padding = "it attends to the keys with the highest scores, and the row length breaks ties"
         if of_padding is None:
             return Verdict(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
     if "eager" not in own:

@@ -54,7 +54,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         form: HeadForm,
     ) -> torch.Tensor:
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        # Added at the end, in pairs: a running total of many chunks would round away the digits of each.
+        sums: list[torch.Tensor] = []
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
@@ -62,7 +63,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             chunk, target = hidden[part], targets[part]
             logits = form.logits(nn.functional.linear(chunk, weight, bias).float())
             normaliser = torch.logsumexp(logits, dim=-1)
-            total += (normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum()
+            sums.append((normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum())
             if not (wants_hidden or wants_weight or grad_bias is not None):
                 continue
             slope = form.slope(logits)
@@ -82,7 +83,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     grad_weight += grad.t() @ chunk
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = weight.dtype, bias.dtype if bias is not None else None
-        return total
+        return torch.stack(sums).sum() if sums else hidden.new_zeros((), dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -104,7 +105,4 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, for
     if len(hidden) == 0:
         nothing: torch.Tensor = head(hidden).float().sum()
         return nothing
-    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    for part in recomputed(score, hidden, head, targets, form):
-        total = total + part
-    return total
+    return torch.stack(recomputed(score, hidden, head, targets, form)).sum()
