@@ -15,7 +15,7 @@ from ascendtune.data.conversation import BadRow, RawRow, Source
 from ascendtune.data.opened import head, read_lines, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
-_BETWEEN_ROWS = re.compile(r"[\s,\[]*")
+_BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 
 def rows_of_json(path: Path) -> Iterator[RawRow]:

@@ -131,6 +131,15 @@ def test_the_place_of_an_array_row_is_the_line_of_its_brace(
         assert [row.place for row in read] == lines
 
 
+@pytest.mark.parametrize("first", ["[]", "[[]]", "[[1], 2]"])
+def test_list_in_an_array_of_rows_is_refused_with_its_line(first: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(f'[\n{first},\n{{"a": 1}}]')
+    error = _refused(tmp_path / "x.json")
+    assert "this one is a list" in error.what and error.where == f"{tmp_path}/x.json:2"
+    (tmp_path / "x.json").write_text(f'[{{"a": 1}},\n\n{first}]')
+    assert _refused(tmp_path / "x.json").where == f"{tmp_path}/x.json:3"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(st.just("a"), _texts, min_size=1), min_size=1, max_size=8), st.data())
 def test_a_malformed_line_is_named_wherever_it_stands(rows: list[dict[str, str]], data: st.DataObject) -> None:
