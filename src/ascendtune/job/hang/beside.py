@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -43,15 +42,18 @@ def _lives_on(worker: int, seconds: float) -> bool:
 
 
 def _is_over(run_dir: Path, worker: int) -> bool:
-    """Whether the newest attempt is the worker's and has ended: a process may train one run after the other."""
+    """Whether the worker's attempt has ended or its directory is gone: a process may train one run after the other."""
     from ascendtune.core.errors import AscendtuneError
     from ascendtune.core.rundir import RunDir
 
-    with suppress(OSError, AscendtuneError):
+    try:
         record = RunDir(run_dir).read()
-        attempts = record.get("attempts") or [{}]
-        return record["state"] in ("finished", "failed", "stopped") and attempts[-1].get("pid") == worker
-    return False
+    except FileNotFoundError:
+        return True
+    except (OSError, AscendtuneError):
+        return False
+    attempts = record.get("attempts") or [{}]
+    return record["state"] in ("finished", "failed", "stopped") and attempts[-1].get("pid") == worker
 
 
 def _watch(worker: int, run_dir: Path) -> None:

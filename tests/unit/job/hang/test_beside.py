@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def _until(condition: object, seconds: float = 20) -> None:
 
 
 def test_it_outlasts_signals_but_not_its_worker(tmp_path: Path) -> None:
+    RunDir(tmp_path).create("name: a\n", {}, {})
     with subprocess.Popen([sys.executable, "-c", _BECOME, str(tmp_path)]) as worker:
         try:
             shown = psutil.Process(worker.pid)
@@ -57,8 +59,10 @@ def test_it_ends_when_the_worker_was_gone_before_it_began(tmp_path: Path) -> Non
     assert subprocess.run(argv, timeout=20).returncode == 0
 
 
-@pytest.mark.parametrize("looks_already", [False, True])
-def test_it_ends_with_the_run_where_the_process_of_the_worker_goes_on(tmp_path: Path, looks_already: bool) -> None:
+@pytest.mark.parametrize(("looks_already", "is_removed"), [(False, False), (True, False), (False, True)])
+def test_it_ends_with_the_run_where_the_process_of_the_worker_goes_on(
+    tmp_path: Path, looks_already: bool, is_removed: bool
+) -> None:
     run = RunDir(tmp_path / "run")
     run.create("name: a\n", {}, {})
     run.begin_attempt({})
@@ -77,7 +81,10 @@ def test_it_ends_with_the_run_where_the_process_of_the_worker_goes_on(tmp_path: 
             run.update(state="stopped", attempts=[{**record["attempts"][0], "pid": 1}])
             time.sleep(1)
             assert watcher.poll() is None
-            run.update(state="finished", attempts=record["attempts"])
+            if is_removed:
+                shutil.rmtree(run.path)
+            else:
+                run.update(state="finished", attempts=record["attempts"])
             assert watcher.wait(15) == 0
         finally:
             watcher.kill()
