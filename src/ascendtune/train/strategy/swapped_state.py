@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ascendtune.core.errors import InputError
@@ -102,7 +103,7 @@ class SwappedState(CheckpointContent):
     def _save(self, tensors: dict[str, torch.Tensor], own: Path, number: int) -> None:
         try:
             save_file(tensors, _file(own, number))
-        except Exception:
+        except (OSError, SafetensorError):
             # The library's exceptions do not tell what the disk said.
             ask_disk(own)
             raise
@@ -119,6 +120,8 @@ def _file(own: Path, group: int) -> Path:
 def _load(file: Path, directory: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(file)
-        return tensors
-    except Exception as error:
+    except (OSError, SafetensorError) as error:
         raise damaged(directory, error) from error
+    if _WEIGHTS not in tensors:
+        raise damaged(directory, f"{file.name} holds no weights")
+    return tensors
