@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -227,3 +227,46 @@ def test_checkpoints_come_at_their_steps_and_not_at_the_last(make_loop: MakeLoop
     loop.run()
     loop.parts.checkpointer.wait()
     assert saved == [2, 4] and loop.parts.run.checkpoint_steps() == [4]
+
+
+def test_steps_with_a_checkpoint_are_recorded_and_so_are_evaluations_for_the_best(make_loop: MakeLoop) -> None:
+    loop, told = make_loop(steps=6, track={"every_steps": 100}, checkpoint={"best": True}, eval={"every_steps": 3})
+    loop.parts.checkpoint_every = 4
+    loop.run()
+    assert [each["step"] for each in told.steps] == [3, 4, 6]
+
+
+class NotesSync(Strategy):
+    """Notes for each micro-batch whether gradients would be summed over ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(find_device())
+        self.synced: list[bool] = []
+        self._is_synced = True
+
+    @contextmanager
+    def no_sync(self, module: nn.Module) -> Iterator[None]:
+        self._is_synced = False
+        yield
+        self._is_synced = True
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.synced.append(self._is_synced)
+        super().backward(loss)
+
+
+def test_gradients_are_summed_over_ranks_at_the_last_micro_batch_of_a_step_only(make_loop: MakeLoop) -> None:
+    strategy = NotesSync()
+    loop, _ = make_loop(strategy, steps=3)
+    loop.run()
+    # Two steps of three rows, one of one row.
+    assert strategy.synced == [False, False, True, False, False, True, True]
+
+
+def test_loss_of_an_evaluation_is_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> None:
+    loop, told = make_loop(steps=1)
+    loop.run()
+    dataset, scores = loop.parts.dataset, loop.parts.objective.model.weight.detach()
+    ids = [torch.from_numpy(dataset.row(row)[0].astype(np.int64)) for row in range(len(LENGTHS))]
+    losses = torch.cat([cross_entropy(scores[row[:-1]], row[1:], reduction="none") for row in ids])
+    assert told.evaluations[-1]["loss"] == pytest.approx(float(losses.mean()), rel=1e-6)
