@@ -21,6 +21,8 @@ SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
 """Free: neither torch, torchrun, DeepSpeed nor torch_npu has a handler for it."""
 _TAIL_BYTES = 64 * 1024
+_KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": str, "recipe_hash": str}
+"""Of run.json, where they are there."""
 
 
 def hash_of_recipe(recipe_yaml: str) -> str:
@@ -148,6 +150,9 @@ class RunDir:
         attempts = record.get("attempts") or []
         if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
             raise MachineError("run.json is damaged: its attempts are of no form", remedy=remedy, where=self.run_json)
+        for key, kind in _KINDS.items():
+            if not isinstance(record.get(key), kind | None):
+                raise MachineError(f"run.json is damaged: its {key} is of no form", remedy=remedy, where=self.run_json)
         return record
 
     def read_data_report(self) -> dict[str, Any] | None:

@@ -81,11 +81,13 @@ def require_all_weights(
 def without_own_implementations(config: Any) -> Any:
     """`config` without the implementations that its file asks for: those may name packages to be fetched and run.
 
-    To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file.
+    To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file. The
+    model answers with named outputs, whatever the file says.
     """
     # Both setters reach the configs inside this one, too.
     config._attn_implementation = None
     config._experts_implementation = None
+    config.return_dict = config.get_text_config().return_dict = True
     return config
 
 
