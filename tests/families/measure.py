@@ -139,7 +139,8 @@ class _Reference:
         own = causal_lm.loss_and_gradients(load(torch.float32), self.rows)
         try:
             exact = causal_lm.loss_and_gradients(load(torch.float64), self.rows)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        except (RuntimeError, ValueError, TypeError):
+            # The same has just been computed in fp32: parts of this model do not take fp64.
             return own, TOLERANCE
         return exact, max(TOLERANCE, OWN_ERRORS * furthest(own.gradients, exact.gradients)[0])
 

@@ -11,11 +11,9 @@ import json
 import os
 import random
 import shutil
-import signal
 import struct
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.cli.main import main
+from time_limit import time_limit
 
 _SECONDS_FOR_AN_ANSWER = 30
 _ROWS = [{"prompt": f"What is {n}?", "completion": f"It is {n}."} for n in range(4)]
@@ -161,24 +160,6 @@ def _with_hostile_value(values: Any, draw: random.Random) -> Any:
     return draw.choice(_HOSTILE)
 
 
-class _TooLate(BaseException):
-    pass
-
-
-@contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
-    def ring(*_: object) -> None:
-        raise _TooLate
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(_SECONDS_FOR_AN_ANSWER)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.fixture
 def place(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(tiny_model, tmp_path / "model")
@@ -197,12 +178,14 @@ def _try(target: Target, place: Path, model: Path, draw: random.Random) -> None:
     file.write_bytes(content)
     said, code = io.StringIO(), None
     try:
-        with _time_limit(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with (
+            time_limit(_SECONDS_FOR_AN_ANSWER, f"{content[:2000]!r}"),
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+        ):
             main(target.words)
     except SystemExit as left:
         code = left.code
-    except _TooLate:
-        said.write(f"no answer\n{traceback.format_exc()}")
     found = f"{content[:2000]!r}\nexit code {code}\n{said.getvalue()[:3000]}"
     assert code in (0, 1, 2, 3, 4), found
     assert "this is a bug" not in found, found

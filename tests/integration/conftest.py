@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -96,6 +97,13 @@ class Workshop:
     def write(self, name: str, recipe: dict[str, Any]) -> str:
         (self.directory / name).write_text(yaml.safe_dump(recipe, sort_keys=False))
         return name
+
+    def write_small_run(self, model: Path, **sections: Any) -> None:
+        """recipe.yaml of a run named `run` on 40 short rows, with `sections` beside name, model and data."""
+        rows = [{"instruction": f"What is {n} plus one?", "output": f"It is {n + 1}."} for n in range(40)]
+        (self.directory / "rows.json").write_text(json.dumps(rows))
+        data = {"train": "rows.json", "max_length": 64}
+        self.write("recipe.yaml", {"name": "run", "model": {"path": str(model)}, "data": data, **sections})
 
     def start(self, *words: str, **env: str) -> Job:
         self._number += 1

@@ -6,10 +6,7 @@ import json
 import os
 import random
 import shutil
-import signal
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from ascendtune.cli.main import main
 from ascendtune.core import process
 from ascendtune.train import worker
 from damage import damage
+from time_limit import time_limit
 
 _SECONDS = 60
 _FILES = [
@@ -71,22 +69,6 @@ def say(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
     return run
 
 
-@contextmanager
-def limited(seconds: int, what: str) -> Iterator[None]:
-    """Fail where the block takes longer: a hang must not stop the other tests."""
-
-    def too_long(*_: object) -> None:
-        raise AssertionError(f"hangs: {what}\n{''.join(traceback.format_stack())}")
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _commands(directory: Path) -> list[list[str]]:
     values = {
         "model": {"path": str(directory / "model")},
@@ -119,7 +101,7 @@ def _furnish(sound: Path, directory: Path) -> None:
 def _require_answers(say: Say, directory: Path, what: str) -> list[int]:
     codes = []
     for words in _commands(directory):
-        with limited(_SECONDS, f"{what}: {words}"):
+        with time_limit(_SECONDS, f"{what}: {words}"):
             code, err = say(*words)
         codes.append(code)
         assert "bug in ascendtune" not in err and "Traceback" not in err, f"{what}: {words[0]}: {err}"

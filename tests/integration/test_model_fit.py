@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Callable
@@ -180,6 +181,18 @@ def test_weights_known_to_be_harmless_are_accepted(change: Change, model: Path) 
     change(model)
     _load(model)
     load_engine(model)
+
+
+def test_weights_of_multi_token_prediction_are_left_out_with_a_message(
+    model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("ascendtune"), "propagate", True)
+    _load(model)
+    assert "multi-token" not in caplog.text
+    add(**{"mtp.layers.0.weight": torch.zeros(8), "mtp.norm.weight": torch.zeros(8)})(model)
+    _load(model)
+    (said,) = caplog.messages
+    assert said.startswith("2 weights of layers for multi-token prediction (MTP) are not loaded")
 
 
 def test_reward_model_begins_with_a_score_and_without_a_head(model: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,17 +18,10 @@ REMOVED = "the run directory was removed while the run trained"
 
 @pytest.fixture
 def place(workshop: Workshop, tiny_model: Path) -> Workshop:
-    rows = [{"instruction": f"What is {n} plus one?", "output": f"It is {n + 1}."} for n in range(40)]
-    (workshop.directory / "rows.json").write_text(json.dumps(rows))
-    workshop.write(
-        "recipe.yaml",
-        {
-            "name": "run",
-            "model": {"path": str(tiny_model)},
-            "data": {"train": "rows.json", "max_length": 64},
-            "optim": {"learning_rate": 1e-3, "max_steps": 5000},
-            "checkpoint": {"every_steps": 50},
-        },
+    workshop.write_small_run(
+        tiny_model,
+        optim={"learning_rate": 1e-3, "max_steps": 5000},
+        checkpoint={"every_steps": 50},
     )
     return workshop
 

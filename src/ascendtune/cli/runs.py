@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -208,22 +209,26 @@ def _below(directory: Path, depth: int) -> Iterator[RunDir]:
     try:
         # A link, a pipe or a device also counts, and is shown as damaged.
         is_run = os.path.lexists(run.run_json)
-        inside = [] if is_run or not depth else list(os.scandir(directory))
+        entries = [] if is_run or not depth else list(os.scandir(directory))
+        inside = [each for each in entries if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)]
     except PermissionError:
         # It may be a run; it is shown as unreadable.
         is_run, inside = True, []
+    except OSError:
+        # Removed in the meantime, or a directory of the kernel that lists nothing.
+        return
     if is_run:
         yield run
     for entry in inside:
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            yield from _below(Path(entry.path), depth - 1)
+        yield from _below(Path(entry.path), depth - 1)
 
 
 def _changed(run: RunDir) -> float:
-    try:
-        return run.run_json.lstat().st_ctime
-    except PermissionError:
-        return run.path.stat().st_ctime
+    """When run.json was changed, in seconds since the epoch; 0 if the run was removed in the meantime."""
+    for path in (run.run_json, run.path):
+        with suppress(OSError):
+            return path.lstat().st_ctime
+    return 0.0
 
 
 def state_of(record: dict[str, Any]) -> str:

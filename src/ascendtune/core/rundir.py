@@ -41,6 +41,8 @@ STACKS_SIGNAL = signal.SIGUSR1
 OUT_OF_MEMORY = "out-of-memory"
 """The error code of a device whose memory is exhausted."""
 _TAIL_BYTES = 64 * 1024
+_KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": str, "recipe_hash": str}
+"""Of run.json, where they are there."""
 
 
 def hash_of_recipe(recipe_yaml: str) -> str:
@@ -215,6 +217,14 @@ class RunDir:
                 remedy=remedy,
                 where=self.run_json,
             )
+        for key, kind in _KINDS.items():
+            if not isinstance(record.get(key), kind | None):
+                raise MachineError(
+                    f"run.json is damaged: its {key} is of no form",
+                    code="record-damaged",
+                    remedy=remedy,
+                    where=self.run_json,
+                )
         return record
 
     def read_data_report(self) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, count
 from pathlib import Path
@@ -15,7 +16,7 @@ from ascendtune.data.conversation import BadRow, RawRow, Source
 from ascendtune.data.files import head, read_lines, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
-_BETWEEN_ROWS = re.compile(r"[\s,\[]*")
+_BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 
 def rows_of_json(path: Path) -> Iterator[RawRow]:
@@ -66,8 +67,8 @@ class _Decoder(json.JSONDecoder):
     def _object_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) != len(pairs):
-            keys = [key for key, _ in pairs]
-            self._twice = next(key for key in keys if keys.count(key) > 1)
+            times = Counter(key for key, _ in pairs)
+            self._twice = next(key for key, number in times.items() if number > 1)
         return made
 
     def fault(self) -> BadRow | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def rows_of_csv(path: Path, delimiter: str = ",") -> Iterator[RawRow]:
 
 
 def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
-    twice = [name for name in names if names.count(name) > 1 or not name.strip()]
+    times = Counter(names)
+    twice = [name for name in names if times[name] > 1 or not name.strip()]
     if twice:
         raise DataError(
             f"the header has an empty or duplicate name: '{twice[0]}'",

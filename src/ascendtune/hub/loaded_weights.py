@@ -15,9 +15,9 @@ _HARMLESS = re.compile(
     r"(?:^|\.)(?:rotary_emb\.(?:inv_freq|cos_cached|sin_cached)|position_ids)$"
     # Causal masks that GPT-2 and its successors once saved.
     r"|\.(?:attn|attention)\.(?:bias|masked_bias)$"
-    # Layers that predict further tokens. No class for causal language models has them.
-    r"|(?:^|\.)mtp(?:_[a-z]+)?\."
 )
+# Layers that predict further tokens. No class for causal language models has them.
+_PREDICTS_FURTHER = re.compile(r"(?:^|\.)mtp(?:_[a-z]+)?\.")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _REMEDY = "copy config.json and the weights from the same model"
 _SHOWN_SHAPES = 3
@@ -62,11 +62,9 @@ def require_all_weights(
             remedy=_REMEDY,
             where=directory,
         )
-    predicting = _predicting_layers(config)
+    further = prediction_weights(report, config)
     unexpected = {
-        name
-        for name in set(report["unexpected_keys"]) - set(left_out)
-        if not _HARMLESS.search(name) and not ((layer := _LAYER.search(name)) and int(layer[1]) in predicting)
+        name for name in set(report["unexpected_keys"]) - set(left_out) - further if not _HARMLESS.search(name)
     }
     if unexpected:
         raise RecipeError(
@@ -89,12 +87,28 @@ def require_all_weights(
 def without_own_implementations(config: Any) -> Any:
     """`config` without the implementations that its file asks for: those may name packages to be fetched and run.
 
-    To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file.
+    To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file. The
+    model answers with named outputs, whatever the file says.
     """
     # Both setters reach the configs inside this one, too.
     config._attn_implementation = None
     config._experts_implementation = None
+    config.return_dict = config.get_text_config().return_dict = True
     return config
+
+
+def prediction_weights(report: Mapping[str, Any], config: Any) -> set[str]:
+    """Weights of the files that were not loaded because they belong to layers for multi-token prediction (MTP).
+
+    Args:
+        report, config: as for `require_all_weights`.
+    """
+    layers = _predicting_layers(config)
+    return {
+        name
+        for name in report["unexpected_keys"]
+        if _PREDICTS_FURTHER.search(name) or ((layer := _LAYER.search(name)) and int(layer[1]) in layers)
+    }
 
 
 def _predicting_layers(config: Any) -> range:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import shown_value
+from ascendtune.core.foreign_json import shown_names, shown_value
 from ascendtune.hub.model_config import read_model_config, require_layers, text_config
+from ascendtune.hub.safetensors_header import StoredTensor
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 
 _TOKENIZERS = (
@@ -55,6 +58,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
         )
     if weights_needed:
         tensors = all_tensors(read_weight_headers(path))
+        _require_floats(path, config, tensors)
         require_layers(config_path, config, {name: tensor.shape for name, tensor in tensors.items()})
 
 
@@ -78,6 +82,25 @@ def require_unquantised(path: Path, doing: str = "training on") -> None:
             code="quantised-model",
             remedy=f"give the original in bf16 or fp16{hint}",
             where=config_path,
+        )
+
+
+def _require_floats(path: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
+    """Loading would turn integers into floating-point numbers without a message. Masks and positions do not count."""
+    if "quantization_config" in config or "quantization_config" in text_config(config):
+        return
+    integers = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.dtype.startswith(("I", "U", "BOOL")) and (name.endswith((".weight", "_proj")) or name == "weight")
+    ]
+    if integers:
+        raise RecipeError(
+            f"{len(integers)} weights are integers, first {shown_names(integers[:1])} ({tensors[integers[0]].dtype}); "
+            "a model that is not quantised has floating-point weights",
+            code="integer-weights",
+            remedy="copy or download the model again; for a quantised one, give the original in bf16 or fp16",
+            where=path,
         )
 
 

@@ -127,10 +127,14 @@ class Engine:
 
         decoder = DecodeStream(skip_special_tokens=True)
         stop_ids = self.template.stop_ids
+        waiting = ""
 
         def on_token(token: int) -> None:
+            nonlocal waiting
             if token not in stop_ids and (piece := decoder.step(self.tokenizer.backend, token)):
-                on_text(piece)
+                shown, waiting = self._without_end(waiting + piece)
+                if shown:
+                    on_text(shown)
 
         [ids] = self.model.generate(
             [self._prompt(messages, None)],
@@ -143,6 +147,8 @@ class Engine:
             is_ended=self._is_ended if self._stop_text else None,
             on_token=on_token,
         )
+        if waiting and (self._stop_text is None or self._stop_text not in waiting):
+            on_text(waiting)
         return self._text(ids)
 
     def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
@@ -159,6 +165,17 @@ class Engine:
         assert self._stop_text is not None
         tail = 4 + len(self.tokenizer.encode(self._stop_text))
         return self._stop_text in self.tokenizer.decode(ids[-tail:])
+
+    def _without_end(self, text: str) -> tuple[str, str]:
+        """What of `text` can be shown, and the rest, which is or may become the textual end of a turn."""
+        end = self._stop_text or ""
+        if end in text:
+            at = text.index(end) if end else len(text)
+        else:
+            at = next(
+                start for start in range(max(0, len(text) - len(end)), len(text) + 1) if end.startswith(text[start:])
+            )
+        return text[:at], text[at:]
 
     def _text(self, ids: Sequence[int]) -> str:
         text = self.tokenizer.decode(ids, skip_special_tokens=True)

@@ -10,7 +10,8 @@ import torch
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
-from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.core.units import count_of
+from ascendtune.hub.loaded_weights import prediction_weights, require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.precision import DTYPES, Precision
@@ -129,6 +130,11 @@ def _load_weights(
         drawn=("score.weight",) if scores else (),
         left_out=("lm_head.weight",) if scores else (),
     )
+    if further := prediction_weights(report, config):
+        warn(
+            f"{count_of(len(further), 'weight')} of layers for multi-token prediction (MTP) are not loaded: they are "
+            "neither trained nor exported"
+        )
     return model
 
 

@@ -15,6 +15,7 @@ from ascendtune.core import log
 from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.ownership import require_own, restrict_umask
+from ascendtune.core.process import keep_interrupts
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 from ascendtune.core.terminal_text import make_streams_safe
 
@@ -121,4 +122,5 @@ def _report_bug(run: RunDir, error: Exception, debug: bool) -> None:
 
 
 if __name__ == "__main__":
+    keep_interrupts()
     sys.exit(main(sys.argv[1:]))

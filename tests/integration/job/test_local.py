@@ -109,6 +109,20 @@ def test_the_second_signal_ends_everything_at_once(run: RunDir) -> None:
     assert run.read()["state"] == "stopped"
 
 
+def test_the_second_signal_ends_at_once_what_outlives_torchrun(run: RunDir) -> None:
+    job = _start(run, "deaf")
+    pids = _pids(run)
+    (agent,) = {psutil.Process(pid).ppid() for pid in pids}
+    os.kill(agent, signal.SIGKILL)
+    time.sleep(1)
+    # They would be given a minute for a checkpoint.
+    job.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=20)
+    assert _gone(pids)
+
+
 def test_no_orphan_is_left_when_the_command_is_killed(run: RunDir) -> None:
     job = _start(run, "wait")
     pids = _pids(run)

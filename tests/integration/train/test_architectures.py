@@ -62,6 +62,13 @@ ARCHITECTURES: list[tuple[str, dict[str, Any], str, HeadForm]] = [
 ]  # fmt: skip
 
 
+def config_of(name: str, **values: Any) -> Any:
+    """A config of transformers by the name of its class; only the modules of that model are imported."""
+    import transformers
+
+    return getattr(transformers, name)(**values)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "attention", "form"), ARCHITECTURES, ids=[each[0][:-6] for each in ARCHITECTURES]
 )
@@ -73,9 +80,7 @@ def test_packed_is_padded_is_transformers(
     variant: Callable[..., Path],
     make_loop: Callable[..., Loop],
 ) -> None:
-    import transformers
-
-    directory = variant(getattr(transformers, name)(**{**SHAPE, **changes}))
+    directory = variant(config_of(name, **{**SHAPE, **changes}))
     loop = make_loop(model={"path": str(directory)}, data={"packing": True})
     rows = [(1, 4, 2), (0, 3)]
     one_by_one = [row for sequence in rows for row in sequence]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integration.train.test_architectures import MIXTURE, SHAPE, gradients_of
+from tests.integration.train.test_architectures import MIXTURE, SHAPE, config_of, gradients_of
 from torch.nn.functional import cross_entropy
 
 from ascendtune.core.errors import RecipeError
@@ -78,10 +78,8 @@ def test_auto_trains_what_transformers_computes(
     variant: Callable[..., Path],
     make_loop: Callable[..., Loop],
 ) -> None:
-    import transformers
-
     shape = {key: value for key, value in SHAPE.items() if (name, key) != ("FalconConfig", "head_dim")}
-    directory = variant(getattr(transformers, name)(**{**shape, **changes}), draw_large_weights)
+    directory = variant(config_of(name, **{**shape, **changes}), draw_large_weights)
     loop = make_loop(model={"path": str(directory)}, data={"packing": "auto"})
     assert loop.run_directory.read()["resolved"]["attention"]["name"] == attention
     assert loop.run_directory.read()["resolved"]["packing"] == packed

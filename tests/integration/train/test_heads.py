@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integration.train.test_architectures import SHAPE, gradients_of, loss_and_gradients
+from tests.integration.train.test_architectures import SHAPE, config_of, gradients_of, loss_and_gradients
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -41,9 +41,7 @@ def test_capped_logits_are_trained_as_capped_however_small_they_begin(
     variant: Callable[..., Path],
     make_loop: Callable[..., Loop],
 ) -> None:
-    import transformers
-
-    directory = variant(getattr(transformers, name)(**{**SHAPE, **changes, "tie_word_embeddings": False}))
+    directory = variant(config_of(name, **{**SHAPE, **changes, "tie_word_embeddings": False}))
     loop = make_loop(model={"path": str(directory), "attention": "eager"}, data={"packing": False})
     assert loop.objective.head_form == form
     enlarge_logits(loop.objective.model)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -176,3 +177,25 @@ def test_a_closed_stream_is_no_bug_and_changes_no_exit_code(closing: str, words:
     argv = ["bash", "-c", f'"$@" {closing}', "bash", sys.executable, "-m", "ascendtune", *words]
     result = subprocess.run(argv, stdin=subprocess.PIPE, capture_output=True, text=True, check=False)
     assert result.returncode == code and "bug" not in result.stderr and "Traceback" not in result.stderr
+
+
+_INTERRUPTED = """
+import atexit, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ascendtune.core.table":
+            signal.raise_signal(signal.SIGINT)
+sys.argv, when = ["ascendtune", "--version"], sys.argv[1]
+if when == "import":
+    sys.meta_path.insert(0, Finder())
+else:
+    atexit.register(signal.raise_signal, signal.SIGINT)
+from ascendtune.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("when", "said"), [("import", ""), ("exit", f"ascendtune {__version__}\n")])
+def test_interrupt_before_and_after_the_command_ends_without_a_traceback(when: str, said: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", _INTERRUPTED, when], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, said, "")

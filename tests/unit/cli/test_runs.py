@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ascendtune.cli.run_summary import find_runs
 
 from ascendtune.core.rundir import RunDir
 from bad_files import BAD_FILES
@@ -197,3 +200,19 @@ def test_bad_files_of_a_run_are_never_waited_for(ascendtune: Any, runs: Path, ki
         done = ascendtune(*words)
         assert "Traceback" not in done.stderr and "bug" not in done.stderr, done.stderr
     assert time.monotonic() - began < 20
+
+
+def test_list_passes_over_a_directory_that_goes_away_meanwhile(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gone", "odd"):
+        (runs / name).mkdir()
+    real = os.scandir
+
+    def scan(path: Path) -> Any:
+        if path.name == "gone":
+            path.rmdir()
+        if path.name == "odd":
+            raise OSError(errno.EINVAL, "the kernel does not list it")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert sorted(run.path.name for run in find_runs(runs)) == ["a", "b"]

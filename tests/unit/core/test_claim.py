@@ -16,6 +16,7 @@ import pytest
 from ascendtune.core import claim as module
 from ascendtune.core.claim import CLAIM_FILE, Claim, is_unfinished_start
 from ascendtune.core.errors import MachineError
+from cluster import until
 
 HOLD = "import sys, time; from pathlib import Path; from ascendtune.core.claim import Claim; "
 TAKE = HOLD + "claim = Claim.take(Path(sys.argv[1])); print(claim.start, flush=True); "
@@ -23,6 +24,13 @@ TAKE = HOLD + "claim = Claim.take(Path(sys.argv[1])); print(claim.start, flush=T
 
 def start(code: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True)
+
+
+def start_holder(directory: Path, code: str) -> subprocess.Popen[str]:
+    """A process that has claimed `directory` and then runs `code`."""
+    process = start(TAKE + code, str(directory))
+    read_line(process)
+    return process
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
@@ -42,17 +50,19 @@ def require_taken(directory: Path, holder: int) -> None:
         Claim.take(directory)
 
 
+def require_free(directory: Path) -> None:
+    Claim.take(directory).release()
+
+
 def test_second_claim_of_a_directory_is_refused(tmp_path: Path) -> None:
     with Claim.take(tmp_path / "run"):
         require_taken(tmp_path / "run", os.getpid())
-    Claim.take(tmp_path / "run").release()
+    require_free(tmp_path / "run")
 
 
 def test_claim_of_many_processes_at_once_is_one(tmp_path: Path) -> None:
     claimants = [start(TAKE + "time.sleep(60)", str(tmp_path / "run")) for _ in range(6)]
-    deadline = time.monotonic() + 30
-    while sum(each.poll() is None for each in claimants) > 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: sum(each.poll() is None for each in claimants) <= 1)
     alive = [each for each in claimants if each.poll() is None]
     said = [read_line(each) for each in alive]
     for each in claimants:
@@ -61,23 +71,21 @@ def test_claim_of_many_processes_at_once_is_one(tmp_path: Path) -> None:
 
 
 def test_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    process = start(TAKE + "time.sleep(60)", str(tmp_path / "run"))
-    read_line(process)
+    process = start_holder(tmp_path / "run", "time.sleep(60)")
     require_taken(tmp_path / "run", process.pid)
     end(process)
-    Claim.take(tmp_path / "run").release()
+    require_free(tmp_path / "run")
 
 
 def test_claim_passes_to_the_program_that_the_process_becomes(tmp_path: Path) -> None:
     become = HOLD + (
         "claim = Claim.inherited(Path(sys.argv[1]), sys.argv[2]); print(claim is not None, flush=True); time.sleep(60)"
     )
-    code = TAKE + (
+    code = (
         "import os; claim.hand_over(); "
         f"os.execv(sys.executable, [sys.executable, '-c', {become!r}, sys.argv[1], claim.start])"
     )
-    process = start(code, str(tmp_path / "run"))
-    read_line(process)
+    process = start_holder(tmp_path / "run", code)
     while True:
         require_taken(tmp_path / "run", process.pid)
         if Path(f"/proc/{process.pid}/cmdline").read_bytes().count(b"inherited") == 1:
@@ -85,36 +93,33 @@ def test_claim_passes_to_the_program_that_the_process_becomes(tmp_path: Path) ->
     assert read_line(process) == "True"
     require_taken(tmp_path / "run", process.pid)
     end(process)
-    Claim.take(tmp_path / "run").release()
+    require_free(tmp_path / "run")
 
 
 def test_claim_outlives_the_parent_of_a_fork(tmp_path: Path) -> None:
-    code = TAKE + (
+    code = (
         "import os\nif os.fork(): time.sleep(0.5); claim.release(); sys.exit(0)\n"
         "claim.hold(); print(os.getpid(), flush=True); time.sleep(60)"
     )
-    process = start(code, str(tmp_path / "run"))
-    read_line(process)
+    process = start_holder(tmp_path / "run", code)
     child = int(read_line(process))
     assert process.wait(10) == 0
     require_taken(tmp_path / "run", child)
     os.kill(child, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    Claim.take(tmp_path / "run").release()
+    until(lambda: not Path(f"/proc/{child}").exists())
+    require_free(tmp_path / "run")
 
 
 def test_children_of_the_holder_do_not_keep_the_claim(tmp_path: Path) -> None:
-    code = TAKE + (
+    code = (
         "import subprocess; claim.hand_over(); subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL); "
         "print('started', flush=True); time.sleep(60)"
     )
-    process = start(code, str(tmp_path / "run"))
-    read_line(process), read_line(process)
+    process = start_holder(tmp_path / "run", code)
+    read_line(process)
     children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True).stdout
     end(process)
-    Claim.take(tmp_path / "run").release()
+    require_free(tmp_path / "run")
     os.kill(int(children), signal.SIGKILL)
 
 
@@ -190,10 +195,7 @@ def test_holder_touches_its_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "_TOUCH_EVERY_SECONDS", 0.05)
     with Claim.take(tmp_path / "run"):
         os.utime(tmp_path / "run" / CLAIM_FILE, (0, 0))
-        deadline = time.monotonic() + 10
-        while not (tmp_path / "run" / CLAIM_FILE).stat().st_mtime and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert (tmp_path / "run" / CLAIM_FILE).stat().st_mtime > 0
+        until(lambda: (tmp_path / "run" / CLAIM_FILE).stat().st_mtime > 0)
 
 
 def test_claim_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

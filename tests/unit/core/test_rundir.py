@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 
 
@@ -45,3 +46,16 @@ def test_checkpoints_after_the_one_that_a_run_goes_on_from_are_removed(run: RunD
     assert run.checkpoint_steps() == [2, 9, 10]
     run.remove_checkpoints_after(9)
     assert run.checkpoint_steps() == [2, 9]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("exit_cause", "died"), ("resolved", [1]), ("versions", "2.13"), ("data_hash", ["a"]), ("recipe_hash", 5)],
+)
+def test_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, key: str, value: object) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("name: a\n", {}, {"data_hash": "x", "exit_cause": None})
+    run.read()
+    run.run_json.write_text(json.dumps({**run.read(), key: value}))
+    with pytest.raises(MachineError, match=f"run.json is damaged: its {key}"):
+        run.read()

@@ -20,6 +20,7 @@ from ascendtune.data.conversation import RawRow
 from ascendtune.data.files import data_files
 from ascendtune.data.read import read_rows, rows_of_file
 from ascendtune.data.spec import DatasetSpec
+from time_limit import time_limit
 
 _ROWS = [{"a": "one", "b": ""}, {"a": 'zwei, "zwei"', "b": "x\ny"}, {"a": "三\u2028", "b": "\\ud"}]
 
@@ -129,6 +130,15 @@ def test_the_place_of_an_array_row_is_the_line_of_its_brace(
             lines.append(f"{path}:{begin}")
             begin += row.count("\n") + 2
         assert [row.place for row in read] == lines
+
+
+@pytest.mark.parametrize("first", ["[]", "[[]]", "[[1], 2]"])
+def test_list_in_an_array_of_rows_is_refused_with_its_line(first: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(f'[\n{first},\n{{"a": 1}}]')
+    error = _refused(tmp_path / "x.json")
+    assert "this one is a list" in error.what and error.where == f"{tmp_path}/x.json:2"
+    (tmp_path / "x.json").write_text(f'[{{"a": 1}},\n\n{first}]')
+    assert _refused(tmp_path / "x.json").where == f"{tmp_path}/x.json:3"
 
 
 @settings(max_examples=60, deadline=None)
@@ -358,3 +368,15 @@ def test_a_field_of_a_csv_may_be_as_long_as_an_article(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path / "rows.csv")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.stdout == f"{len(long)}\n", ended.stderr
+
+
+def test_names_and_keys_by_the_ten_thousand_are_compared_in_time(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(100_000)]
+    (tmp_path / "x.csv").write_text(f"{','.join([*names, 'c7'])}\n")
+    pairs = ", ".join(f'"{name}": 1' for name in [*names, names[-1]])
+    (tmp_path / "x.jsonl").write_text(f"{{{pairs}}}\n")
+    # Each against each other would take minutes.
+    with time_limit(20, "names that stand twice"):
+        assert "'c7'" in _refused(tmp_path / "x.csv").what
+        [row] = _read(tmp_path / "x.jsonl")
+    assert row.fault is not None and "'c99999'" in row.fault.detail

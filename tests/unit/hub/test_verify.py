@@ -93,3 +93,21 @@ def test_quantised_weights_are_not_trained_on(model: Path) -> None:
     check_model_directory(model, weights_needed=True)
     with pytest.raises(RecipeError, match=r"quantised \(gptq\)"):
         require_unquantised(model)
+
+
+@pytest.mark.parametrize("dtype", ["I32", "U8", "I64", "BOOL"])
+def test_integer_weights_are_refused_and_named(model: Path, dtype: str) -> None:
+    size = 2 * {"I32": 4, "U8": 1, "I64": 8, "BOOL": 1}[dtype]
+
+    def write(name: str) -> None:
+        header = json.dumps({name: {"dtype": dtype, "shape": [2], "data_offsets": [0, size]}}).encode()
+        (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+
+    write("model.layers.0.mlp.up_proj.weight")
+    with pytest.raises(RecipeError) as refused:
+        check_model_directory(model, weights_needed=True)
+    assert refused.value.code == "integer-weights"
+    assert f"model.layers.0.mlp.up_proj.weight ({dtype})" in refused.value.what
+    for name in ("transformer.h.0.attn.bias", "embeddings.position_ids"):
+        write(name)
+        check_model_directory(model, weights_needed=True)

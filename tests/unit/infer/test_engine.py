@@ -106,9 +106,35 @@ def test_an_answer_ends_at_text_that_is_no_token(
 
     monkeypatch.setattr(engine.model, "generate", noted)
     assert engine.generate([ASKED], 40) == ["Paris France"]
-    assert engine.stream(ASKED, lambda piece: None, 40) == "Paris France"
+    pieces: list[str] = []
+    assert engine.stream(ASKED, pieces.append, 40) == "Paris France"
+    assert "".join(pieces) == " Paris France"
     whole = len(engine.tokenizer.encode(" Paris France<#>"))
     assert computed == [whole, whole], "nothing is computed behind the end"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [(" Paris<#>", " Paris"), (" a < b <# c", " a < b <# c"), (" a<", " a<"), (" a<#> b<#> c", " a"), ("<#>", "")],
+)
+def test_textual_end_and_what_follows_is_not_shown(
+    make_engine: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, shown: str
+) -> None:
+    engine = make_engine(END_OF_TURN)
+    monkeypatch.setattr(engine, "_stop_text", "<#>")
+
+    def generate(prompts: Any, *_: Any, on_token: Callable[[int], None] | None = None, **__: Any) -> list[list[int]]:
+        # A token may hold the end of the turn and more: the model is asked for an end only behind a token.
+        ids = engine.tokenizer.encode(said)
+        for token in ids if on_token else ():
+            on_token(token)  # type: ignore[misc]
+        return [ids]
+
+    monkeypatch.setattr(engine.model, "generate", generate)
+    pieces: list[str] = []
+    assert engine.stream(ASKED, pieces.append) == shown.strip()
+    assert "".join(pieces) == shown
+    assert engine.generate([ASKED]) == [shown.strip()]
 
 
 def test_special_tokens_inside_an_answer_are_not_shown(make_engine: Callable[..., Engine]) -> None:

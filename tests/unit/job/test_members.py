@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ascendtune.core.procfs import stat_of
 from ascendtune.job import registry
 from ascendtune.job.environment import MARK
 from ascendtune.job.members import members_of
@@ -65,3 +66,14 @@ def test_another_users_process_is_not_its(spec: JobSpec, carry_mark: Any) -> Non
     time.sleep(0.05)
     carry_mark(user=65534)
     assert members_of(job) == []
+
+
+def test_process_that_started_the_job_is_its_although_it_carries_no_mark(spec: JobSpec) -> None:
+    with subprocess.Popen(["sleep", "60"]) as driver:
+        try:
+            stat = stat_of(driver.pid)
+            assert stat is not None
+            job = replace(registry.register(spec, [], watched=True), pid=stat.pid, start_ticks=stat.start_ticks)
+            assert [each.pid for each in members_of(job)] == [driver.pid]
+        finally:
+            driver.kill()

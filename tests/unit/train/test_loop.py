@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +13,13 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop, make_table_loop
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from ascendtune.core.errors import CheckFailed, Stopped
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.counters import Counters
+from ascendtune.train.strategy.base import Strategy
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -208,3 +214,47 @@ def test_a_resumed_run_makes_the_steps_that_the_stopped_one_would_have_made(make
 
 def test_counters_leave_out_what_this_version_does_not_know() -> None:
     assert Counters.of({"step": 3, "of another version": 1}) == Counters(step=3)
+
+
+def test_steps_with_a_checkpoint_are_recorded_and_so_are_evaluations_for_the_best(make_loop: MakeLoop) -> None:
+    loop, told = make_loop(
+        steps=6, track={"every_steps": 100}, checkpoint={"best": True, "every_steps": 4}, eval={"every_steps": 3}
+    )
+    loop.run()
+    assert [each["step"] for each in told.steps] == [3, 4, 6]
+
+
+class NotesSync(Strategy):
+    """Notes for each micro-batch whether gradients would be summed over ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(find_device())
+        self.synced: list[bool] = []
+        self._is_synced = True
+
+    @contextmanager
+    def no_sync(self, module: nn.Module) -> Iterator[None]:
+        self._is_synced = False
+        yield
+        self._is_synced = True
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.synced.append(self._is_synced)
+        super().backward(loss)
+
+
+def test_gradients_are_summed_over_ranks_at_the_last_micro_batch_of_a_step_only(make_loop: MakeLoop) -> None:
+    strategy = NotesSync()
+    loop, _ = make_loop(strategy, steps=3)
+    loop.run()
+    # Two steps of three rows, one of one row.
+    assert strategy.synced == [False, False, True, False, False, True, True]
+
+
+def test_loss_of_an_evaluation_is_the_mean_over_all_labelled_tokens(make_loop: MakeLoop) -> None:
+    loop, told = make_loop(steps=1)
+    loop.run()
+    dataset, scores = loop.batches.dataset, loop.objective.model.weight.detach()
+    ids = [torch.from_numpy(dataset.row(row)[0].astype(np.int64)) for row in range(len(LENGTHS))]
+    losses = torch.cat([cross_entropy(scores[row[:-1]], row[1:], reduction="none") for row in ids])
+    assert told.evaluations[-1]["loss"] == pytest.approx(float(losses.mean()), rel=1e-6)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ascendtune.hub.loaded_weights import without_own_implementations
 from ascendtune.train.model import grow_embeddings
 
 
@@ -39,3 +40,11 @@ def test_a_larger_table_than_the_tokenizer_needs_is_left_as_it_is() -> None:
     before = model.lm_head.weight.detach().clone()
     assert grow_embeddings(model, 20) == grow_embeddings(model, 7) == 0
     assert torch.equal(model.lm_head.weight, before)
+
+
+@pytest.mark.parametrize("value", [False, [], None])
+def test_model_answers_with_named_outputs_whatever_its_config_says(value: object) -> None:
+    model = tiny(tied=True)
+    model.config.return_dict = value
+    without_own_implementations(model.config)
+    assert model(input_ids=torch.tensor([[5, 6]])).logits.shape == (1, 2, 20)

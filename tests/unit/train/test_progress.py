@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
-from ascendtune.train.report.progress import ProgressDisplay, show_summary, sparkline
+from ascendtune.train.report.progress import ProgressDisplay, flowed, show_summary, sparkline
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
@@ -187,3 +188,13 @@ def test_a_sparkline_has_a_gap_where_there_is_no_number() -> None:
     assert sparkline([8.0, float("nan"), 1.0, float("inf"), 4.5]) == "█ ▁ ▅"
     assert sparkline([2.0, 2.0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize("width", [20, 33, 60, 61, 62, 63, 64, 65, 66])
+def test_lines_are_full_and_never_wider_than_the_terminal(width: int) -> None:
+    pieces = ["step 12/200", "loss 3.214", "lr 9.9e-05", "1.25k tokens/s", "2.0 s a step", "ETA 6:16"]
+    lines = flowed(pieces, width)
+    assert max(map(len, lines)) <= width
+    assert "   ".join(lines) == "   ".join(pieces)
+    for line, following in pairwise(lines):
+        assert len(f"{line}   {following.split('   ')[0]}") > width

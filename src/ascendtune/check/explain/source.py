@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +87,9 @@ def logs_in(directory: Path) -> list[str]:
     Raises:
         InputError: there is none.
     """
-    found = sorted(path for path in directory.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+    # os.walk passes over what cannot be listed or is removed meanwhile, and does not follow links.
+    named = (Path(place, name) for place, _, names in os.walk(directory) for name in names if name.endswith(_SUFFIXES))
+    found = sorted(path for path in named if path.is_file())
     if not found:
         raise InputError(
             f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",

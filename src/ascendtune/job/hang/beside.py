@@ -2,7 +2,7 @@
 
     python -m ascendtune.job.hang.beside WORKER_PID RUN_DIR
 
-A child of the worker in a session of its own; ends with it.
+A child of the worker in a session of its own; ends with it, or with the run where the worker's process goes on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 # A hang is not judged before; until then this process has imported next to nothing, while the worker starts.
 _FIRST_LOOK_SECONDS = 60.0
+_IS_OVER_EVERY_SECONDS = 10.0
 
 
 def main(worker_pid: str, run_dir: str) -> None:
@@ -25,8 +27,11 @@ def main(worker_pid: str, run_dir: str) -> None:
     # The kernel wakes us when the worker ends; a descriptor of the process would do too, but not before Linux 5.3.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if _lives_on(worker, _FIRST_LOOK_SECONDS):
-        _watch(worker, Path(run_dir))
+    deadline = time.monotonic() + _FIRST_LOOK_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        if not _lives_on(worker, min(left, _IS_OVER_EVERY_SECONDS)) or _is_over(Path(run_dir), worker):
+            return
+    _watch(worker, Path(run_dir))
 
 
 def _lives_on(worker: int, seconds: float) -> bool:
@@ -36,6 +41,21 @@ def _lives_on(worker: int, seconds: float) -> bool:
     return os.getppid() == worker
 
 
+def _is_over(run_dir: Path, worker: int) -> bool:
+    """Whether the worker's attempt has ended or its directory is gone: a process may train one run after the other."""
+    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.core.rundir import RunDir
+
+    try:
+        record = RunDir(run_dir).read()
+    except FileNotFoundError:
+        return True
+    except (OSError, AscendtuneError):
+        return False
+    attempts = record.get("attempts") or [{}]
+    return record["state"] in ("finished", "failed", "stopped") and attempts[-1].get("pid") == worker
+
+
 def _watch(worker: int, run_dir: Path) -> None:
     from ascendtune.core import log
     from ascendtune.core.procfs import stat_of
@@ -43,7 +63,7 @@ def _watch(worker: int, run_dir: Path) -> None:
 
     log.set_up()
     watcher = Watcher(run_dir, "warn", workers=lambda: {0: stat} if (stat := stat_of(worker)) else {})
-    while _lives_on(worker, LOOK_EVERY_SECONDS):
+    while _lives_on(worker, LOOK_EVERY_SECONDS) and not _is_over(run_dir, worker):
         # Ctrl-Z pauses the worker, which has the terminal; that is no hang.
         if (stat := stat_of(worker)) and stat.state != "T":
             watcher.look()

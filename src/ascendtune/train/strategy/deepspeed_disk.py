@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -194,7 +195,7 @@ class SwappedState(CheckpointContent):
     def _save_group(self, tensors: dict[str, torch.Tensor], own: Path, number: int) -> None:
         try:
             save_file(tensors, _group_file(own, number))
-        except Exception:
+        except (OSError, SafetensorError):
             # The library's exceptions hide the error of the disk.
             ask_disk(own)
             raise
@@ -211,6 +212,8 @@ def _group_file(own: Path, group: int) -> Path:
 def _load_group(file: Path, directory: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(file)
-        return tensors
-    except Exception as error:
+    except (OSError, SafetensorError) as error:
         raise damaged(directory, error) from error
+    if _WEIGHTS not in tensors:
+        raise damaged(directory, f"{file.name} holds no weights")
+    return tensors

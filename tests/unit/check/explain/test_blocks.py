@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.source import logs_in
 
 Explained = Callable[..., Explanation]
 
@@ -143,3 +148,22 @@ def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, wor
 )
 def test_figures_of_merit_are_no_last_words(explained: Explained, words: str) -> None:
     assert explained(f"step 1 loss 2.0\n{words}\n").is_healthy
+
+
+def test_logs_below_a_directory_are_found_beside_what_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/one.log", "odd/two.out", "z/three.txt", "z/weights.bin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    real = os.scandir
+
+    def scan(path: str) -> Any:
+        if str(path).endswith("odd"):
+            # As directories of the kernel's answer, whose process has ended meanwhile.
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert logs_in(tmp_path) == [str(tmp_path / "a/one.log"), str(tmp_path / "z/three.txt")]

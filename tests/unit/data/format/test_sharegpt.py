@@ -65,3 +65,8 @@ def test_bad_rows(turns: Any, reason: str) -> None:
     made = convert({"conversations": turns})
     assert isinstance(made, BadRow), made
     assert made.reason == reason
+
+
+def test_turn_of_an_unknown_speaker_is_counted_from_one() -> None:
+    made = convert({"conversations": _turns(("human", "q"), ("narrator", "a"))})
+    assert isinstance(made, BadRow) and made.detail.startswith("turn 2 is from 'narrator'")

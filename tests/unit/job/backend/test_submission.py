@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+import yaml
 
+from ascendtune.job.backend.kubernetes.manifest import write as write_manifest
 from ascendtune.job.backend.slurm import write
 from ascendtune.job.backend.submission import job_name
-from submissions import submission, with_a_limit
+from submissions import RECIPE, in_a_cluster, submission, with_a_limit
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,12 @@ def test_hours_are_slurms_days_hours_and_minutes() -> None:
 def test_what_the_user_adds_for_sbatch_comes_last() -> None:
     options = [line for line in write(with_a_limit(submission("npu", 1))).splitlines() if line.startswith("#SBATCH")]
     assert options[-1] == "#SBATCH --qos=high"
+
+
+def test_data_from_the_nodes_of_a_cluster_are_read_only_and_run_directories_are_not() -> None:
+    plain = replace(in_a_cluster(submission("cpu", 1)), volumes={})
+    [manifest] = [each for each in yaml.safe_load_all(write_manifest(plain, "job", RECIPE)) if each["kind"] == "Job"]
+    [container] = manifest["spec"]["template"]["spec"]["containers"]
+    read_only = {each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]}
+    assert read_only["/data/models/qwen"] and read_only["/data/rows.jsonl"]
+    assert not read_only["/srv/alpaca/runs"] and not read_only["/srv/alpaca/cache"]

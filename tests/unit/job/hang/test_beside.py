@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +9,9 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
+
+from ascendtune.core.rundir import RunDir
 
 # As the launcher does: a child is started, then this process becomes another program.
 _BECOME = """
@@ -31,6 +35,7 @@ def _until(condition: object, seconds: float = 20) -> None:
 
 
 def test_it_outlasts_signals_but_not_its_worker(tmp_path: Path) -> None:
+    RunDir(tmp_path).create("name: a\n", {}, {})
     with subprocess.Popen([sys.executable, "-c", _BECOME, str(tmp_path)]) as worker:
         try:
             shown = psutil.Process(worker.pid)
@@ -52,3 +57,34 @@ def test_it_outlasts_signals_but_not_its_worker(tmp_path: Path) -> None:
 def test_it_ends_when_the_worker_was_gone_before_it_began(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "ascendtune.job.hang.beside", "1", str(tmp_path)]
     assert subprocess.run(argv, timeout=20).returncode == 0
+
+
+@pytest.mark.parametrize(("looks_already", "is_removed"), [(False, False), (True, False), (False, True)])
+def test_it_ends_with_the_run_where_the_process_of_the_worker_goes_on(
+    tmp_path: Path, looks_already: bool, is_removed: bool
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("name: a\n", {}, {})
+    run.begin_attempt({})
+    # The test's process is the worker: the watcher's waits are cut short.
+    names = "_FIRST_LOOK_SECONDS", "_IS_OVER_EVERY_SECONDS"
+    waits = (0.1, 0.1) if looks_already else (60, 0.1)
+    code = "from ascendtune.job.hang import beside\n"
+    code += "".join(f"beside.{name} = {seconds}\n" for name, seconds in zip(names, waits, strict=True))
+    code += f"beside.main('{os.getpid()}', '{run.path}')"
+    with subprocess.Popen([sys.executable, "-c", code]) as watcher:
+        try:
+            time.sleep(1.5)
+            assert watcher.poll() is None
+            # Another process's attempt in this directory is not the worker's.
+            record = run.read()
+            run.update(state="stopped", attempts=[{**record["attempts"][0], "pid": 1}])
+            time.sleep(1)
+            assert watcher.poll() is None
+            if is_removed:
+                shutil.rmtree(run.path)
+            else:
+                run.update(state="finished", attempts=record["attempts"])
+            assert watcher.wait(15) == 0
+        finally:
+            watcher.kill()

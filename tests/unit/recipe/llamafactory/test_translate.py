@@ -299,3 +299,7 @@ def test_a_run_of_ours_stands_for_its_weights(read: Read, tmp_path: Path) -> Non
 def test_their_environment_is_no_trouble(name: str, value: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     Recipe.load(write())
+
+
+def test_unknown_way_of_sharding_is_refused_at_its_line(write: Write) -> None:
+    assert _refusals(write({"fsdp": "hybrid_shard"}))[0].where == "theirs.yaml:8"
