@@ -39,6 +39,7 @@ COMMANDS = {
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Say what keeps this machine from training, and what to do."),
     "comm test": Entry("ascendtune.cli.comm_test:test", "Try every collective, compare every element."),
     "comm bench": Entry("ascendtune.cli.comm_bench:bench", "Measure collectives and links as nccl-tests does."),
+    "align": Entry("ascendtune.cli.align:align", "Say whether two trainings agree, or where they part."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
