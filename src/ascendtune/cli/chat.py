@@ -10,7 +10,7 @@ import typer
 
 from ascendtune.cli.complain import complain
 from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.core.terminal_text import columns_of, wrapped
+from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -69,7 +69,7 @@ def _lines() -> Iterator[str]:
     # Its import gives input() history and line editing.
     import readline  # noqa: F401
 
-    print(wrapped(_COMMANDS, columns_of(sys.stderr)), file=sys.stderr)
+    print(wrapped(_COMMANDS, terminal_width(sys.stderr)), file=sys.stderr)
     while True:
         try:
             line = input("> ").strip()

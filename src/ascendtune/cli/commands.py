@@ -41,6 +41,7 @@ COMMANDS = {
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Find what keeps this machine from training, and how to fix it."),
     "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
+    "align": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),

@@ -1,0 +1,96 @@
+"""How far two correct trainings may differ because numbers are rounded.
+
+A rounding to p significant bits has a relative error of at most u = 2^-p (Higham, Accuracy and Stability of Numerical
+Algorithms, 2002, section 2.1). Every block of a decoder rounds the residual stream twice. Errors of rounding behave as
+independent random numbers (section 2.8), so that after L blocks on two machines the hidden states, and with them the
+logits, differ by about
+
+    sigma = u · sqrt(2 · 2 · L).
+
+The loss of a step is a mean over N labelled tokens, of which each has an error of its own: it differs by
+sigma / sqrt(N), and by about sigma² because the expected logarithm of a perturbed softmax is shifted. A gradient's norm
+passes the blocks twice, and its elements share their errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascendtune.check.align.curve import Curve, Floats, paired
+from ascendtune.check.align.side import Side
+
+_BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
+_LAYERS = 32
+"""Where the depth is not known."""
+_TOKENS = 100
+"""Where the number of labelled tokens is not known: few, so that the tolerance is wide."""
+_CERTAIN = 4.0
+"""Standard deviations beyond which a difference is not taken for rounding: 1 in 16,000."""
+_SUM_ROUNDINGS = 8
+"""Roundings to fp32 that a recorded loss has gone through beside the model: the sum, the mean, ranks."""
+_GROWTH = 0.5
+"""How much of the limit is added by every step, which passes its difference on through the weights. Stable trainings
+showed no growth in 60 steps (fp32, learning rates 3e-4 to 3e-3); this leaves room for longer ones."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Limits of relative differences.
+
+    Attributes:
+        loss: of the loss of one step whose weights are the same.
+        grad_norm: of the gradient norm of the same step.
+        basis: where the limits come from, for the report.
+    """
+
+    loss: float
+    grad_norm: float
+    basis: str
+    measured: Floats | None = None
+
+    def band(self, steps: NDArray[np.int64]) -> Floats:
+        """(records,) float64: the limit of the difference of losses at each of `steps`."""
+        if self.measured is not None:
+            # What repeated runs differ by, three times as wide because they are few.
+            at = np.minimum(np.searchsorted(np.arange(1, len(self.measured) + 1), steps), len(self.measured) - 1)
+            return np.maximum(3 * self.measured[at], self.loss)
+        return np.asarray(self.loss * (1 + _GROWTH * (steps - 1)), dtype=np.float64)
+
+
+def expected_noise(reference: Side, candidate: Side) -> Noise:
+    """Limits from the number formats, the depth of the model and the number of tokens."""
+    precisions = [side.precision or "bf16" for side in (reference, candidate)]
+    unit = max(2.0 ** -_BITS.get(precision, 8) for precision in precisions)
+    known_layers = [side.layers for side in (reference, candidate) if side.layers]
+    layers = max(known_layers, default=_LAYERS)
+    tokens = _first_number([reference.curve, candidate.curve])
+    sigma = unit * math.sqrt(4 * layers)
+    loss = _CERTAIN * sigma / math.sqrt(tokens) + sigma**2 + _SUM_ROUNDINGS * 2.0**-24
+    loss += reference.curve.resolution + candidate.curve.resolution
+    coarsest = max(precisions, key=lambda each: 2.0 ** -_BITS.get(each, 8))
+    assumed = "" if all(side.precision for side in (reference, candidate)) else ", assumed where a log does not say it"
+    basis = f"{coarsest}{assumed}, {layers} layers, {tokens:.0f} labelled tokens a step"
+    return Noise(loss, _CERTAIN * sigma, basis)
+
+
+def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) -> Noise:
+    """Limits from runs of the same recipe on the reference machine: the largest difference up to each step."""
+    differences: list[Floats] = []
+    for repeat in repeats:
+        pair = paired(reference.curve, repeat.curve)
+        dense = np.zeros(int(pair.steps[-1]) if len(pair.steps) else 0)
+        dense[pair.steps - 1] = np.nan_to_num(pair.difference)
+        differences.append(np.maximum.accumulate(dense))
+    length = min(map(len, differences))
+    largest = np.max([each[:length] for each in differences], axis=0)
+    return Noise(expected.loss, expected.grad_norm, f"{len(repeats)} repeated runs", measured=largest)
+
+
+def _first_number(curves: Sequence[Curve]) -> float:
+    found = [curve.labelled_tokens[0] for curve in curves if np.isfinite(curve.labelled_tokens[0])]
+    return max(1.0, min(found, default=_TOKENS))

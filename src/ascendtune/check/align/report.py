@@ -1,0 +1,144 @@
+"""The comparison as one self-contained HTML page: no script, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.side import Side
+from ascendtune.check.align.stages import Comparison, verdict
+from ascendtune.check.finding import Finding
+from ascendtune.core.files import write_atomically
+
+_WIDTH, _HEIGHT = 960, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 8, 28
+_MOST_POINTS = 2000
+_CHINESE = {
+    "question": "配置是否相同",
+    "data": "数据是否相同",
+    "start": "初始权重是否相同",
+    "forward": "第 1 步的损失",
+    "backward": "第 1 步的梯度",
+    "update": "最初的参数更新",
+    "later": "整条曲线",
+    "ranks": "进程数",
+}
+_RESULTS = {"ok": "一致", "failure": "出现差异", "warning": "有差异，但不影响结果", "unknown": "无法比较"}
+
+
+def write_report(path: Path, comparison: Comparison, reference: Side, candidate: Side) -> None:
+    """Write the page to `path`.
+
+    Raises:
+        MachineError: the file cannot be written.
+    """
+    template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
+    sentence = verdict(comparison, reference, candidate)
+    pair = comparison.pair
+    limit = comparison.noise.band(pair.steps)
+    page = template.substitute(
+        title=escape(f"align: {candidate.name}, {reference.name}"),
+        outcome="parted" if comparison.parted else "aligned",
+        verdict=escape(sentence),
+        reference=escape(f"{reference.path} ({reference.kind})"),
+        candidate=escape(f"{candidate.path} ({candidate.kind})"),
+        losses=_chart(pair.steps, {"reference": pair.reference, "candidate": pair.candidate}, at=comparison.step),
+        differences=_chart(pair.steps, {"difference": pair.difference}, area=limit, log=True, at=comparison.step),
+        stages="\n".join(map(_row, comparison.findings)),
+        basis=escape(comparison.noise.basis),
+    )
+    write_atomically(path, page.encode())
+
+
+def _row(finding: Finding) -> str:
+    notes = [
+        *([f"expected: {finding.expected}"] if finding.expected else []),
+        *([f"do: {finding.remedy}"] if finding.remedy and finding.status != "ok" else []),
+        *finding.evidence,
+    ]
+    small = "".join(f"<small>{escape(note)}</small>" for note in notes)
+    stage = f'<span class="en">{finding.code}</span><span class="zh">{_CHINESE[finding.code]}</span>'
+    result = f'<span class="en">{finding.status}</span><span class="zh">{_RESULTS[finding.status]}</span>'
+    return f'<tr><td>{stage}<td class="{finding.status}">{result}<td>{escape(finding.measured)}{small}'
+
+
+def _chart(
+    steps: NDArray[np.int64],
+    curves: dict[str, Floats],
+    *,
+    area: Floats | None = None,
+    log: bool = False,
+    at: int | None,
+) -> str:
+    """An SVG of curves over steps.
+
+    Args:
+        curves: CSS class -> (records,) values; where one is not a number the line breaks.
+        area: (records,) values below which the plane is shaded.
+        log: the axis of values is logarithmic, and 0 is drawn at its lower end.
+        at: a step that is marked.
+    """
+    shown = _spread(len(steps))
+    x = _scaled(steps[shown].astype(np.float64), _LEFT, _WIDTH - _RIGHT)
+    drawn = {name: _on_axis(values[shown], log) for name, values in curves.items()}
+    shade = None if area is None else _on_axis(area[shown], log)
+    numbers = np.concatenate(
+        [each[np.isfinite(each)] for each in (*drawn.values(), *([] if shade is None else [shade]))]
+    )
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
+    high = high if high > low else low + 1.0
+
+    def y(values: Floats) -> Floats:
+        return _HEIGHT - _BOTTOM - (values - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = []
+    if shade is not None:
+        base = _HEIGHT - _BOTTOM
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y(shade), strict=True))
+        parts.append(f'<polygon class="area" points="{x[0]:.1f},{base} {points} {x[-1]:.1f},{base}"/>')
+    for value in np.linspace(low, high, 5):
+        height = float(y(np.array([value]))[0])
+        label = f"{10**value:.0e}" if log else f"{value:.3g}"
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{label}</text>')
+    parts += [f'<path class="curve {name}" d="{_path(x, y(values))}"/>' for name, values in drawn.items()]
+    for position, step in ((x[0], steps[0]), (x[-1], steps[-1])):
+        anchor = "start" if position == x[0] else "end"
+        parts.append(f'<text x="{position:.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{int(step):,}</text>')
+    if at is not None and len(steps) > 1:
+        here = float(np.interp(at, steps[shown], x))
+        parts.append(f'<line class="mark" x1="{here:.1f}" x2="{here:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    """At most `_MOST_POINTS` of `count` positions, evenly, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).round().astype(np.int64))
+
+
+def _scaled(values: Floats, low: float, high: float) -> Floats:
+    span = float(values[-1] - values[0]) or 1.0
+    return np.asarray(low + (values - values[0]) / span * (high - low), dtype=np.float64)
+
+
+def _on_axis(values: Floats, log: bool) -> Floats:
+    # Below fp32's last digit all differences are the same: none.
+    return np.log10(np.maximum(values, 1e-8)) if log else values
+
+
+def _path(x: Floats, y: Floats) -> str:
+    parts, pen_is_down = [], False
+    for across, up in zip(x, y, strict=True):
+        if not math.isfinite(up):
+            pen_is_down = False
+            continue
+        parts.append(f"{'L' if pen_is_down else 'M'}{across:.1f},{up:.1f}")
+        pen_is_down = True
+    return " ".join(parts)

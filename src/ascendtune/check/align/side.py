@@ -1,0 +1,271 @@
+"""One side of a comparison: a run of ours, or the log that another trainer left."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ascendtune.check.align.curve import Curve, Floats
+from ascendtune.core.document import read_document
+from ascendtune.core.errors import DataError, InputError
+from ascendtune.core.files import open_regular
+from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
+from ascendtune.core.rundir import RunDir
+
+_OURS = {name: name for name in ("step", "loss", "grad_norm", "learning_rate", "labelled_tokens", "batch_hash")}
+_TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}
+# LlamaFactory, src/llamafactory/train/callbacks.py (LogCallback).
+_LLAMAFACTORY = {"step": "current_steps", "loss": "loss", "learning_rate": "lr"}
+# Names of columns and TensorBoard tags, the likeliest first; compared in lower case, and behind the last " - " of
+# a wandb export.
+_NAMES = {
+    "step": ("step", "global_step", "train/global_step", "iteration", "iter", "current_steps"),
+    "loss": ("loss", "train/loss", "train_loss", "training_loss", "lm loss", "value"),
+    "grad_norm": ("grad_norm", "train/grad_norm", "grad norm"),
+    "learning_rate": ("learning_rate", "train/learning_rate", "lr"),
+}
+_MOST_BYTES = 512 << 20
+"""A record of a step takes some hundred bytes: this is a million steps."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known about one training.
+
+    Attributes:
+        recipe: leaves of recipe.yaml by dotted key; None for a foreign log.
+        run: run.json; empty for a foreign log.
+        precision: the type matrices were multiplied in; None where the record does not say.
+        layers: depth of the model; None where config.json is not at hand.
+    """
+
+    name: str
+    path: Path
+    kind: str
+    curve: Curve
+    recipe: dict[str, Any] | None = None
+    run: dict[str, Any] = field(default_factory=dict)
+    precision: str | None = None
+    layers: int | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        return self.recipe is None
+
+    @property
+    def world_size(self) -> int | None:
+        attempts = self.run.get("attempts") or [{}]
+        size = attempts[-1].get("world_size")
+        return size if isinstance(size, int) else None
+
+
+def read_side(path: Path) -> Side:
+    """Find out what `path` is, and read it.
+
+    Raises:
+        InputError: the path does not exist, or holds no record of a training.
+        DataError: the file has no step or no loss.
+        MachineError: a file cannot be read.
+    """
+    if not path.exists():
+        raise InputError(
+            "no such file or directory",
+            code="no-such-path",
+            remedy="give a run directory or the log of another trainer",
+            where=path,
+        )
+    if path.is_dir():
+        return _read_directory(path)
+    if path.name.startswith("events.out.tfevents"):
+        return _foreign(path, "TensorBoard", *_tensorboard(path), rounded=False)
+    if path.suffix == ".jsonl":
+        return _json_lines(path)
+    if path.suffix == ".json":
+        return _trainer_state(path)
+    if path.suffix in (".csv", ".tsv"):
+        return _table(path)
+    raise InputError(
+        f"'{path.name}' is not a record of a training that is known",
+        code="unknown-training-record",
+        remedy="give a run directory, trainer_state.json, trainer_log.jsonl, TensorBoard events or a CSV",
+        where=path,
+    )
+
+
+def _read_directory(path: Path) -> Side:
+    if (path / "run.json").is_file():
+        return _read_run(RunDir(path))
+    for name in ("trainer_state.json", "trainer_log.jsonl"):
+        if (path / name).is_file():
+            return read_side(path / name)
+    checkpoints = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda each: each.stat().st_mtime)
+    events = sorted(path.rglob("events.out.tfevents*"))
+    if found := [*events[-1:], *checkpoints[-1:]]:
+        return read_side(found[-1])
+    raise InputError(
+        "the directory holds no record of a training",
+        code="unknown-training-record",
+        remedy="give a run directory, or one with trainer_state.json, trainer_log.jsonl or TensorBoard events",
+        where=path,
+    )
+
+
+def _read_run(run: RunDir) -> Side:
+    record = run.read()
+    resolved = record.get("resolved") or {}
+    precision = resolved.get("precision") or {}
+    return Side(
+        name=run.path.name,
+        path=run.path,
+        kind="ascendtune",
+        curve=_metrics(run),
+        recipe=_leaves(read_document(run.recipe).values),
+        run=record,
+        precision=precision.get("compute"),
+        layers=_layers(record.get("model_directory")),
+    )
+
+
+def _metrics(run: RunDir) -> Curve:
+    """metrics.jsonl, read by Arrow: a hundred thousand steps take a fifth of a second."""
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    source = str(run.metrics)
+    if not run.metrics.is_file():
+        return Curve.of_columns({"step": np.empty(0)}, [], resolution=0.0, source=source)
+    with open_regular(run.metrics) as file:
+        content = file.read(_MOST_BYTES)
+    # A last line without newline is a write that was cut off.
+    whole = content[: content.rfind(b"\n") + 1]
+    fields = [(name, pa.string() if name == "batch_hash" else pa.float64()) for name in _OURS]
+    options = arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+    try:
+        table = arrow_json.read_json(pa.BufferReader(whole), parse_options=options)
+    except pa.ArrowInvalid:
+        # The reader of single lines says which one is damaged, or copes with it.
+        return Curve.of_records(run.read_metrics(), _OURS, rounded=False, source=source)
+    columns = {name: _floats(table[name]) for name in _OURS if name != "batch_hash"}
+    return Curve.of_columns(columns, table["batch_hash"].to_pylist(), resolution=0.0, source=source)
+
+
+def _floats(column: Any) -> Floats:
+    """(records,) float64, NaN where null. From Arrow's buffers: its `to_numpy` imports pandas, which takes seconds."""
+    parts = []
+    for chunk in column.chunks:
+        validity, values = chunk.buffers()
+        part = np.frombuffer(values, np.float64, count=len(chunk), offset=8 * chunk.offset).copy()
+        if validity is not None:
+            bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
+            part[bits[chunk.offset : chunk.offset + len(chunk)] == 0] = np.nan
+        parts.append(part)
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _layers(model_directory: Any) -> int | None:
+    config = Path(str(model_directory)) / "config.json"
+    if not config.is_file():
+        return None
+    content = read_json_object(config)
+    found = content.get("num_hidden_layers") or (content.get("text_config") or {}).get("num_hidden_layers")
+    return found if isinstance(found, int) else None
+
+
+def _foreign(path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool) -> Side:
+    return Side(path.name, path, kind, Curve.of_records(records, names, rounded=rounded, source=str(path)))
+
+
+def _trainer_state(path: Path) -> Side:
+    history = read_json_object(path, _MOST_BYTES).get("log_history")
+    if not isinstance(history, list):
+        raise DataError(
+            "log_history is missing: this is not a trainer_state.json",
+            code="no-training-records",
+            remedy="give the trainer_state.json of the newest checkpoint",
+            where=path,
+        )
+    records = (each for each in history if isinstance(each, dict))
+    return _foreign(path, "transformers Trainer", records, _TRAINER, rounded=True)
+
+
+def _json_lines(path: Path) -> Side:
+    lines = read_regular_file(path, _MOST_BYTES).splitlines()
+    # A last line without newline may be cut off.
+    records = [parsed_json(line, path) for line in lines if line.strip()]
+    rows = [each for each in records if isinstance(each, dict)]
+    if rows and "current_steps" in rows[0]:
+        return _foreign(path, "LLaMA-Factory", iter(rows), _LLAMAFACTORY, rounded=True)
+    names = _names_of(list(dict.fromkeys(key for row in rows[:100] for key in row)), path)
+    return _foreign(path, "JSON lines", iter(rows), names, rounded=True)
+
+
+def _table(path: Path) -> Side:
+    text = read_regular_file(path, _MOST_BYTES).decode("utf-8-sig", errors="replace")
+    try:
+        dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
+    except csv.Error:
+        dialect = csv.excel
+    rows = list(csv.DictReader(text.splitlines(), dialect=dialect))
+    names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
+    records = ({key: _cell(row.get(key)) for key in names.values()} for row in rows)
+    return _foreign(path, "CSV", records, names, rounded=True)
+
+
+def _cell(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _names_of(columns: list[str], path: Path) -> dict[str, str]:
+    """Which column holds which number.
+
+    Raises:
+        DataError: no column is known as the step or as the loss.
+    """
+    by_name: dict[str, str] = {}
+    for column in columns:
+        by_name.setdefault(column.rpartition(" - ")[2].strip().lower(), column)
+    found = {name: by_name[each] for name, known in _NAMES.items() for each in reversed(known) if each in by_name}
+    if missing := [name for name in ("step", "loss") if name not in found]:
+        raise DataError(
+            f"no column holds the {missing[0]}: the columns are {', '.join(columns[:10])}",
+            code="unknown-columns",
+            remedy="name the columns `step` and `loss`",
+            where=path,
+        )
+    return found
+
+
+def _tensorboard(path: Path) -> tuple[Iterator[dict[str, Any]], dict[str, str]]:
+    """Records of the file, and of those beside it: a resumed run has written several."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    by_step: dict[int, dict[str, Any]] = {}
+    for file in sorted(path.parent.glob("events.out.tfevents*")):
+        for event in LegacyEventFileLoader(str(file)).Load():
+            for value in event.summary.value:
+                number = value.simple_value if value.HasField("simple_value") else _scalar_of(value.tensor)
+                if number is not None:
+                    by_step.setdefault(event.step, {"step": event.step})[value.tag] = number
+    names = _names_of(list(dict.fromkeys(key for record in by_step.values() for key in record)), path)
+    return iter(by_step.values()), names
+
+
+def _scalar_of(tensor: Any) -> float | None:
+    values = list(tensor.float_val) or list(tensor.double_val)
+    return float(values[0]) if len(values) == 1 and math.isfinite(values[0]) else None
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

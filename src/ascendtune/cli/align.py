@@ -1,0 +1,74 @@
+"""`ascendtune align`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ascendtune.cli.options import AsJson
+
+
+def align(
+    reference: Annotated[Path, typer.Argument(help="A run directory, or the log of another trainer.")],
+    candidate: Annotated[Path, typer.Argument(help="The same of the training that is to be judged.")],
+    noise_runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Repetition of the reference, to measure the noise (may be given several times)."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves and stages.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether two trainings agree, or at which step and in what they part.
+
+    \b
+    ascendtune align runs/gpu runs/npu
+    ascendtune align trainer_state.json runs/npu --report align.html
+
+    Compares recipe, data, weights, the first loss, the first gradient, the first updates and the whole curve, in this
+    order. Reads logs of transformers' Trainer (trainer_state.json), LLaMA-Factory (trainer_log.jsonl), TensorBoard and
+    CSV, too. Exit code 0: they agree; 1: they part; 4: they cannot be compared.
+    """
+    from ascendtune.check.align.noise import expected_noise, measured_noise
+    from ascendtune.check.align.report import write_report
+    from ascendtune.check.align.side import read_side
+    from ascendtune.check.align.stages import compare, exit_code, verdict
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.terminal import colour, width
+
+    one, other = read_side(reference), read_side(candidate)
+    noise = expected_noise(one, other)
+    if noise_runs:
+        noise = measured_noise(one, [read_side(path) for path in noise_runs], noise)
+    comparison = compare(one, other, noise)
+    sentence = verdict(comparison, one, other)
+    if report:
+        write_report(report, comparison, one, other)
+    if as_json:
+        facts: dict[str, Any] = {
+            "verdict": sentence,
+            "exit_code": exit_code(comparison),
+            "aligned": comparison.parted is None,
+            "stage": comparison.parted.code if comparison.parted else None,
+            "step": comparison.step,
+            "mean_difference": comparison.mean_difference,
+            "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": noise.basis},
+            "stages": [each.as_json() for each in comparison.findings],
+        }
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        print(
+            as_text(
+                sentence,
+                comparison.findings,
+                columns=width(sys.stdout),
+                paint=lambda text, painted: colour(text, painted, sys.stdout),
+                everything=True,
+            )
+        )
+    raise typer.Exit(exit_code(comparison))

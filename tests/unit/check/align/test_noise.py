@@ -1,0 +1,53 @@
+"""Limits of differences: closed forms of the number format, depth and tokens; and what repeated runs show."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ascendtune.check.align.curve import Curve
+from ascendtune.check.align.noise import expected_noise, measured_noise
+from ascendtune.check.align.side import Side
+
+
+def side(losses: list[float], *, precision: str | None = "fp32", layers: int | None = 4, tokens: float = 100.0) -> Side:
+    steps = np.arange(1, len(losses) + 1)
+    missing = np.full(len(losses), np.nan)
+    numbers = Curve(steps, np.array(losses), missing, missing, np.full(len(losses), tokens), (None,) * len(losses), 0.0)
+    return Side("run", Path("run"), "ascendtune", numbers, recipe={}, precision=precision, layers=layers)
+
+
+def test_limit_of_the_first_loss_is_the_documented_formula() -> None:
+    noise = expected_noise(side([2.0], precision="bf16"), side([2.0], precision="fp32"))
+    sigma = 2.0**-8 * math.sqrt(4 * 4)
+    assert noise.loss == pytest.approx(4 * sigma / 10 + sigma**2 + 8 * 2.0**-24)
+    assert noise.grad_norm == pytest.approx(4 * sigma)
+
+
+def test_coarser_side_decides() -> None:
+    limits = [expected_noise(side([2.0], precision=each), side([2.0])).loss for each in ("fp32", "fp16", "bf16")]
+    assert limits == sorted(limits) and len(set(limits)) == 3
+
+
+def test_unknown_precision_counts_as_bf16_and_is_said() -> None:
+    noise = expected_noise(side([2.0], precision=None), side([2.0]))
+    assert noise.loss == expected_noise(side([2.0], precision="bf16"), side([2.0])).loss
+    assert "assumed" in noise.basis
+
+
+def test_limit_grows_with_the_steps() -> None:
+    noise = expected_noise(side([2.0]), side([2.0]))
+    band = noise.band(np.array([1, 3, 101]))
+    assert np.allclose(band / noise.loss, [1, 2, 51])
+
+
+def test_measured_noise_is_three_times_the_largest_difference_so_far() -> None:
+    reference = side([2.0, 2.0, 2.0, 2.0])
+    noise = measured_noise(
+        reference, [side([2.0, 2.2, 2.0, 2.0]), side([2.0, 2.0, 2.0, 2.4])], expected_noise(reference, reference)
+    )
+    assert np.allclose(noise.band(np.array([2, 3, 4, 9])), [0.3, 0.3, 0.6, 0.6])
+    assert noise.band(np.array([1]))[0] == noise.loss

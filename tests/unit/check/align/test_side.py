@@ -1,0 +1,62 @@
+"""What a path is, and how logs of other trainers are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.align.side import read_side
+from ascendtune.core.errors import DataError, InputError
+
+CSV = {
+    "plain": "step,loss,lr\n1,2.5,0.1\n2,2.0,0.1\n",
+    "semicolons": "iteration;lm loss\n1;2.5\n2;2.0\n",
+    "wandb": '"Step","run a - train/loss","run a - train/loss__MIN"\n1,2.5,0\n2,2.0,0\n',
+    "empty cells": "global_step,train/loss,eval/loss\n1,2.5,\n2,2.0,\n2,,1.0\n",
+    "Excel's mark": "\ufeffstep,loss\n1,2.5\n2,2.0\n",
+}
+
+
+@pytest.mark.parametrize("text", CSV.values(), ids=CSV)
+def test_table_is_read_by_the_names_of_its_columns(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(text, encoding="utf-8")
+    found = read_side(file)
+    assert found.kind == "CSV" and found.is_foreign
+    assert found.curve.steps.tolist() == [1, 2] and found.curve.losses[0] == 2.5
+
+
+def test_newest_checkpoint_of_a_trainer_is_read(tmp_path: Path) -> None:
+    for step in (10, 20):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        history = [{"step": each, "loss": 2.0} for each in range(10, step + 1, 10)]
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert read_side(tmp_path).curve.steps.tolist() == [10, 20]
+
+
+WRONG = {
+    "no such path": ("absent", None, InputError, "no-such-path"),
+    "other suffix": ("model.bin", b"", InputError, "unknown-training-record"),
+    "no column of losses": ("a.csv", b"step,reward\n1,2\n", DataError, "unknown-columns"),
+    "JSON of something else": ("config.json", b"{}", DataError, "no-training-records"),
+    "no steps": ("trainer_state.json", b'{"log_history": []}', DataError, "no-training-records"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "code"), WRONG.values(), ids=WRONG)
+def test_what_is_not_a_log_is_refused(
+    tmp_path: Path, name: str, content: bytes | None, kind: type[InputError], code: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(kind) as caught:
+        read_side(tmp_path / name)
+    assert caught.value.code == code
+
+
+def test_empty_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_side(tmp_path)
+    assert caught.value.code == "unknown-training-record"
