@@ -219,7 +219,7 @@ def test_a_number_of_rows_is_held_out(data: Path, model: Path, tmp_path: Path) -
     assert len(rows_of(prepared.eval or tmp_path)) == 7 and len(rows_of(prepared.train)) == 33
     other = prepare(recipe, model, seed=2, cache=tmp_path)
     assert rows_of(other.eval or tmp_path) != rows_of(prepared.eval or tmp_path)
-    with pytest.raises(DataError, match="leaves nothing of 40 rows"):
+    with pytest.raises(DataError, match="leaves no row to train on out of 40"):
         prepare(section(data, eval_rows=40), model, seed=1, cache=tmp_path)
 
 

@@ -85,7 +85,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: (path / "adapter_model.safetensors").write_bytes(
             (path / "adapter_model.safetensors").read_bytes().replace(b"q_proj", b"q_prok")
         ),
-        "which the base has not",
+        "which the base does not have",
     ),
 }
 
@@ -117,12 +117,12 @@ def test_bad_bases_and_targets(make_base: Any, make_adapter: Any, tmp_path: Path
     (quantised / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
     assert "quantised (gptq)" in refused(adapter, "--onto", quantised, "--to", to)
     other = make_base(tie=True)
-    assert "which the base has not" in refused(make_adapter(other, "deeper"), "--onto", base, "--to", to)
+    assert "which the base does not have" in refused(make_adapter(other, "deeper"), "--onto", base, "--to", to)
     assert "the target exists already" in refused(adapter, "--to", tmp_path)
     assert "this is a whole model" in refused(base, "--to", to)
     assert "did you mean" in refused(tmp_path / "adaptor", "--to", to)
     assert "cannot be weighted" in refused(f"{dora}=0.5", "--to", to)
-    assert "is no weight" in refused(f"{adapter}=half", "--to", to)
+    assert "is not a weight" in refused(f"{adapter}=half", "--to", to)
     assert "is a file" in refused(adapter, "--to", base / "config.json" / "x", code=3)
     run = _run_of(adapter, tmp_path / "full")
     (run.model / "adapter_config.json").unlink()
@@ -162,7 +162,7 @@ merge([adapter], Path(target), verify=False)
 
 
 @pytest.mark.parametrize(
-    ("before", "at"), [("write_header", 1), ("_write", 4), ("_write_json", 1), ("sync_tree", 1), ("sync_directory", 1)]
+    ("before", "at"), [("write_header", 1), ("_write", 4), ("write_json", 1), ("sync_tree", 1), ("sync_directory", 1)]
 )
 def test_killed_anywhere_the_target_is_absent_or_whole(
     before: str, at: int, make_base: Any, make_adapter: Any, tmp_path: Path
