@@ -61,9 +61,11 @@ _DIFFERENCES = (
         "unknown keys, types, values and contradictions are said at once, with file and line, before anything starts",
     ),
     (
-        "the newline after the mark that ends an answer is trained on (`chatml`, `qwen`, `qwen3`, `yi`, `intern2`, `phi`, "
-        "…): one more token an answer, which is never asked for, since generation stops at the mark, and which is easy",
-        "the mark is the last token trained on; the loss is a mean over fewer easy tokens, so its value is a little higher",
+        "the newline after the mark that ends an answer is trained on (`chatml`, `qwen`, `qwen3`, `yi`, `intern2`, "
+        "`phi`, …): one more token an answer, which is never asked for, since generation stops at the mark, and which "
+        "is easy",
+        "the mark is the last token trained on; the loss is a mean over fewer easy tokens, so its value is a little "
+        "higher",
     ),
     (
         "`template` of a model that thinks, with `stage: dpo`, `rm` or `kto`: a `<think>` of earlier answers is taken "

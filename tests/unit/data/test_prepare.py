@@ -223,6 +223,14 @@ def test_a_number_of_rows_is_held_out(data: Path, model: Path, tmp_path: Path) -
         prepare(section(data, eval_rows=40), model, seed=1, cache=tmp_path)
 
 
+def test_a_template_without_answers_is_named_as_the_cause(data: Path, model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "questions.jinja"
+    template.write_text("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}\n{% endif %}{% endfor %}")
+    with pytest.raises(DataError) as caught:
+        prepare(section(data, template=str(template)), model, seed=1, cache=tmp_path)
+    assert caught.value.code == "template-without-answer"
+
+
 def test_evaluation_data_of_its_own(data: Path, model: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", 3, first=100)
     prepared = prepare(section(data, eval=str(other)), model, seed=1, cache=tmp_path)
