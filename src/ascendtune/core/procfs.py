@@ -69,7 +69,7 @@ def stats() -> Iterator[Stat]:
 
 
 def owner_of(pid: int) -> int | None:
-    """The user id of a process; None when it has ended, or acts for another user than the one who started it."""
+    """The user id of a process; None when it has ended, or its effective user is not its real user."""
     # The owner of /proc/PID would not do: it is root for every process that has changed its user.
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
