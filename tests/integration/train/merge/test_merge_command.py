@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "pissa": (lambda path: _break_config(path, init_lora_weights="pissa_niter_4"), "was not converted"),
     "base gone": (lambda path: _break_config(path, base_model_name_or_path="/gone"), "the base model of this adapter"),
     "no base": (lambda path: _break_config(path, base_model_name_or_path=None), "does not name its base model"),
-    "wrong rank": (lambda path: _break_config(path, r=3), "no pair of matrices of rank 3"),
+    "wrong rank": (lambda path: _break_config(path, r=3), "are not matrices of rank 3"),
     "no rank": (lambda path: _break_config(path, r="four"), 'r is "four"'),
     "no B": (lambda path: _break_tensor(path, "q_proj.lora_B", lambda old: None), "has no lora_B"),
     "not finite": (lambda path: _break_tensor(path, "lora_A", lambda old: old.fill_(torch.nan)), "not finite"),
