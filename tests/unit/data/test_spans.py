@@ -171,8 +171,8 @@ def test_loss_on_all(make_model: Callable[..., Path]) -> None:
         ("gemma", [{"role": "system", "content": "s"}, user("a"), says("b")], "System role not supported"),
         ("llama2", [user("a"), user("b"), says("c")], "Roles must alternate user/assistant"),
         ("llama2", [says("hi"), user("b"), says("c")], "Roles must alternate user/assistant"),
-        ("last_two", [user("first"), user("second"), says("c")], "it leaves out turn 1 \\(user\\)"),
-        ("generation_list", [user("a"), says("b")], "it leaves out turn 2 \\(assistant\\)"),
+        ("last_two", [user("first"), user("second"), says("c")], "it omits turn 1 \\(user\\)"),
+        ("generation_list", [user("a"), says("b")], "it omits turn 2 \\(assistant\\)"),
         ("chatml", [user("a"), call("Oslo")], "no way to write tools"),
     ],
 )
