@@ -33,7 +33,7 @@ _DIFFERENCES = (
     ),
     (
         "a row longer than `cutoff_len` is cut in question and answer, in proportion, and not counted",
-        "its end is cut, and counted in the data report; EOS is learnt only where the answer really ended",
+        "its end is cut, and counted in the data report; EOS is trained on only where the answer really ended",
     ),
     (
         "`overwrite_output_dir: true` starts at step 0 again without a word",
@@ -46,7 +46,7 @@ _DIFFERENCES = (
         "dropped, and counted by reason with file and line of examples in the data report",
     ),
     (
-        "an answer of no characters is learnt as an end; rows of turns must alternate strictly, and their speakers be "
+        "an empty answer is trained on as an end; rows of turns must alternate strictly, and their speakers be "
         "called as the tags say",
         "an empty answer is a row that cannot be trained on; tool answers may follow each other, and without `tags` "
         "speakers may be called `user` and `assistant` too",
@@ -61,9 +61,11 @@ _DIFFERENCES = (
         "unknown keys, types, values and contradictions are said at once, with file and line, before anything starts",
     ),
     (
-        "the newline after the mark that ends an answer is learnt (`chatml`, `qwen`, `qwen3`, `yi`, `intern2`, `phi`, "
-        "…): one more token an answer, which is never asked for, since generation stops at the mark, and which is easy",
-        "the mark is the last thing learnt; the loss is a mean over fewer easy tokens, so its value is a little higher",
+        "the newline after the mark that ends an answer is trained on (`chatml`, `qwen`, `qwen3`, `yi`, `intern2`, "
+        "`phi`, …): one more token an answer, which is never asked for, since generation stops at the mark, and which "
+        "is easy",
+        "the mark is the last token trained on; the loss is a mean over fewer easy tokens, so its value is a little "
+        "higher",
     ),
     (
         "`template` of a model that thinks, with `stage: dpo`, `rm` or `kto`: a `<think>` of earlier answers is taken "
@@ -72,7 +74,7 @@ _DIFFERENCES = (
     ),
     (
         "a template without such a mark (glm4) puts the label EOS on the first token of the next question",
-        "EOS is learnt at the end of the conversation",
+        "EOS is trained on at the end of the conversation",
     ),
     ("`num_samples` draws rows at random", "the first so many are taken"),
     (
@@ -117,7 +119,7 @@ def templates_section(compared: list[str]) -> str:
     head = ["## Templates", "", "| `template` | `data.template` | compared |", "|---|---|---|", *compared, ""]
     rest = [
         "Compared are text and labels of plain conversations, white space at their very end apart, and of preferences, "
-        "where only the last answer is learnt. How tools are written is not compared.",
+        "where only the last answer is trained on. How tools are written is not compared.",
         "",
         f"Without `template` the model's own chat template is used. These are refused by name: {others}.",
         "",

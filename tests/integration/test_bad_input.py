@@ -213,7 +213,7 @@ def _of(name: str, **data: Any) -> dict[str, Any]:
 DATA = [
     Case(
         "malformed line",
-        ["not valid JSON", "d.jsonl:11", "mend or remove this row"],
+        ["not valid JSON", "d.jsonl:11", "correct or remove this row"],
         _of("d.jsonl"),
         {"d.jsonl": _lines(line11='{"instruction": "a"')},
     ),
@@ -271,13 +271,17 @@ DATA = [
         ),
         {"d.jsonl": '{"question": "a", "answer": "b"}\n'},
     ),
-    Case("max_length too small", ["leaves no row an answer", "set data.max_length to"], _of("rows.json", max_length=4)),
+    Case(
+        "max_length too small",
+        ["leaves no row with an answer", "set data.max_length to"],
+        _of("rows.json", max_length=4),
+    ),
     Case(
         "long rows",
         ["longer than data.max_length", "rows.json:", "data.on_long_row"],
         _of("rows.json", max_length=32, on_long_row="fail"),
     ),
-    Case("all rows too long", ["leaves no row an answer"], _of("rows.json", max_length=8, on_long_row="drop")),
+    Case("all rows too long", ["leaves no row with an answer"], _of("rows.json", max_length=8, on_long_row="drop")),
     Case("no data file in it", ["no data file in this directory"], _of("empty"), {"empty/readme.md": "hello"}),
     Case("not Parquet", ["d.parquet"], _of("d.parquet"), {"d.parquet": "PAR1 or not"}),
     Case("CSV without its column", ["no format fits"], _of("d.csv"), {"d.csv": "a,b\n1,2\n"}),

@@ -150,7 +150,7 @@ _WHILE_LOADING: dict[str, tuple[Change, str]] = {
     "missing weight": (rename("norm.weight", None), "weights are missing from the files: .*layernorm.weight"),
     "renamed weight": (
         rename("q_proj", "query"),
-        "missing from the files: model.layers.0.self_attn.q_proj|which the base has not",
+        "missing from the files: model.layers.0.self_attn.q_proj|which the base does not have",
     ),
     "other width": (configure(intermediate_size=170), r"another shape .*\[64, 176\] in the files and \[64, 170\]"),
     "reward model": (add(**{"score.weight": torch.zeros(1, 64)}), "have no place .*score.weight"),
@@ -225,13 +225,13 @@ _ADAPTERS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda adapter: _rewrite(
             adapter, lambda all: {name.replace("layers", "blocks"): each for name, each in all.items()}
         ),
-        "none of the modules of the adapter|which the base has not|its file has no|have no place",
+        "none of the modules of the adapter|which the base does not have|its file has no|have no place",
     ),
     "one other name": (
         lambda adapter: _rewrite(
             adapter, lambda all: {name.replace("1.mlp.down_proj", "1.mlp.extra"): each for name, each in all.items()}
         ),
-        "no place in the base model: .*1.mlp.extra|which the base has not|has no .*1.mlp.down_proj",
+        "no place in the base model: .*1.mlp.extra|which the base does not have|has no .*1.mlp.down_proj",
     ),
 }
 

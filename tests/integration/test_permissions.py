@@ -55,11 +55,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "no place to write": (
         ("recipe", "convert", "theirs.yaml", "-o", "nowhere/x.yaml"),
-        ("there is no such directory", "mkdir -p nowhere", "where: nowhere"),
+        ("the directory does not exist", "mkdir -p nowhere", "where: nowhere"),
     ),
     "no place for a bundle": (
         ("doctor", "--bundle", "nowhere/x.tgz"),
-        ("there is no such directory", "mkdir -p nowhere", "where: nowhere"),
+        ("the directory does not exist", "mkdir -p nowhere", "where: nowhere"),
     ),
 }
 

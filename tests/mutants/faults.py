@@ -754,8 +754,8 @@ FAULTS = [
     ),
     Fault(
         "data/format/mapping.py",
-        'ours.get(said, f"{said} (no tag names it)")',
-        "ours.get(said, said)",
+        'roles.get(said, f"{said} (no tag names it)")',
+        "roles.get(said, said)",
         "what a speaker says whom no tag names is trained on",
         "tests/unit/data/format/test_mapping.py",
     ),

@@ -1,1 +1,1 @@
-"""Which words is everything said in? Errors, configuration, processes, run directories, units, log."""
+"""What do all rooms share? Errors, configuration, processes, run directories, units, log."""

@@ -1,11 +1,11 @@
-"""A run directory belongs to one start at a time: from before its first write until its last process has ended.
+"""The claim on a run directory: one start owns it, from before its first write until its last process has ended.
 
 A claim is the kernel's lock on the file `.claim` in the directory. `fork` and `exec` keep it, so it passes to the
-worker without a gap; the end of the last process that has it drops it, also after SIGKILL. The file says who holds it.
+worker without a gap; it is released when the last process that has it ends, also by SIGKILL. The file names the holder.
 
 On a network file system the lock reaches other hosts (NFS 4, NFS 3 with locks, Lustre with `flock`) or it does not
 (`nolock`, `localflock`). The holder therefore touches the file every few seconds as well: a claim of another host that
-is neither locked nor released counts as abandoned only when nobody has touched it for a while.
+is neither locked nor released counts as abandoned only when the file has not been touched for a while.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ascendtune.core.log import say
 
 CLAIM_FILE = ".claim"
 _DESCRIPTOR = "ASCENDTUNE_CLAIM"
-"""Tells the program that this process becomes which descriptor has the lock."""
+"""Environment variable that names the locked descriptor to the program that this process becomes."""
 _TOUCH_EVERY_SECONDS = 4.0
 _ABANDONED_SECONDS = 20.0
-"""Several touches, and an attribute cache between them."""
+"""Several touches, plus the delay of an attribute cache."""
 _LONG_AGO_SECONDS = 600.0
 _RECORD_BYTES = 4096
 
 
 class Claim:
-    """This process, or one that it becomes or forks, is the one start that may write in `directory`.
+    """The right of this process, and of processes that it forks or becomes, to write in `directory`.
 
     Attributes:
-        start: names the start; the worker is told it, and refuses to train where another start has come between.
+        start: id of the start; the worker gets it, and refuses to train if another start has claimed the directory.
     """
 
     def __init__(self, directory: Path, descriptor: int, start: str, made: Sequence[Path] = ()) -> None:
@@ -57,7 +57,7 @@ class Claim:
 
     @classmethod
     def take(cls, directory: Path) -> Self:
-        """Claim `directory`, which is made where it does not exist.
+        """Claim `directory`; it is created if it does not exist.
 
         Raises:
             MachineError: another process has claimed it, or it cannot be written.
@@ -78,7 +78,7 @@ class Claim:
 
     @classmethod
     def inherited(cls, directory: Path, start: str) -> Self | None:
-        """The claim of `start`, in a program that it was handed to; None where the process that started us keeps it.
+        """The claim of `start` in the program that it was handed over to; None if the parent process keeps it.
 
         Raises:
             MachineError: another start has claimed the directory meanwhile.
@@ -100,7 +100,7 @@ class Claim:
             return claim
 
     def hold(self) -> None:
-        """Note this process as the holder. To be called again after `os.fork`, which leaves threads behind."""
+        """Record this process as the holder. Must be called again after `os.fork`, which does not copy threads."""
         if self._held_by == os.getpid():
             return
         self._held_by = os.getpid()
@@ -120,12 +120,12 @@ class Claim:
         threading.Thread(target=_keep_touching, args=(self.directory, self._stop), daemon=True).start()
 
     def hand_over(self) -> None:
-        """Let the program that this process becomes have the claim. Children that are started do not get it."""
+        """Pass the claim to the program that this process becomes. Child processes do not get it."""
         os.set_inheritable(self._descriptor, True)
         os.environ[_DESCRIPTOR] = str(self._descriptor)
 
     def release(self) -> None:
-        """Give the directory up; it is removed where nothing was written into it. Does nothing the second time.
+        """Release the directory; it is removed if nothing was written into it. A second call does nothing.
 
         A process that has passed the claim on to its child only closes its own descriptor.
         """
@@ -152,14 +152,14 @@ class Claim:
 
 
 def is_unfinished_start(directory: Path) -> bool:
-    """Whether a start has claimed `directory` and did not get as far as run.json; or is about to write it."""
+    """Whether a start has claimed `directory` and has not written run.json, or not yet."""
     return (directory / CLAIM_FILE).is_file() and not (directory / "run.json").exists()
 
 
 def _locked(directory: Path) -> int:
     """A descriptor of the claim file, locked."""
     while True:
-        # Whoever may write here may choose the recipe: the user alone, whatever the umask says.
+        # Only the user may write here, whatever the umask: the recipe decides what is trained.
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(0o755, exist_ok=True)
         try:
@@ -180,13 +180,13 @@ def _locked(directory: Path) -> int:
 
 
 def _is_touched(directory: Path, record: dict[str, Any]) -> bool:
-    """Whether the holder, on another host, gives a sign of life."""
+    """Whether the holder, on another host, touches the file within the waiting time."""
     before = _touched_at(directory)
     if time.time() - before > _LONG_AGO_SECONDS:
         return False
     say(
         f"process {record.get('pid')} on {record.get('host')} has claimed {directory} and not released it; waiting "
-        f"{_ABANDONED_SECONDS:.0f} s for a sign of life"
+        f"{_ABANDONED_SECONDS:.0f} s for it to respond"
     )
     deadline = time.monotonic() + _ABANDONED_SECONDS
     while time.monotonic() < deadline:
@@ -225,7 +225,7 @@ def _record_of(directory: Path) -> dict[str, Any]:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    """Who holds the claim; empty where it was released."""
+    """The record of the holder; empty if the claim was released."""
     try:
         record = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""From a document's plain values to a checked model, with every complaint naming file and line."""
+"""From a document's plain values to a checked model; every error names file and line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ascendtune.core.suggest import closest, did_you_mean
 Model = TypeVar("Model", bound=BaseModel)
 
 MOST = 1_000_000_000
-"""The upper bound of a count that has no other: more is a slip of the keyboard, and overflows somewhere below."""
+"""The upper bound of a count that has no other: larger values are typing errors and would overflow."""
 
 _UNKNOWN, _VALID = "unknown key ", "valid keys: "
 _UNKNOWN_KEY = "unknown-recipe-key"
@@ -30,11 +30,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     unsupported_keys: ClassVar[Mapping[str, str]] = {}
-    """Of the outermost section: keys that people look for at any level, and what to do instead."""
+    """For the outermost section: unsupported keys, at any level, and the remedy for each."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _a_truth_value_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _a_boolean_is_not_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, bool) and info.field_name is not None:
             kinds = _kinds_in(cls.model_fields[info.field_name].annotation)
             if bool not in kinds and (int in kinds or float in kinds):
@@ -46,7 +46,7 @@ def validate(model: type[Model], document: Document) -> Model:
     """Check values against a pydantic model.
 
     Raises:
-        RecipeError: all complaints at once; each with its place and, for an unknown key, the nearest valid one.
+        RecipeError: all errors at once; each with its place and, for an unknown key, the most similar valid one.
     """
     try:
         return model.model_validate(document.values)
@@ -60,7 +60,7 @@ def validate(model: type[Model], document: Document) -> Model:
 
 
 def line_of(where: str) -> float:
-    """The line of `file:line`, for an order in which people read; what stands nowhere comes last."""
+    """The line of `file:line`, to sort by; infinity for a place without a line."""
     line = where.rpartition(":")[2]
     return int(line) if line.isdecimal() else float("inf")
 
@@ -74,7 +74,7 @@ class _Complaint:
 
 
 def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Where a section stands, what is wrong in it counts, and not that a word could stand in its place."""
+    """Remove errors of other union members: for a mapping the errors inside count, not that it is no literal."""
     sections = {item["loc"][:-2] for item in items if len(item["loc"]) > 2}
     return [
         item
@@ -86,7 +86,7 @@ def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
-    """A value that may be of several kinds is refused once by each: one complaint, with all that it could be."""
+    """Join the errors of one value, one per type that it may have, into one error with all remedies."""
     remedies: dict[tuple[str, str, str], list[str]] = {}
     for item in dict.fromkeys(complaints):
         remedies.setdefault((item.where, item.what, item.code), []).append(item.remedy)
@@ -94,7 +94,7 @@ def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
 
 
 def _one_for_each_list(complaints: Iterable[_Complaint]) -> list[_Complaint]:
-    """Unknown keys that are like none of their section: one complaint, with the list of those that it has."""
+    """Join unknown keys of one section without a similar valid key into one error with the list of valid keys."""
     by_list: dict[tuple[str, ...], list[_Complaint]] = {}
     for item in complaints:
         is_list = item.remedy.startswith(_VALID)
@@ -108,7 +108,7 @@ def _with_all_keys(complaints: Sequence[_Complaint]) -> _Complaint:
 
 
 def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, Any]) -> _Complaint:
-    # Pydantic puts union members and validators' names into the location; only what stands in the file is a path.
+    # Pydantic adds union members and validator names to the location; only parts that exist in the file make the path.
     path = _existing_path(document.values, item["loc"])
     where, dotted = document.place(path), ".".join(map(str, path))
     kind = item["type"]
@@ -130,7 +130,7 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
 
 
 class Contradiction(ValueError):
-    """Raised in a model's validator: values that are possible alone but not together, or in this version."""
+    """Raised by a model's validator: values that are valid alone but not together, or not in this version."""
 
     def __init__(self, what: str, *, code: str, remedy: str, path: Path_ = ()) -> None:
         super().__init__(what)
@@ -141,10 +141,10 @@ class Contradiction(ValueError):
 
 
 def other_names(remedies: Mapping[str, str]) -> BeforeValidator:
-    """For a field whose values people know by another name, or ask for in vain.
+    """A validator for a field with known other names and unsupported values.
 
     Args:
-        remedies: by name, in small letters.
+        remedies: name in lower case -> remedy.
     """
 
     def point_to_ours(value: Any) -> Any:
@@ -197,7 +197,7 @@ def _kinds_in(annotation: Any) -> set[Any]:
 def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str:
     if found := closest(key, valid):
         return f"did you mean '{'.'.join(map(str, (*parent, found)))}'?"
-    # A right key at the wrong level is as common as a misspelt one.
+    # A valid key at the wrong level is as common as a misspelt one.
     for section in model.model_fields:
         inner = keys_of(model, (section,))
         if (*parent,) != (section,) and (found := closest(key, inner, cutoff=0.8)):

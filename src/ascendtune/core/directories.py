@@ -62,17 +62,17 @@ _PREFIX = ".building-"
 
 
 def building_of(directory: Path, name: str) -> Path:
-    """Where the entry `name` of `directory` is built."""
+    """The path at which the entry `name` of `directory` is built."""
     return directory / f"{_PREFIX}{name}"
 
 
 def lock_of(directory: Path, name: str) -> Path:
-    """The file whose lock is held by whoever builds `name`."""
+    """The file whose lock is held while `name` is built."""
     return directory / f".{name}.lock"
 
 
 def abandoned(directory: Path) -> Iterator[Path]:
-    """What is half built in `directory` by nobody.
+    """Half-built entries of `directory` whose process has ended.
 
     Raises:
         MachineError: a lock cannot be tried.
@@ -84,7 +84,7 @@ def abandoned(directory: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(building: Path) -> bool:
-    """Remove what `abandoned` found; False when somebody has begun to build it meanwhile."""
+    """Remove what `abandoned` found; False if another process has begun to build it since."""
     with file_lock(_lock_for(building), wait=False) as is_free:
         if is_free:
             shutil.rmtree(building, ignore_errors=True)

@@ -1,10 +1,9 @@
-"""A YAML or JSON file as plain values that know their places, and `a.b=c` words that change them.
+"""A YAML or JSON file as plain values with their places, and `a.b=c` overrides.
 
-YAML is read with positions: `1e-4` is a number, a key that stands twice is an error, and each value remembers where it
-came from, so that a refusal can point at it and `origins.json` can tell default, file and override apart.
+YAML is read with positions: `1e-4` is a number, a duplicate key is an error, and each value keeps the place that it
+came from, for error messages and for `origins.json`, which tells default, file and override apart.
 
-Size, depth and number of values are bounded, also of what aliases repeat: a file of any content is read or refused
-within a second.
+Size, depth and number of values are bounded, including what aliases repeat: any file is read or refused in a second.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class Document:
     source: str
     places: dict[Path_, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """Sentences for the user, where the values were translated from somebody else's words."""
+    """Notes for the user, where the values were translated from another format."""
 
     def place(self, path: Path_) -> str:
-        """Where `path` stands, or the nearest thing around it."""
+        """The place of `path`, or of the nearest enclosing value."""
         for length in range(len(path), 0, -1):
             if found := self.places.get(path[:length]):
                 return found
@@ -97,7 +96,7 @@ def _too_much(where: str) -> RecipeError:
     return RecipeError(
         f"more than {_MOST_VALUES:,} values or {_DEEPEST} levels",
         code="document-too-large",
-        remedy="check what stands here and what aliases (*name) repeat; no recipe is that large",
+        remedy="check this place and what aliases (*name) repeat; a recipe is never that large",
         where=where,
     )
 
@@ -217,7 +216,7 @@ def _values_of(text: str, source: str, what: str) -> Document:
 
 
 class _PlainValues:
-    """From composed nodes to dict, list, str, int, float, bool and None; aliases are written out, within bounds."""
+    """From composed nodes to dict, list, str, int, float, bool and None; aliases are expanded, within limits."""
 
     def __init__(self, loader: _Loader, document: Document) -> None:
         self._loader = loader
@@ -237,7 +236,7 @@ class _PlainValues:
             raise _too_much(where)
         if any(node is each for each in self._around):
             raise RecipeError(
-                "an alias stands for what it is a part of",
+                "an alias refers to a value that contains it",
                 code="yaml-alias-recursive",
                 remedy="remove this alias",
                 where=where,
@@ -283,11 +282,11 @@ class _PlainValues:
         return result
 
     def _merged(self, node: yaml.Node, path: Path_) -> dict[str, Any]:
-        """What `<<: *name` puts beside a mapping's own keys."""
+        """The values that `<<: *name` adds to a mapping's own keys."""
         values = self.of(node, path)
         if not isinstance(values, dict):
             raise RecipeError(
-                "what << merges is not a mapping",
+                "the value that << merges is not a mapping",
                 code="yaml-merge-not-a-mapping",
                 remedy="name a mapping",
                 where=self._where(node),
@@ -339,10 +338,10 @@ def _missing_file_remedy(path: Path, what: str) -> str:
 
 
 def require_no_secrets(document: Document, remedy: str) -> None:
-    """Raise where a key is called like a secret, or a value surely is one: what is in a recipe is written to files.
+    """Raise if a key has the name of a secret, or a value is one: recipes are copied into files.
 
     Raises:
-        RecipeError: it names the key, and never the value.
+        RecipeError: names the key, never the value.
     """
     waiting: list[tuple[Path_, Any]] = [((), document.values)]
     seen: set[int] = set()
@@ -357,7 +356,7 @@ def require_no_secrets(document: Document, remedy: str) -> None:
                 remedy=remedy,
                 where=document.place(path),
             )
-        # An alias may lead back to what it is in.
+        # An alias may refer to a value around it.
         if id(value) not in seen and isinstance(value, dict | list):
             seen.add(id(value))
             inner = value.items() if isinstance(value, dict) else enumerate(value)
@@ -375,7 +374,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         where = f"command line '{without_secrets(word)}'"
         if not equals or not all(dotted.split(".")):
             raise RecipeError(
-                "not an override",
+                "not an override: '=' or a key is missing",
                 code="invalid-override",
                 remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
                 where=where,

@@ -32,7 +32,7 @@ class AscendtuneError(Exception):
         code: the stable name of the cause, such as `unknown-recipe-key`: what programs and tests decide on.
         remedy: what to do about it. Required: an error without a remedy is half an error.
         where: the place to look at, as `file:line` or a path.
-        further: other errors found in the same look, so that a user mends them all at once.
+        further: other errors of the same check, so that a user corrects them all at once.
     """
 
     exit_code = 1
@@ -54,7 +54,7 @@ class AscendtuneError(Exception):
         self.further = tuple(further)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels between processes whole: exceptions are otherwise made again from the first argument alone."""
+        """Pickle all attributes: by default an exception is rebuilt from its first argument alone."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class NoVerdict(AscendtuneError):
 
 
 class Stopped(AscendtuneError):
-    """Training ended because it was asked to; `signal_number` is 2 (SIGINT) or 15 (SIGTERM)."""
+    """Training was stopped by a signal; `signal_number` is 2 (SIGINT) or 15 (SIGTERM)."""
 
     def __init__(self, what: str, *, remedy: str, signal_number: int, where: str | Path | None = None) -> None:
         super().__init__(what, code="stopped", remedy=remedy, where=where)
@@ -96,7 +96,7 @@ class Stopped(AscendtuneError):
 
 
 def together(errors: Sequence[Error]) -> Error:
-    """The first of several errors that one look has found, with the others in it."""
+    """The first of several errors of one check, with the others as `further`."""
     first, *others = errors
     first.further = (*first.further, *others)
     return first
@@ -162,7 +162,7 @@ def translated_disk_errors(path: str | Path, doing: str) -> Iterator[None]:
 def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineError | None:
     """The MachineError for `error`, or None when it is not a fault of disk or permission.
 
-    What is written is often made of what is read: a file that cannot be read is named instead of `path`.
+    Writing often reads other files: a file that cannot be read is named instead of `path`.
     """
     if not isinstance(error, OSError) or error.errno is None:
         return None
@@ -179,7 +179,7 @@ def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineErr
 
 
 def read_fault(error: BaseException, path: str | Path) -> MachineError | None:
-    """The MachineError for what could not be read, or None when it is not a fault of disk or permission."""
+    """The MachineError for a file that could not be read, or None when it is not a fault of disk or permission."""
     number = getattr(error, "errno", None)
     if number not in _READ_FAULTS:
         return None
@@ -201,7 +201,7 @@ def uncaught_os_error(error: OSError) -> AscendtuneError | None:
 
 
 def _is_unreadable(path: Path) -> bool:
-    """Whether something is there, or behind a directory that may not be entered, that may not be read."""
+    """Whether `path` exists, or lies in a directory without permission to enter, and cannot be read."""
     try:
         path.stat()
     except PermissionError:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 
 _RECORD_BYTES = 64 << 20
-"""A record of ours is smaller: run.json of a thousand attempts has a few MB."""
+"""Upper bound of a record: run.json of a thousand attempts has a few MB."""
 
 
 class NotRegular(MachineError):
@@ -50,7 +50,7 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def read_record(path: Path, *, own: bool = False) -> bytes:
-    """The content of a small file of ours.
+    """The content of a small file that ascendtune wrote.
 
     Args:
         own: whether it must belong to this user.
@@ -77,7 +77,7 @@ def _not_a_file(path: Path, reason: str) -> NotRegular:
     )
 
 
-# A writer that gave up in the middle of a block has left less than this.
+# A failed writer leaves less free space than this.
 _PROBE_BYTES = 1 << 20
 _LONGEST_LINE = 64 << 20
 
@@ -106,12 +106,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def is_endless(path: Path) -> bool:
-    """Whether to read `path` may never end: a device, a pipe with a name, or a file of the kernel (/proc/kmsg waits).
+    """Whether reading `path` may never end: a device, a named pipe, or a file of the kernel (/proc/kmsg blocks).
 
-    A pipe of the shell, as in `<(command)`, has no name: a command is writing into it.
+    A pipe of the shell, as in `<(command)`, has no name and ends with its command.
 
     Raises:
-        OSError: nothing is there, or it may not be looked at.
+        OSError: `path` does not exist or cannot be inspected.
     """
     found = path.stat()
     mode = found.st_mode
@@ -137,7 +137,7 @@ def expanded(path: str | Path) -> Path:
     except RuntimeError as error:
         user = str(path).partition("/")[0]
         raise InputError(
-            f"'{user}' stands for the home directory of a user, and there is no such user",
+            f"'{user}' means the home directory of a user that does not exist",
             code="unknown-user",
             remedy=f"write the directory out, or ./{path} for a file of that name",
             where=str(path),
@@ -176,10 +176,10 @@ def require_place_for(file: Path) -> None:
 
 
 def ask_disk(directory: Path) -> None:
-    """Write a little and remove it: for after a library has failed to write and does not tell what the disk said.
+    """Write 1 MiB and remove it: finds the disk's error after a library failed to write without reporting it.
 
     Raises:
-        OSError: what the disk says now.
+        OSError: the error of the disk.
     """
     probe = directory / f".probe.{os.getpid()}"
     try:
@@ -193,7 +193,7 @@ def ask_disk(directory: Path) -> None:
 
 @contextmanager
 def removed_on_failure(directory: Path) -> Iterator[None]:
-    """Remove `directory` when what happens inside fails: half written, it would only keep the disk full."""
+    """Remove `directory` when the block fails: a half-written directory would only take disk space."""
     try:
         yield
     except BaseException:
@@ -202,7 +202,7 @@ def removed_on_failure(directory: Path) -> Iterator[None]:
 
 
 def unfinished_files(directory: Path) -> list[Path]:
-    """What `write_atomically` left in `directory` when its process was killed; or is writing there just now."""
+    """Temporary files of `write_atomically` in `directory`: of killed processes, or being written now."""
     return [path for path in directory.glob(".*") if re.fullmatch(r"\..+\.\d+", path.name) and path.is_file()]
 
 
@@ -234,7 +234,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of an append-only file. A last line without newline is a write that was cut off: it is ignored.
+    """The records of an append-only file. A last line without newline is an incomplete write: it is ignored.
 
     Raises:
         MachineError: another line is damaged, or it is not a regular file.
@@ -253,7 +253,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def parsed_record(
     text: str | bytes, where: str | Path, *, remedy: str = "bring it back, or remove it"
 ) -> dict[str, Any]:
-    """A JSON object out of a file of ours.
+    """A JSON object from a file that ascendtune wrote.
 
     Raises:
         MachineError: it is damaged.
@@ -275,7 +275,7 @@ def _damaged(where: str | Path, reason: str, remedy: str) -> MachineError:
 
 
 class LineWriter:
-    """Appends JSON lines. Each `write` hands one whole line to the operating system; `close` makes them durable."""
+    """Appends JSON lines. Each `write` passes one whole line to the operating system; `close` makes them durable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -309,7 +309,7 @@ class LineWriter:
             self._file.close()
 
     def _drop_cut_off_line(self) -> None:
-        """A writer that was killed may leave half a line; the next record must not continue it."""
+        """Cut off an incomplete last line of a killed writer: the next record must not continue it."""
         self._file.seek(0)
         content = self._file.read() or b""
         whole = content.rfind(b"\n") + 1
@@ -319,18 +319,18 @@ class LineWriter:
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive lock on `path`; the kernel drops it when the process dies, however it dies.
+    """Hold an exclusive lock on `path`; the kernel releases it when the process ends, for whatever reason.
 
     Args:
         path: the lock file; it is created, in a directory that exists, and stays.
-        wait: block until the lock is free; otherwise yield False at once when somebody holds it.
+        wait: block until the lock is free; otherwise yield False at once if another process holds it.
     """
     while True:
         with translated_disk_errors(path, "taking a lock"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             is_ours = try_lock(descriptor, path, wait=wait)
-            # The one that had it may have removed the file: then others lock another one by now.
+            # The previous holder may have removed the file: then other processes lock a new one.
             if not is_ours or is_opened_from(path, descriptor):
                 yield is_ours
                 return

@@ -1,4 +1,4 @@
-"""JSON files that others wrote: regular files of bounded size and depth. Every fault names the file and the field."""
+"""JSON files that other programs wrote: regular files of bounded size and depth. Every error names file and field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_NAMES = 3
 
 
 class _Unfit(ValueError):
-    """The content is valid JSON, and not what such a file may hold."""
+    """Valid JSON that such a file must not contain."""
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise RecipeError(
-            f"{path.name} is larger than {most_bytes >> 20} MiB, which no such file is",
+            f"{path.name} is larger than {most_bytes >> 20} MiB, the limit for this file",
             code="file-too-large",
             remedy=_AGAIN,
             where=path,
@@ -70,7 +70,7 @@ def read_json_file(path: Path, most_bytes: int = _MOST_BYTES) -> Any:
     """The content of a JSON file.
 
     Raises:
-        RecipeError: not a regular file, too large, not JSON, nested too deeply, a key that stands twice with different
+        RecipeError: not a regular file, too large, not JSON, nested too deeply, a key that occurs twice with different
             values, or text that is not valid Unicode.
         MachineError: permission is denied, or the disk fails.
     """
@@ -132,7 +132,7 @@ def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = 
 
 
 def shown_value(value: object) -> str:
-    """A value from a file as a message shows it: short, whatever it is."""
+    """A value from a file, shortened for a message."""
     if isinstance(value, dict | list):
         return kind_of(value)
     if isinstance(value, int) and value.bit_length() > 64:
@@ -190,13 +190,13 @@ def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:
-            raise _Unfit(f"the key {shown_value(key)} stands twice with different values")
+            raise _Unfit(f"the key {shown_value(key)} occurs twice with different values")
         found[key] = value
     return found
 
 
 def _require_shallow_unicode(content: Any) -> None:
-    """Raise where nesting is deep, which libraries follow by recursion, or a text cannot be encoded."""
+    """Raise for deep nesting, which libraries traverse recursively, and for text that cannot be encoded."""
     level, depth = [content], 0
     while level:
         if depth > _DEEPEST:

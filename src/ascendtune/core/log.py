@@ -1,4 +1,4 @@
-"""Messages for people, on stderr: one line each, prefixed with the rank where there are several."""
+"""Messages for people, on stderr: one line each, with a prefix of the rank if there are several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _logger = logging.getLogger("ascendtune")
 
 class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        # A scheduler may set one of the two alone: then this process is no rank.
+        # A scheduler may set one of the two alone: then this process is not a rank.
         rank, is_alone = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1") == "1"
         label = "" if rank is None or is_alone else f"[rank {rank}] "
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
@@ -21,7 +21,7 @@ class _Format(logging.Formatter):
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in the stubs
-    """Writes to whatever sys.stderr is now: a progress display replaces it while it is on screen."""
+    """Writes to the current sys.stderr: a progress display replaces it while it is on screen."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -39,15 +39,15 @@ def set_up() -> None:
 
 
 def say(message: str) -> None:
-    """Something a user wants to know."""
+    """Log an information."""
     _logger.info(message)
 
 
 def warn(message: str) -> None:
-    """Something a user should look at; the work goes on."""
+    """Log a warning; the work continues."""
     _logger.warning(message)
 
 
 def error(message: str) -> None:
-    """Why the work ended."""
+    """Log the error that ended the work."""
     _logger.error(message)

@@ -1,4 +1,4 @@
-"""Take out of a text what must not leave the machine: secrets, names of users and hosts, addresses."""
+"""Masks secrets, names of users and hosts, and addresses in texts that leave the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOO_COMMON = ("root", "localhost", "user", "admin", "ubuntu", "node", "master",
 
 
 def without_secrets(text: str) -> str:
-    """The text with *** for what looks like a password, a token or a key."""
+    """The text with *** in place of everything that looks like a password, a token or a key."""
     text = _IN_URL.sub(r"\1***@", text)
     text = _ASSIGNED.sub(r"\1***", text)
     text = _BEARER.sub(r"\1 ***", text)
@@ -34,12 +34,12 @@ def without_secrets(text: str) -> str:
 
 
 def is_name_of_secret(name: str) -> bool:
-    """Whether `name`, of a variable or a key, speaks of a password, a token or a key."""
+    """Whether `name`, of a variable or a key, is the name of a password, a token or a key."""
     return _IS_SECRET.fullmatch(name) is not None
 
 
 def holds_secret(text: str) -> bool:
-    """Whether `text` surely has a secret in it: a URL with a user or a password, a key of a form that services give.
+    """Whether `text` certainly contains a secret: a URL with credentials, or a key in a known service's format.
 
     Stricter than `without_secrets`, which may mask too much: a model may well be called ms-marco-MiniLM-L-6-v2.
     """
@@ -76,7 +76,7 @@ class Mask:
         return text
 
     def environment(self, env: Mapping[str, str]) -> str:
-        """NAME=value lines, sorted; values of names that speak of secrets are gone whole."""
+        """NAME=value lines, sorted; values of names of secrets are removed."""
         lines = (
             f"{name}=***" if _IS_SECRET.fullmatch(name) else self.text(f"{name}={value}") for name, value in env.items()
         )
@@ -87,7 +87,7 @@ class Mask:
             address = ip_address(text)
         except ValueError:
             return text
-        # Masks of networks and the machine itself tell nobody anything.
+        # Network masks and addresses of the machine itself reveal nothing.
         if text in self._kept or address.is_loopback or address.is_unspecified or text.startswith("255."):
             return text
         return self._named("ip", text)

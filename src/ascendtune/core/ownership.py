@@ -1,7 +1,7 @@
-"""Whose files are these, and who else may write them? Asked as ssh asks (StrictModes) before a run goes on from them.
+"""Checks of ownership and permissions, as ssh's StrictModes, before a run resumes from files.
 
-What others put into a run directory runs no code, but it is trained on. A directory above may be writable by everybody,
-as `/data` often is: what others put in the place of a run is theirs, and is noticed by its owner.
+Files that other users put into a run directory run no code, but they are trained on. A parent directory may be writable
+by all users, as `/data` often is: a run directory that another user puts there belongs to that user, and is refused.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def restrict_umask() -> None:
-    """From here on files that this process makes, and its children make, are writable by the user alone."""
+    """From now on, files that this process and its children create are writable by the user alone."""
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
 
 
 @contextmanager
 def restricted_umask() -> Iterator[None]:
-    """`restrict_umask` for a while, in a process that is the user's."""
+    """`restrict_umask` for the duration of the block."""
     before = os.umask(_OTHERS_WRITE)
     os.umask(before | _OTHERS_WRITE)
     try:
@@ -35,14 +35,14 @@ def restricted_umask() -> Iterator[None]:
 
 
 def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
-    """Raise unless `directory` belongs to this user or to root, and nobody else may write it; so with `parts`.
+    """Raise unless `directory` and `parts` belong to this user or root, and no other user may write them.
 
     Args:
         parts: in `directory`: files, or directories with all that is in them. Those that do not exist are left out.
-        remedy: what else helps than to change the owner.
+        remedy: an alternative to changing the owner.
 
     Raises:
-        MachineError: something is another user's, or others may write it.
+        MachineError: a file belongs to another user, or other users may write it.
     """
     remedy = f", or {remedy}" if remedy else ""
     with translated_disk_errors(directory, "looking whose files these are"):
@@ -66,7 +66,7 @@ def require_own(directory: Path, *parts: Path, remedy: str = "") -> None:
 
 
 def _as_made_here(directory: Path) -> tuple[set[int], bool]:
-    """Who owns what this user makes in `directory`, and whether modes are kept.
+    """The owners of files that this user creates in `directory`, and whether modes are kept.
 
     A file server may give every file to one user, and file systems of other operating systems show one mode for all.
     """

@@ -141,9 +141,9 @@ def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 class Guard:
-    """A child that outlives this process, to clear up behind it: its stdin ends when this process ends, by whatever.
+    """A child that outlives this process, to clean up after it: its stdin closes when this process ends for any reason.
 
-    It is in a session and a directory of its own, and silent: an open stream would keep whoever reads ours waiting.
+    It is in a session and a directory of its own, and has no output: an open stream would block readers of ours.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -158,7 +158,7 @@ class Guard:
         )
 
     def dismiss(self) -> None:
-        """End it: nothing is left to be cleared up."""
+        """End it: nothing is left to clean up."""
         self._process.kill()
         self._process.communicate()
 
@@ -166,7 +166,7 @@ class Guard:
 class Child:
     """A child in a session of its own, so that the terminal's Ctrl-C reaches us alone and we pass it on once.
 
-    It gets SIGTERM when this process dies, however that happens.
+    It gets SIGTERM when this process ends for any reason.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Child:
 
 
 class Dialogue:
-    """A child that is spoken to in lines, and answers in lines. It gets SIGTERM when this process dies."""
+    """A child with line-based input and output. It gets SIGTERM when this process ends."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Start `argv`, in a session of its own: the terminal's Ctrl-C reaches us alone.
@@ -243,7 +243,7 @@ class Dialogue:
         return self._process.pid
 
     def say(self, line: str) -> bool:
-        """Send a line; False when nobody reads any more."""
+        """Send a line; False if the child does not read any more."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
@@ -261,7 +261,7 @@ class Dialogue:
         return self._lines(self._process.stderr)
 
     def hang_up(self) -> None:
-        """Close its stdin: we have nothing more to say."""
+        """Close its stdin: no more lines follow."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -288,7 +288,7 @@ class Dialogue:
 
 
 _KILL_SECONDS = 1.0
-"""How long a killed program may take to end."""
+"""Seconds that a killed program may take to end."""
 _AGAIN_SECONDS = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -331,17 +331,17 @@ def _children(pid: int, *, recursive: bool) -> list[psutil.Process]:
 
 
 def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send `number` to each process that still lives; psutil makes sure that a pid was not taken over."""
+    """Send `number` to each live process; psutil checks that a pid was not reused."""
     for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)
 
 
 def send_as_a_terminal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send `number` to each process that still lives, and to what it has started in the group that it leads."""
+    """Send `number` to each live process, and to the process group that it leads."""
     for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            # It asks whether the pid was taken over, as `send` does.
+            # Checks that the pid was not reused, as `send` does.
             if not process.is_running():
                 continue
             if os.getpgid(process.pid) == process.pid:

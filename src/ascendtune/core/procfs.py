@@ -1,7 +1,7 @@
-"""What Linux tells about processes under /proc: who they are, whose they are, what they hold.
+"""Processes as /proc describes them: identity, owner, memory, open files.
 
-A pid alone names nobody: pids are used again. A pid with the time at which its process started does, as long as the
-machine runs. That time is read in clock ticks since boot; as a date it would move whenever the clock is set.
+A pid alone does not identify a process: pids are reused. A pid with the start time of its process does, until the
+machine restarts. That time is read in clock ticks since boot; as a date it would move whenever the clock is set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Stat:
-    """A process that lives. `start_ticks`: when it started, in clock ticks since boot."""
+    """A live process. `start_ticks`: when it started, in clock ticks since boot."""
 
     pid: int
     name: str
@@ -40,7 +40,7 @@ class Stat:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """The process `pid`, or None when there is none. A zombie is none: it has ended, and nobody asked for its code."""
+    """The process `pid`, or None when there is none. A zombie counts as none: it has ended."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -69,7 +69,7 @@ def stats() -> Iterator[Stat]:
 
 
 def owner_of(pid: int) -> int | None:
-    """The user id of a process; None when it has ended, or acts for another user than the one who started it."""
+    """The user id of a process; None when it has ended, or its effective user is not its real user."""
     # The owner of /proc/PID would not do: it is root for every process that has changed its user.
     with suppress(OSError):
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
@@ -79,7 +79,7 @@ def owner_of(pid: int) -> int | None:
 
 
 def user_name(uid: int | None) -> str:
-    """As people know them; the number where it has no name."""
+    """The name of a user; the number if it has no name."""
     if uid is None:
         return "another user"
     try:
@@ -92,7 +92,7 @@ def command_of(pid: int) -> str:
     """The command line on one line, words joined by spaces; the name in brackets where there is none."""
     with suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
-        # Anybody may have chosen them, also to draw on the terminal of whoever looks.
+        # Other users choose the words of their commands; control characters would reach the terminal.
         shown = " ".join("".join(each if each.isprintable() else " " for each in words).split())
         return shown or f"[{(_PROC / str(pid) / 'comm').read_text().strip()}]"
     return "-"
@@ -134,7 +134,7 @@ def is_service(pid: int) -> bool:
 
 
 def boot_id() -> str:
-    """Another one after every start of the machine."""
+    """The id of this boot: it changes with every start of the machine."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -144,12 +144,12 @@ def namespace(kind: str) -> str:
 
 
 def pid_namespace() -> str:
-    """What pids are counted in; a container usually has one of its own."""
+    """The pid namespace of this process; a container usually has its own."""
     return namespace("pid")
 
 
 def is_first_pid_namespace() -> bool:
-    """Whether pids are counted here as the host counts them."""
+    """Whether this is the host's pid namespace."""
     return pid_namespace() == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 

@@ -1,4 +1,4 @@
-"""The run directory: the contract between rooms. Whoever wants to know something about a run reads it here."""
+"""The run directory: the contract between rooms. All code that reads or writes facts of a run uses this class."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ infer it.
 """
 SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
-"""Free: neither torch, torchrun, DeepSpeed nor torch_npu has a handler for it."""
+"""Unused by torch, torchrun, DeepSpeed and torch_npu."""
 OUT_OF_MEMORY = "out-of-memory"
 """The error code of a device whose memory is exhausted."""
 _TAIL_BYTES = 64 * 1024
@@ -46,7 +46,7 @@ _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": s
 
 
 def hash_of_recipe(recipe_yaml: str) -> str:
-    """What run.json notes of recipe.yaml."""
+    """The hash of recipe.yaml in run.json: 16 hexadecimal digits."""
     return hashlib.sha256(recipe_yaml.encode()).hexdigest()[:16]
 
 
@@ -138,7 +138,7 @@ class RunDir:
         return self.path / "heartbeat"
 
     def stacks(self, rank: int) -> Path:
-        """Where a worker appends its Python stacks whenever it gets STACKS_SIGNAL."""
+        """The file to which a worker appends its Python stacks on STACKS_SIGNAL."""
         return self.heartbeats / f"rank_{rank}.stacks"
 
     @property
@@ -207,12 +207,12 @@ class RunDir:
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
         if "state" not in record:
             raise MachineError(
-                "run.json is damaged: it says no state", code="record-damaged", remedy=remedy, where=self.run_json
+                "run.json is damaged: it has no state", code="record-damaged", remedy=remedy, where=self.run_json
             )
         attempts = record.get("attempts") or []
         if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
             raise MachineError(
-                "run.json is damaged: its attempts are of no form",
+                "run.json is damaged: its attempts are not a list of objects",
                 code="record-damaged",
                 remedy=remedy,
                 where=self.run_json,
@@ -236,7 +236,7 @@ class RunDir:
         return parsed_record(read_record(self.data_report), self.data_report) if self.data_report.is_file() else None
 
     def require_present(self) -> None:
-        """Raise where the directory has been removed: whatever failed since, failed for that.
+        """Raise if the directory has been removed: the cause of every later failure.
 
         Raises:
             MachineError: it has been removed.
@@ -301,7 +301,7 @@ class RunDir:
         return parsed_record(lines[-1], self.metrics) if lines else None
 
     def last_step(self) -> int | None:
-        """Of the newest record; None where there is none, or none that can be read."""
+        """The step of the newest record; None if there is none, or it is damaged."""
         try:
             step = (self.last_metrics() or {}).get("step")
         except MachineError:
@@ -315,10 +315,10 @@ class RunDir:
         return read_json_lines(self.evaluations)
 
     def cut_back(self, step: int, evaluated_step: int) -> None:
-        """Drop what was recorded after `step`, so that no step stands twice after a resume.
+        """Drop records after `step`, so that no step is recorded twice after a resume.
 
         Args:
-            evaluated_step: the last evaluation that the checkpoint knows of; later ones will be made again.
+            evaluated_step: the last evaluation that the checkpoint knows of; later ones are repeated.
         """
         for path, last in ((self.metrics, step), (self.evaluations, evaluated_step)):
             if path.exists():
@@ -333,20 +333,20 @@ class RunDir:
         return sorted(int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdigit())
 
     def remove_checkpoints_after(self, step: int) -> None:
-        """A run that goes on from an earlier step must not find later weights of its former self."""
+        """Remove later checkpoints when a run resumes from an earlier step."""
         for later in self.checkpoint_steps():
             if later > step:
                 self.remove_checkpoint(later)
 
     def remove_checkpoint(self, step: int) -> None:
-        """Renamed first: whoever looks, or is killed, meanwhile never finds half a checkpoint under its name."""
+        """Rename it first: a checkpoint under its name is always complete, also for a reader or after a kill."""
         doomed = self.checkpoints / f".step_{step}.removing"
         shutil.rmtree(doomed, ignore_errors=True)
         self.checkpoint(step).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def remove_unfinished(self) -> None:
-        """Delete what a killed process left half written or half removed. Only for the holder of `lock`."""
+        """Delete incomplete files and directories of a killed process. Only for the holder of `lock`."""
         for directory in self.checkpoints.glob(".step_*"):
             shutil.rmtree(directory, ignore_errors=True)
         for directory in self.path.glob(".model.*"):

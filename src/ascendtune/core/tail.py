@@ -1,4 +1,4 @@
-"""Lines as they are appended to a file that somebody else writes."""
+"""Follows a file that another process appends lines to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 class Tail:
-    """Reads on where it stopped, also when the file is cut, or replaced by another of its name.
+    """Continues where the last read ended, also after the file was truncated or replaced.
 
     Args:
         begin: the first byte to read; by default the end that the file has now.
@@ -39,7 +39,7 @@ class Tail:
         return [_text(line) for line in complete]
 
     def rest(self) -> list[str]:
-        """The last line, which nobody has completed; nothing when there is none."""
+        """The incomplete last line, in a list; an empty list if there is none."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
@@ -75,7 +75,7 @@ class Tail:
 
 
 def begin_of_last(path: Path, count: int, first: int = 0) -> int:
-    """Where the last `count` lines of a file begin, but not before the byte `first`."""
+    """Byte offset of the last `count` lines of a file, at least `first`."""
     with suppress(OSError, MachineError), open_regular(path) as file:
         position = file.seek(0, os.SEEK_END)
         # The newline at the end completes the last line and begins none.
@@ -101,5 +101,5 @@ def _size(path: Path) -> int:
 
 
 def _text(line: bytes) -> str:
-    # A bar that draws over itself leaves its last state, as on a terminal.
+    # Of a progress bar that overwrites itself the last state is kept, as on a terminal.
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

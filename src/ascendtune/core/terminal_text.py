@@ -32,7 +32,7 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]"
 )
-# Nobody else knows it, so nobody else can write a sequence that passes.
+# Random: only this process can write a sequence that passes.
 _OURS = f"\x1b{secrets.token_hex(16)}"
 _PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
 
@@ -48,14 +48,14 @@ def safe(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """`safe` for what programs have written to a terminal of theirs: colours and cursor movements are left out."""
+    """`safe` for the terminal output of other programs: colours and cursor movements are removed."""
     if "\x1b" in text or not text.isascii():
         text = _SEQUENCE.sub("", text)
     return safe(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def control(sequence: str, stream: TextIO) -> str:
-    """An escape sequence of our own, as `stream` lets it pass.
+    """An escape sequence of this program, in the form that `stream` passes.
 
     Args:
         sequence: what stands behind the escape character, as in "[1m".
@@ -64,7 +64,7 @@ def control(sequence: str, stream: TextIO) -> str:
 
 
 class SafeStream:
-    """A text stream to which nothing is written but what `safe` leaves, and sequences made by `control`."""
+    """A text stream that writes only `safe` text and sequences made by `control`."""
 
     def __init__(self, stream: TextIO, *, has_progress_bars: bool = False) -> None:
         self.stream = stream
@@ -72,7 +72,7 @@ class SafeStream:
 
     def write(self, text: str) -> int:
         begin = ""
-        # What libraries draw their bars with, in calls of its own.
+        # Control characters of libraries' progress bars, written in separate calls.
         if (
             self._has_progress_bars
             and (bar := _PROGRESS_BAR.match(text))
@@ -100,10 +100,10 @@ _STAND_INS = {
     **dict(zip("─│└├×·−–—≈µ", "-|`|x.---~u", strict=True)),
     **dict(zip("…→≤≥", ("...", "->", "<=", ">="), strict=True)),
 }
-"""What we print that ASCII has not."""
+"""ASCII replacements for the other characters that ascendtune prints."""
 
 _ESCAPED_BYTES = range(0xDC80, 0xDD00)
-"""Characters in which Python hides the bytes of names that are not in the system's encoding."""
+"""Python's escapes for bytes of file names that are not in the system's encoding."""
 
 _HANDLER = "ascendtune.stand_in"
 
@@ -111,8 +111,8 @@ _HANDLER = "ascendtune.stand_in"
 def make_streams_safe() -> None:
     """Let a closed stream be /dev/null, show control characters, and let ASCII stand for what cannot be encoded.
 
-    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. To be called first of all: a
-    file that is opened before might get the descriptor of a closed stream, and be written into.
+    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. To be called first: a file
+    that is opened earlier could get the descriptor of a closed stream, and be written to.
     """
     codecs.register_error(_HANDLER, _stand_in)
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
@@ -131,7 +131,7 @@ def make_streams_safe() -> None:
 def _connect_to_nothing(descriptor: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     if nothing == descriptor:
-        # Programs that we start find it open, too.
+        # Child processes inherit it open, too.
         os.set_inheritable(descriptor, True)
         return
     os.dup2(nothing, descriptor)
@@ -155,7 +155,7 @@ _HANGING = 2
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The width of the terminal that `stream` is, or None when it is none."""
+    """Columns of the terminal `stream`, or None if it is not a terminal."""
     if not stream.isatty():
         return None
     if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
@@ -170,7 +170,7 @@ def wrapped(text: str, columns: int | None, indent: int | None = None) -> str:
 
     Args:
         columns: as `terminal_width` says; None breaks nothing.
-        indent: of what goes on (default: behind a label as in `warning: …`).
+        indent: of continuation lines (default: behind a label as in `warning: …`).
 
     A line `where: …` is one place, and never broken.
     """

@@ -1,6 +1,6 @@
-"""Limits on what a chat template may do: a template comes with a model, from a stranger.
+"""Limits on what a chat template may do: templates come with models from untrusted sources.
 
-Jinja's sandbox keeps a template from the machine, not from its time and memory. Here every operation whose result can
+Jinja's sandbox protects the machine's data, not its time and memory. Here every operation whose result can
 be larger than its operands asks a meter first, every round of a loop and every call is a step, and what is written is
 counted. The limits count steps and characters, not seconds, so that the same data give the same rows on any machine;
 the processor time is looked at as well, in case an operation is dearer than it counts.
@@ -32,29 +32,29 @@ _MOST_BITS = 100_000
 _WIDEST = 100_000
 _LONGEST_SOURCE = 250_000
 
-# They copy or look at what they are given, and make nothing larger.
+# Filters whose result is not larger than their input.
 _FREE_FILTERS = frozenset(
     ("abs", "attr", "capitalize", "count", "d", "default", "filesizeformat", "first", "float", "int", "items", "last",
      "length", "lower", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "safe", "select",
      "selectattr", "title", "trim", "upper", "wordcount")
 )  # fmt: skip
-# Of no use in a chat template: regular expressions over any text, and pages of made-up words.
+# Useless in a chat template, and expensive: regular expressions over any text, random text.
 _REFUSED_FILTERS = ("pprint", "striptags", "urlize", "xmlattr")
 _REFUSED_GLOBALS = ("lipsum",)
 _WIDE_FORMAT = re.compile(r"\d{6}|\*|\{[^{}]*\{")
 
 
 def _length(value: Any) -> int:
-    """Asked of the text itself: a subclass may note who asks for its length (see `skeleton`)."""
+    """Calls `str.__len__`: a placeholder of `skeleton` records calls of its own `__len__`."""
     return str.__len__(value) if isinstance(value, str) else len(value)
 
 
 class LimitExceeded(Exception):
-    """The template does more than any template for a conversation has to."""
+    """The template exceeds the limits of a rendering."""
 
 
 class Meter:
-    """What one rendering may still do."""
+    """The remaining budget of one rendering."""
 
     def __init__(self) -> None:
         self.start(0, 0)

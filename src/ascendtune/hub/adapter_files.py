@@ -1,4 +1,4 @@
-"""A PEFT adapter as files: is its config possible, are its weights whole, do they fit this base? Free of torch."""
+"""The files of a PEFT adapter: checks of its config, its weights and its base model. Free of torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
 
 def read_adapter_config(path: Path) -> dict[str, Any]:
-    """The content of an adapter_config.json whose fields can be.
+    """The content of an adapter_config.json, its fields checked.
 
     Args:
         path: of the file.
@@ -35,7 +35,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
     config = read_json_object(path)
     if not isinstance(config.get("peft_type"), str):
         raise RecipeError(
-            "adapter_config.json does not say what kind of adapter this is",
+            "adapter_config.json has no peft_type",
             code="adapter-type-missing",
             remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
             where=path,
@@ -52,7 +52,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
 
 
 def check_adapter(directory: Path, base: Path | None = None) -> None:
-    """Raise where an adapter is not whole, or was made for other shapes than those of its base.
+    """Raise if an adapter is incomplete, or its shapes do not match its base.
 
     Args:
         base: directory of a whole model; None where it is not known yet.
@@ -82,13 +82,13 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
         _check_ranks(path, shapes, config)
         if base is not None:
             named = Path(config.get("base_model_name_or_path") or "")
-            # Files of some types have other names than their modules: of its own base an adapter is not doubted here.
+            # Files of some types have other names than their modules: the adapter's own base is not checked by name.
             is_its_own = named.is_dir() and named.resolve() == base.resolve()
             _check_base(path, shapes, base, must_meet=not config.get("target_parameters") and not is_its_own)
 
 
 def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], directory: Path) -> None:
-    """Raise where a weight of the adapter's file has found no place in the model: PEFT leaves those out in silence.
+    """Raise if a weight of the adapter has no place in the model: PEFT drops those silently.
 
     Args:
         names: of the weights in the file, as PEFT reads them for this model.
@@ -108,7 +108,7 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
 
 
 def weight_in_files(name: str, files: Container[str]) -> str | None:
-    """What a parameter of the model is called in its files: models saved without their head lack its prefix."""
+    """The name in the files of a model's parameter: models saved without their head lack its prefix."""
     shorter = name.partition(".")[2]
     candidates = (name, shorter, f"model.{name}", f"transformer.{name}")
     return next((each for each in candidates if each in files), None)
@@ -138,7 +138,7 @@ def _check_fields(path: Path, config: Mapping[str, Any]) -> None:
 
 def _check_ranks(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
     ranks = {config.get("r", 8), *(config.get("rank_pattern") or {}).values()}
-    # The matrices of all experts stand in one tensor, behind each other.
+    # The matrices of all experts are concatenated in one tensor.
     is_stack = bool(config.get("target_parameters"))
     for name, shape in shapes.items():
         if found := _MATRIX.fullmatch(name):

@@ -1,4 +1,4 @@
-"""A path or a hub id becomes a path on this machine, or an error that says what to do.
+"""Resolves a path or a hub id to a local path, downloading if needed.
 
 Downloads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN, proxies.
 Where USE_MODELSCOPE_HUB is set, `modelscope` does it.
@@ -23,7 +23,7 @@ from ascendtune.hub.verify import check_model_directory
 
 _HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
-# Pickled weights are not among them: they are never loaded, so nobody should wait for them.
+# Without pickled weights: they are never loaded, so they are not downloaded.
 _MODEL_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.tiktoken", "*.jinja", "*.py"]
 # Copies of the weights in other layouts, for other programs.
 _MODEL_COPIES = ["original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors"]
@@ -34,7 +34,7 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
 
     Args:
         revision: branch, tag or commit of a hub id.
-        weights_needed: False when they will be drawn at random; then they are not downloaded either.
+        weights_needed: False for random initialisation; then they are not downloaded.
 
     Raises:
         RecipeError: no such path, no such model, no access, or not a whole model.
@@ -49,7 +49,7 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
 
 
 def fetch_adapter(path_or_id: str) -> Path:
-    """The directory of an adapter; downloaded when it is a hub id. What is in it is the caller's to check.
+    """The directory of an adapter; downloaded when it is a hub id. The caller checks its contents.
 
     Raises:
         RecipeError: no such path, no such adapter, no access.
@@ -93,18 +93,18 @@ def find_local(text: str, kind: Kind) -> Path | None:
     """The path, or None when `text` is a hub id.
 
     Raises:
-        RecipeError, DataError: `text` reads like a path, and nothing is there.
+        RecipeError, DataError: `text` has the form of a path that does not exist.
     """
     path = expanded(text)
     if path.exists():
         return path
-    if _reads_like_a_path(text):
+    if _has_form_of_path(text):
         remedy = path_suggestion(path, "check the path; it starts at the working directory")
         raise input_error(kind)(f"no such {noun(kind)} path", code="path-missing", remedy=remedy, where=text)
     return None
 
 
-def _reads_like_a_path(text: str) -> bool:
+def _has_form_of_path(text: str) -> bool:
     has_folder = "/" in text and Path(text).parent.is_dir()
     is_file = text.removesuffix(".gz").endswith(_DATA_SUFFIXES)
     return text.startswith(("/", "~", ".")) or has_folder or is_file or not _HUB_ID.fullmatch(text)

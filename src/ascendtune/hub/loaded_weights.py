@@ -1,4 +1,4 @@
-"""Did the weight files and the model that was built of config.json belong together? Judged by what loading reports."""
+"""Checks that weight files and config.json belong together, by the report of transformers' loading."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def require_all_weights(
     drawn: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
-    """Raise where the model has weights that the files have not, the files have others, or shapes differ.
+    """Raise if weights are missing from the files, have no place in the model, or have other shapes.
 
     Args:
         report: what `from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)` returns beside the
             model. transformers has applied its own rules of what may be missing already.
         config: the model's.
-        drawn: weights that may be missing: they begin as random numbers on purpose.
-        left_out: weights of the files that this class of model has no use for.
+        drawn: weights that may be missing because they are initialised at random.
+        left_out: weights of the files that this class of model does not use.
 
     Raises:
         RecipeError: names the first of them, and how many there are.
@@ -85,7 +85,7 @@ def require_all_weights(
 
 
 def without_own_implementations(config: Any) -> Any:
-    """`config` without the implementations that its file asks for: those may name packages to be fetched and run.
+    """`config` without the implementations that its file selects: they may name packages that are downloaded and run.
 
     To be given to `from_pretrained` as `config`: its arguments of that name do not reach what stands in the file. The
     model answers with named outputs, whatever the file says.

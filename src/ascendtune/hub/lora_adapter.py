@@ -1,4 +1,4 @@
-"""What a PEFT LoRA adapter holds, read from its config and its file's header; whatever cannot be merged is refused."""
+"""A PEFT LoRA adapter, read from its config and its file's header; forms that cannot be merged are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
     r"|lora_magnitude_vector(?:\.weight)?)"
 )
-# Keys of adapter_config.json under which the change is something else than B @ A beside a matrix.
+# Keys of adapter_config.json with which the change is not B @ A added to a matrix.
 _OTHER_FORMS = (
     "trainable_token_indices",
     "layer_replication",
@@ -29,7 +29,7 @@ _OTHER_FORMS = (
     "monteclora_config",
     "velora_config",
 )
-# Starts that take their part out of the base: as long as the adapter says so, it belongs to a base changed in memory.
+# Initialisations that subtract their part from the base: such an adapter belongs to a base changed in memory.
 _STARTS_THAT_CHANGE_THE_BASE = ("pissa", "olora", "corda", "lora_ga", "mica")
 
 
@@ -163,7 +163,7 @@ def _sorted_names(
     for name, tensor in file.tensors.items():
         if tensor.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"{name} is {tensor.dtype}, no floating-point type that can be added",
+                f"{name} is {tensor.dtype}, which is not a floating-point type that can be added",
                 code="adapter-not-mergeable",
                 remedy="save the adapter in fp32 or bf16",
                 where=file.path,
@@ -176,7 +176,7 @@ def _sorted_names(
                 modules[match["module"]]["embedding"] = name
         elif "lora_" in plain or plain == name or not plain.endswith((".weight", ".bias")):
             raise InputError(
-                f"the adapter holds {name}, which is no part of LoRA that is known here",
+                f"the adapter holds {name}, which is not a known part of LoRA",
                 code="adapter-not-mergeable",
                 remedy="load it with PEFT and use merge_and_unload",
                 where=file.path,
@@ -213,7 +213,7 @@ def _low_rank(
     rank, alpha = rank_and_alpha(config, module, file)
     if len(a) != 2 or len(b) != 2 or rank < 1 or a[0] != rank or b[1] != rank:
         raise InputError(
-            f"{module}: A is {list(a)} and B is {list(b)}, which is no pair of matrices of rank {rank}",
+            f"{module}: A is {list(a)} and B is {list(b)}, which are not matrices of rank {rank}",
             code="adapter-config-mismatch",
             remedy="convolutions are not merged here; otherwise the adapter's file and config do not belong together",
             where=file.path,
@@ -249,7 +249,7 @@ def rank_and_alpha(config: dict[str, Any], name: str, file: SafetensorsHeader) -
         return rank, float(_by_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", 8)))
     except (TypeError, ValueError, AttributeError, re.error) as error:
         raise InputError(
-            f"adapter_config.json does not say rank and alpha of {name}: {error}",
+            f"adapter_config.json has no valid rank and alpha for {name}: {error}",
             code="adapter-config-mismatch",
             remedy="copy or download the adapter again",
             where=file.path.with_name("adapter_config.json"),

@@ -1,4 +1,4 @@
-"""config.json of a model: fields that cannot be, and fields that lead to foreign code. Free of torch."""
+"""Checks of a model's config.json: invalid fields, and fields that load foreign code. Free of torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FOREIGN = {
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """The content of a config.json whose fields can be.
+    """The content of a config.json, its fields checked.
 
     Args:
         path: of the file.
@@ -65,7 +65,7 @@ def read_model_config(path: Path) -> dict[str, Any]:
     config = read_json_object(path)
     if "model_type" not in config:
         raise RecipeError(
-            "config.json does not say the model_type",
+            "config.json has no model_type",
             code="model-type-missing",
             remedy="copy config.json from where the model came from",
             where=path,
@@ -95,7 +95,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> None:
-    """Raise where the tokenizer has ids for which the model has no embeddings.
+    """Raise if the tokenizer has ids without embeddings in the model.
 
     Args:
         needed: largest id of the tokenizer + 1, tokens of `model.new_tokens` included.
@@ -116,9 +116,9 @@ def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> 
 
 
 def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise where the weight files hold more or fewer layers, or another vocabulary, than config.json says.
+    """Raise if the weight files hold more or fewer layers, or another vocabulary, than config.json says.
 
-    Only what can be told from names without knowing the architecture; loading compares every tensor.
+    Only what names tell without knowing the architecture; loading compares every tensor.
 
     Args:
         shapes: tensor -> shape, of all weight files.
@@ -195,9 +195,12 @@ def _check_fields(path: Path, section: Mapping[str, Any], prefix: str) -> None:
 def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> None:
     kinds, layers = section.get("layer_types"), section.get("num_hidden_layers")
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) < layers:
-        expected = f"a list of {layers} entries, one for each of num_hidden_layers; it has {len(kinds)}"
-        remedy = f"correct {prefix}layer_types or {prefix}num_hidden_layers, or copy config.json again"
-        raise bad_field(path, f"{prefix}layer_types", kinds, expected, remedy)
+        raise RecipeError(
+            f"config.json: {prefix}layer_types has {len(kinds)} entries, and {prefix}num_hidden_layers is {layers}",
+            code="impossible-field",
+            remedy="give layer_types one entry per layer, or copy config.json again from where the model came from",
+            where=path,
+        )
 
 
 def _check_heads(path: Path, section: Mapping[str, Any], prefix: str) -> None:

@@ -31,7 +31,7 @@ VARIABLE = "USE_MODELSCOPE_HUB"
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether what is no local path should come from ModelScope."""
+    """Whether hub ids are downloaded from ModelScope."""
     return environment.get(VARIABLE, "0").strip().lower() in ("true", "y", "1")
 
 
@@ -54,7 +54,7 @@ def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str],
             code="package-missing",
             remedy="pip install 'ascendtune[modelscope]'; or give a local path, or unset the variable",
         ) from error
-    # It says at each file what a progress bar says as well.
+    # It logs a line per file beside the progress bar.
     logging.getLogger("modelscope_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
@@ -85,7 +85,7 @@ def _translated(error: Exception, name: str, kind: Kind) -> AscendtuneError | No
         return input_error(kind)(
             f"there is no {noun(kind)} {name} on {_endpoint()} (or it is private), and no such local path",
             code="not-on-hub",
-            remedy=f"check the spelling: names differ between hubs; without {VARIABLE} Hugging Face is asked",
+            remedy=f"check the spelling: names differ between hubs; without {VARIABLE} Hugging Face is used",
         )
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError) or status in (401, 403):
         return input_error(kind)(

@@ -1,4 +1,4 @@
-"""From a run or an adapter to the directories that hold its weights."""
+"""The directories that hold the weights of a run or an adapter."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def weights_of_run(run: RunDir) -> Path:
     command = shlex.join(record.get("argv") or ["ascendtune", "train", str(run.recipe)])
     again = f"`{command}` once more; it goes on from the last checkpoint, if there is one"
     if record["state"] == "running":
-        what = "this run has no final weights: it is still training, or died"
-        remedy = f"wait for its end; if it died, give {again}"
+        what = "this run has no final weights: it is still training, or its process was killed"
+        remedy = f"wait for its end; if it was killed, give {again}"
     else:
         what = f"this run has no final weights: its state is {record['state']}"
         remedy = f"give {again}"
@@ -36,7 +36,7 @@ def is_reward_model(directory: Path) -> bool:
     """Whether the model or adapter in this directory gives scores instead of writing text, as its config says.
 
     Raises:
-        RecipeError: the config cannot be.
+        RecipeError: the config is invalid.
         MachineError: it may not be read.
     """
     adapter, model = directory / "adapter_config.json", directory / "config.json"
@@ -50,14 +50,14 @@ def base_of_adapter(adapter: Path) -> Path:
     """The model on which the adapter in this directory was trained, as its config says.
 
     Raises:
-        InputError: it says nothing or what cannot be, or what it names is not there.
+        InputError: it names no base model, an invalid one, or one that does not exist.
         MachineError: a hub id that cannot be downloaded.
     """
     config = adapter / "adapter_config.json"
     base = read_adapter_config(config).get("base_model_name_or_path")
     if not base:
         raise InputError(
-            "the adapter does not say its base model",
+            "the adapter does not name its base model",
             code="adapter-base-unknown",
             remedy="export or download the adapter again",
             where=config,

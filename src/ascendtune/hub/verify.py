@@ -1,4 +1,4 @@
-"""Is a directory a whole model in Hugging Face format? Looked at before torch is imported."""
+"""Checks that a directory holds a complete model in Hugging Face format, before torch is imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKENIZERS = (
 
 
 def check_model_directory(path: Path, *, weights_needed: bool) -> None:
-    """Raise when something is missing or cut off, cannot be, or does not belong together.
+    """Raise if a file is missing, damaged or invalid, or files do not belong together.
 
     Raises:
         RecipeError: naming the file, the field and what to do.
@@ -44,7 +44,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
     config = read_model_config(config_path)
     if (path / "adapter_config.json").exists():
         raise RecipeError(
-            "this folder holds a model and an adapter, which transformers would add to it in silence",
+            "this folder holds a model and an adapter, which transformers would add to it silently",
             code="model-and-adapter",
             remedy="keep the adapter's files in a folder of their own",
             where=path,
@@ -63,10 +63,10 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
 
 
 def require_unquantised(path: Path, doing: str = "training on") -> None:
-    """Raise where the weights are quantised; transformers would fetch kernels for some of them.
+    """Raise if the weights are quantised; transformers would download kernels for some formats.
 
     Args:
-        doing: what is going to be done with the weights, for the message.
+        doing: the intended use of the weights, for the message.
 
     Raises:
         RecipeError: the weights are quantised, and that is not in this version.

@@ -1,4 +1,4 @@
-"""Which safetensors files hold the weights of a model, and whether they agree with each other. Free of torch."""
+"""The safetensors files of a model and their index, checked against each other. Free of torch."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _require_agreement(index: Path, where: Mapping[str, str], headers: Mapping[s
     twice = [tensor for tensor, files in places.items() if len(files) > 1]
     if twice:
         raise RecipeError(
-            f"{twice[0]} lies in two weight files: {' and '.join(places[twice[0]][:2])}",
+            f"{twice[0]} is in two weight files: {' and '.join(places[twice[0]][:2])}",
             code="weight-index-mismatch",
             remedy="copy or download the model again",
             where=index,

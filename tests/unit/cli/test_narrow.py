@@ -34,4 +34,4 @@ def test_errors_are_wrapped_on_a_terminal_and_whole_in_a_pipe(tmp_path: Path) ->
     assert max(map(len, narrow)) <= 40 and max(map(len, piped)) > 60
     assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(piped).split())
     assert "error: unknown keys 'model.architecture', 'model.weights'" in piped
-    assert sum(line.startswith("   do: valid here: path, ") for line in piped) == 1
+    assert sum(line.startswith("   do: valid keys: path, ") for line in piped) == 1

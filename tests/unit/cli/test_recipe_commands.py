@@ -125,7 +125,7 @@ def test_a_key_without_effect_is_said(ascendtune: Any, tiny_model: Path, data: P
         ("data.template=qwem", "data.template"),
         ("data.eval=other.json", "contradict"),
         ("checkpoint.resume=nope", "checkpoint.resume: no such checkpoint"),
-        ("data.train=/dev/zero", "neither a file nor a directory"),
+        ("data.train=/dev/zero", "neither a regular file nor a directory"),
     ],
 )
 def test_a_bad_recipe_is_refused_within_a_second(

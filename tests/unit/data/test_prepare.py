@@ -219,8 +219,16 @@ def test_a_number_of_rows_is_held_out(data: Path, model: Path, tmp_path: Path) -
     assert len(rows_of(prepared.eval or tmp_path)) == 7 and len(rows_of(prepared.train)) == 33
     other = prepare(recipe, model, seed=2, cache=tmp_path)
     assert rows_of(other.eval or tmp_path) != rows_of(prepared.eval or tmp_path)
-    with pytest.raises(DataError, match="leaves nothing of 40 rows"):
+    with pytest.raises(DataError, match="leaves no row to train on out of 40"):
         prepare(section(data, eval_rows=40), model, seed=1, cache=tmp_path)
+
+
+def test_a_template_without_answers_is_named_as_the_cause(data: Path, model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "questions.jinja"
+    template.write_text("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}\n{% endif %}{% endfor %}")
+    with pytest.raises(DataError) as caught:
+        prepare(section(data, template=str(template)), model, seed=1, cache=tmp_path)
+    assert caught.value.code == "template-without-answer"
 
 
 def test_evaluation_data_of_its_own(data: Path, model: Path, tmp_path: Path) -> None:

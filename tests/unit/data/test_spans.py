@@ -171,8 +171,8 @@ def test_loss_on_all(make_model: Callable[..., Path]) -> None:
         ("gemma", [{"role": "system", "content": "s"}, user("a"), says("b")], "System role not supported"),
         ("llama2", [user("a"), user("b"), says("c")], "Roles must alternate user/assistant"),
         ("llama2", [says("hi"), user("b"), says("c")], "Roles must alternate user/assistant"),
-        ("last_two", [user("first"), user("second"), says("c")], "it leaves out turn 1 \\(user\\)"),
-        ("generation_list", [user("a"), says("b")], "it leaves out turn 2 \\(assistant\\)"),
+        ("last_two", [user("first"), user("second"), says("c")], "it omits turn 1 \\(user\\)"),
+        ("generation_list", [user("a"), says("b")], "it omits turn 2 \\(assistant\\)"),
         ("chatml", [user("a"), call("Oslo")], "no way to write tools"),
     ],
 )
@@ -248,5 +248,5 @@ def test_what_a_template_leaves_out_is_not_learnt_in_silence(what: str, make_mod
         [{"role": "user", "content": "How is it?"}, call if what == "tool calls" else plain],
         offered if what == "tools" else None,
     )
-    with pytest.raises(Refused, match=f"no way to write {what}"):
+    with pytest.raises(Refused, match=f"does not write {what}"):
         ChatTemplate.load("auto", tokenizer).render(conversation)

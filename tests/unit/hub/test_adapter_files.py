@@ -63,7 +63,7 @@ def test_adapter_fits_its_base(adapter: Path, tmp_path: Path) -> None:
 )
 def test_impossible_field_is_named(adapter: Path, key: str, value: Any) -> None:
     _configure(adapter, **{key: value})
-    with pytest.raises(RecipeError, match=f"{key}|what kind of adapter") as raised:
+    with pytest.raises(RecipeError, match=f"{key}|has no peft_type") as raised:
         check_adapter(adapter)
     assert raised.value.where == str(adapter / "adapter_config.json")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.hub.model_config import read_model_config, require_layers, require_rows_for_tokens
+from ascendtune.hub.model_config import activation_fault, read_model_config, require_layers, require_rows_for_tokens
 
 QWEN2 = {
     "model_type": "qwen2",
@@ -115,6 +115,19 @@ def test_layers_of_files_and_config_must_agree(tmp_path: Path, held: int, named:
         require_layers(path, read_model_config(path), shapes)
 
 
+def test_fewer_layer_types_than_layers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="layer_types has 2 entries, and num_hidden_layers is 4") as caught:
+        read_model_config(written(tmp_path, layer_types=["full_attention"] * 2))
+    assert caught.value.code == "impossible-field" and "layer_types" in caught.value.remedy
+
+
+def test_an_unknown_activation_is_reported_with_its_field(tmp_path: Path) -> None:
+    path = written(tmp_path, hidden_act="swishy")
+    fault = activation_fault(path, "swishy")
+    assert fault is not None and fault.code == "impossible-field" and 'hidden_act is "swishy"' in fault.what
+    assert activation_fault(path, "model_type") is None
+
+
 def test_layers_that_predict_further_tokens_are_no_surplus(tmp_path: Path) -> None:
     shapes = {f"model.layers.{number}.mlp.up_proj.weight": (8, 8) for number in range(5)}
     for changes in ({"model_type": "deepseek_v3"}, {"num_nextn_predict_layers": 1}):
@@ -153,10 +166,10 @@ def _large(path: Path) -> None:
         (lambda path: path.write_bytes(b"[" * 100_000), "nested too deeply"),
         (lambda path: path.write_text("[" * 90 + "]" * 90), "nested more than 64 levels deep"),
         (lambda path: path.write_text('{"a": ' + "9" * 5000 + "}"), "not readable as JSON"),
-        (lambda path: path.write_text('{"a": 1, "a": 2}'), 'the key "a" stands twice'),
+        (lambda path: path.write_text('{"a": 1, "a": 2}'), 'the key "a" occurs twice'),
         (lambda path: path.write_text('{"a": "\\ud800"}'), "half of a surrogate pair"),
         (lambda path: path.write_text("[]"), "holds a list, not an object"),
-        (lambda path: path.symlink_to(path), "cannot be read"),
+        (lambda path: path.symlink_to(path), "not a regular file"),
     ],
 )
 def test_file_that_is_not_a_config_is_refused_at_once(tmp_path: Path, make: Any, said: str) -> None:

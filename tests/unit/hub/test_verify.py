@@ -53,7 +53,7 @@ _DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "adapter": (_adapter, "this is a LoRA adapter"),
     "one level up": (_one_level_up, "did you mean '.*checkpoint'"),
     "config is no JSON": (lambda m: (m / "config.json").write_text("{"), "not readable as JSON"),
-    "config without type": (lambda m: (m / "config.json").write_text("{}"), "does not say the model_type"),
+    "config without type": (lambda m: (m / "config.json").write_text("{}"), "has no model_type"),
     "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), "the model has no tokenizer"),
     "no weights": (lambda m: (m / "model.safetensors").unlink(), "no weights"),
     "only pickles": (lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"), "convert them once"),

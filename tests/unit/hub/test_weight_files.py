@@ -49,7 +49,7 @@ _DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "does not name model-00003-of-00003.safetensors",
     ),
     "whole file beside shards": (lambda path: save_file(_tensor("a"), path / "model.safetensors"), "does not name"),
-    "tensor in two shards": (lambda path: save_file(_tensor("a", "c"), path / TWO), "a lies in two weight files"),
+    "tensor in two shards": (lambda path: save_file(_tensor("a", "c"), path / TWO), "a is in two weight files"),
     "tensor that the index does not name": (lambda path: save_file(_tensor("c", "d"), path / TWO), "disagree about d"),
     "tensor that no file has": (_index({"a": ONE, "b": ONE, "c": TWO, "e": TWO}), "disagree about e"),
     "tensor in another file": (_index({"a": ONE, "b": TWO, "c": TWO}), "disagree about b"),

@@ -92,7 +92,7 @@ def test_values_that_agree_are_fine(tmp_path: Path) -> None:
         ({"fp16": {"enabled": True}}, "'fp16.enabled' is true, precision (bf16) false"),
         ({"optimizer": {"type": "Lamb"}}, "'optimizer.type' is Lamb, optim.optimizer auto"),
         ({"optimizer": {"params": {"lr": 3e-4}}}, "'optimizer.params.lr' is 0.0003, optim.learning_rate 1e-05"),
-        ({"scheduler": {"type": "WarmupLR"}}, "'scheduler' takes the place of optim.scheduler"),
+        ({"scheduler": {"type": "WarmupLR"}}, "'scheduler' replaces optim.scheduler"),
     ],
 )
 def test_contradictions_are_named(tmp_path: Path, config: dict[str, Any], said: str) -> None:
@@ -127,7 +127,7 @@ def test_all_contradictions_at_once_each_with_its_line(tmp_path: Path) -> None:
             "set zero_optimization.offload_param.nvme_path",
         ),
         ({"stage": "auto"}, "there is no such ZeRO stage", "0, 1, 2 or 3"),
-        (True, "'zero_optimization' is no object", "between { and }"),
+        (True, "'zero_optimization' is not an object", "between { and }"),
     ],
 )
 def test_what_zero_cannot_do_is_refused_as_in_a_recipe(tmp_path: Path, zero: Any, said: str, remedy: str) -> None:
@@ -139,12 +139,12 @@ def test_what_zero_cannot_do_is_refused_as_in_a_recipe(tmp_path: Path, zero: Any
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_stage_0_in_half_precision_is_refused_from_the_recipe_alone(tmp_path: Path, precision: str) -> None:
-    with pytest.raises(RecipeError, match="stage 0 divides nothing"):
+    with pytest.raises(RecipeError, match="stage 0 shards nothing"):
         recipe({"stage": 0}, precision=precision)
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({"zero_optimization": {"stage": 0}, precision: {"enabled": True}}))
     asked = recipe({"config": str(file)}, precision=precision)
-    with pytest.raises(RecipeError, match="stage 0 divides nothing") as raised:
+    with pytest.raises(RecipeError, match="stage 0 shards nothing") as raised:
         zero_config(asked, compute=None, ranks=None, hidden_size=None)
     assert raised.value.where == f"{file}:1"
     recipe({"stage": 0}, precision="fp32")

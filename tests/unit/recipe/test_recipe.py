@@ -46,17 +46,18 @@ def test_what_is_not_in_this_version_is_answered_with_a_sentence(path, word):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code"),
     [
-        (["method.freeze.last_layers=0"], "leaves nothing to train"),
-        (["method.freeze.last_layers=0", "method.freeze.modules=[mlp]"], "no layer is chosen"),
-        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.dora=true"], "pissa with dora"),
-        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.start_from=[a]"], "has its beginning already"),
+        (["method.freeze.last_layers=0"], "nothing-to-train"),
+        (["method.freeze.last_layers=0", "method.freeze.modules=[mlp]"], "nothing-to-train"),
+        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.dora=true"], "refused-combination"),
+        (["method.tuner=lora", "method.lora.init=pissa", "method.lora.start_from=[a]"], "refused-combination"),
     ],
 )
-def test_tuners_that_contradict_themselves(path, words, said):
-    with pytest.raises(RecipeError, match=said):
+def test_contradictory_tuner_options_are_refused(path, words, code):
+    with pytest.raises(RecipeError) as caught:
         Recipe.load(path, words)
+    assert caught.value.code == code
 
 
 def test_what_the_adapters_to_go_on_from_decide(path):
@@ -142,7 +143,7 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
         ("data.packing=maybe", "choose one of: auto; or write true or false"),
         ("batch.per_device=x", "write a whole number"),
         ("optim.learning_rate=fast", "write a number"),
-        ("kernel={rms: 1}", "valid here: rms_norm, rotary, swiglu, experts"),
+        ("kernel={rms: 1}", "valid keys: rms_norm, rotary, swiglu, experts"),
         ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
         ("name=3", "write text"),
     ],

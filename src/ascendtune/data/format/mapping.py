@@ -1,4 +1,4 @@
-"""What a data set's own columns and turns are called, in our words."""
+"""Maps a data set's own names of columns and turns to those of a format."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Made = TypeVar("Made")
 
 
 def available(spec: DatasetSpec, columns: Collection[str]) -> set[str]:
-    """The words that a row has: those that `spec.columns` maps to a column, and columns that it does not mention."""
+    """The names that a row has: those that `spec.columns` maps to a column, and columns that it does not mention."""
     mapped = {word for word, column in spec.columns.items() if column is not None}
     return mapped | {column for column in columns if column not in {*spec.columns, *spec.columns.values()}}
 
 
 def translated(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) -> Callable[[Mapping[str, Any]], Made]:
-    """`convert`, for rows in the words of the file."""
+    """`convert` for rows with the column names of the file."""
     columns, taken = spec.columns, {*spec.columns, *spec.columns.values()}
 
     def in_our_words(row: Mapping[str, Any]) -> Made:
@@ -31,16 +31,16 @@ def translated(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
 
 
 def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) -> Callable[[Mapping[str, Any]], Made]:
-    """Turns, wherever they stand in a row, in ShareGPT's words. A speaker that no tag names is nobody's."""
+    """`convert` for rows whose turns have other names than ShareGPT's. A speaker without a tag is an unknown role."""
     speaker, value = spec.tags.get("from", "from"), spec.tags.get("value", "value")
-    ours = {theirs: word for word, theirs in spec.tags.items() if word not in ("from", "value")}
+    roles = {written: role for role, written in spec.tags.items() if role not in ("from", "value")}
 
     def turn(given: Any) -> Any:
         if not isinstance(given, dict) or speaker not in given:
             return given
         kept = {key: rest for key, rest in given.items() if key not in (speaker, value)}
         said = given[speaker]
-        named = ours.get(said, f"{said} (no tag names it)") if isinstance(said, str) else said
+        named = roles.get(said, f"{said} (no tag names it)") if isinstance(said, str) else said
         return kept | {"from": named, "value": given.get(value)}
 
     def in_our_words(row: Mapping[str, Any]) -> Made:

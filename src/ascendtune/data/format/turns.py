@@ -37,14 +37,14 @@ def system_message(value: Any) -> list[Message] | BadRow:
 def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Conversation | BadRow:
     """The conversation, when questions say something, tool results answer calls and an answer ends it.
 
-    In which order turns may come is the chat template's affair: it takes them or refuses them.
+    The chat template decides which orders of turns are valid.
     """
     if not messages:
         return BadRow("no messages", "the list is empty")
     for number, message in enumerate(messages, 1):
         role = message["role"]
         if role == "tool" and not _follows_call(messages[: number - 1]):
-            return BadRow("wrong order of turns", f"turn {number} answers a tool call that nobody made")
+            return BadRow("wrong order of turns", f"turn {number} answers a tool call that does not exist")
         # An earlier answer may be empty: the model ends its turn at once.
         may_be_empty = role == "tool" or (role == "assistant" and number < len(messages))
         if not message["content"].strip() and not may_be_empty and not message.get("tool_calls"):

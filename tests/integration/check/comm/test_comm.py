@@ -185,7 +185,7 @@ def test_a_directory_may_be_given_twice(run: Run, tmp_path: Path) -> None:
         (("bench", "--pairs", "--dtype", "int8"), 2, "code: conflicting-options"),
         (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
         (("bench", "--png", "/dev/null/a.png"), 2, "code: no-such-directory"),
-        (("test", "--directory", "/dev/null"), 3, "a file of that name is in the way"),
+        (("test", "--directory", "/dev/null"), 3, "a file of that name exists"),
     ],
 )
 def test_what_cannot_be_asked(run: Run, words: tuple[str, ...], code: int, said: str) -> None:

@@ -71,13 +71,13 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "experts": (lambda path: _break_config(path, target_parameters=["w"], r=2), "a parameter of model.layers.0.mlp"),
     "pissa": (lambda path: _break_config(path, init_lora_weights="pissa_niter_4"), "was not converted"),
     "base gone": (lambda path: _break_config(path, base_model_name_or_path="/gone"), "the base model of this adapter"),
-    "no base": (lambda path: _break_config(path, base_model_name_or_path=None), "does not say its base model"),
-    "wrong rank": (lambda path: _break_config(path, r=3), "no pair of matrices of rank 3"),
+    "no base": (lambda path: _break_config(path, base_model_name_or_path=None), "does not name its base model"),
+    "wrong rank": (lambda path: _break_config(path, r=3), "are not matrices of rank 3"),
     "no rank": (lambda path: _break_config(path, r="four"), 'r is "four"'),
     "no B": (lambda path: _break_tensor(path, "q_proj.lora_B", lambda old: None), "has no lora_B"),
     "not finite": (lambda path: _break_tensor(path, "lora_A", lambda old: old.fill_(torch.nan)), "not finite"),
     "other width": (lambda path: _break_tensor(path, "lora_B", lambda old: old[:-1].clone()), "was made for"),
-    "integers": (lambda path: _break_tensor(path, "lora_B", lambda old: old.int()), "no floating-point type"),
+    "integers": (lambda path: _break_tensor(path, "lora_B", lambda old: old.int()), "not a floating-point type"),
     "pickle": (lambda path: (path / "adapter_model.safetensors").rename(path / "adapter_model.bin"), "a pickle"),
     "no weights": (lambda path: (path / "adapter_model.safetensors").unlink(), "has no weights"),
     "cut off": (lambda path: os.truncate(path / "adapter_model.safetensors", 2000), "damaged or cut off"),
@@ -85,7 +85,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: (path / "adapter_model.safetensors").write_bytes(
             (path / "adapter_model.safetensors").read_bytes().replace(b"q_proj", b"q_prok")
         ),
-        "which the base has not",
+        "which the base does not have",
     ),
 }
 
@@ -117,12 +117,12 @@ def test_bad_bases_and_targets(make_base: Any, make_adapter: Any, tmp_path: Path
     (quantised / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
     assert "quantised (gptq)" in refused(adapter, "--onto", quantised, "--to", to)
     other = make_base(tie=True)
-    assert "which the base has not" in refused(make_adapter(other, "deeper"), "--onto", base, "--to", to)
+    assert "which the base does not have" in refused(make_adapter(other, "deeper"), "--onto", base, "--to", to)
     assert "the target exists already" in refused(adapter, "--to", tmp_path)
     assert "this is a whole model" in refused(base, "--to", to)
     assert "did you mean" in refused(tmp_path / "adaptor", "--to", to)
     assert "cannot be weighted" in refused(f"{dora}=0.5", "--to", to)
-    assert "is no weight" in refused(f"{adapter}=half", "--to", to)
+    assert "is not a weight" in refused(f"{adapter}=half", "--to", to)
     assert "is a file" in refused(adapter, "--to", base / "config.json" / "x", code=3)
     run = _run_of(adapter, tmp_path / "full")
     (run.model / "adapter_config.json").unlink()
@@ -162,7 +162,7 @@ merge([adapter], Path(target), verify=False)
 
 
 @pytest.mark.parametrize(
-    ("before", "at"), [("write_header", 1), ("_write", 4), ("_write_json", 1), ("sync_tree", 1), ("sync_directory", 1)]
+    ("before", "at"), [("write_header", 1), ("_write", 4), ("write_json", 1), ("sync_tree", 1), ("sync_directory", 1)]
 )
 def test_killed_anywhere_the_target_is_absent_or_whole(
     before: str, at: int, make_base: Any, make_adapter: Any, tmp_path: Path

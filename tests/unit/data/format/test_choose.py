@@ -164,8 +164,8 @@ def test_words_may_be_swapped() -> None:
         (
             ["question", "answer"],
             {"format": "prompt_completion", "columns": {"promt": "question"}},
-            "columns: 'promt' is no word of the format prompt_completion",
-            "did you mean 'prompt'? the words are: prompt, completion, system, tools",
+            "columns: 'promt' is not a column name of the format prompt_completion",
+            "did you mean 'prompt'? the names are: prompt, completion, system, tools",
         ),
     ],
 )

@@ -16,8 +16,8 @@ MODEL = "model_name_or_path: base\n"
 @pytest.mark.parametrize(
     ("text", "said", "remedy"),
     [
-        (MODEL + "batch: {per_device: 1}\n", "'batch' is a key of ours", "recipe convert"),
-        (MODEL + "model: {path: base}\n", "'model' is a key of ours", "one form"),
+        (MODEL + "batch: {per_device: 1}\n", "'batch' is a native key", "recipe convert"),
+        (MODEL + "model: {path: base}\n", "'model' is a native key", "one form"),
         ("stage: sft\ndataset: a\ntemplate: qwen\n", "without 'model_name_or_path'", "add it"),
         ("model: base\nmodel_class: llm\ntrain_dataset: a.yaml\n", "v1", "v0"),
         ("model: base\npeft_config: {name: lora, export_dir: out}\n", "v1", "v0"),
@@ -38,7 +38,7 @@ MODEL = "model_name_or_path: base\n"
         (MODEL + "export_dir: out\nexport_quantization_bit: 4\n", "quantised", "ascendtune merge"),
         (MODEL + "template: qwen\ninfer_backend: vllm\n", "no dataset", "ascendtune chat base"),
         (MODEL + "adapter_name_or_path: saves/a\n", "no dataset", "ascendtune chat saves/a"),
-        (MODEL + "eval_dataset: a\ndo_predict: true\n", "lets a model answer", "ascendtune generate base"),
+        (MODEL + "eval_dataset: a\ndo_predict: true\n", "generates answers", "ascendtune generate base"),
     ],
 )
 def test_a_file_that_does_not_train_is_answered_with_what_does(
@@ -52,16 +52,17 @@ def test_a_file_that_does_not_train_is_answered_with_what_does(
     assert str(caught.value.where).startswith(str(path))
 
 
-def test_recipes_of_ours_are_left_alone(tmp_path: Path) -> None:
+def test_a_native_recipe_gets_no_notes(tmp_path: Path) -> None:
     path = tmp_path / "ours.yaml"
     path.write_text("model: {path: base}\ndata: {train: rows.json, template: qwen}\nseed: 7\n")
     assert Recipe.load(path).notes == ()
 
 
-def test_keys_on_the_command_line_are_ours(write: Callable[..., Path]) -> None:
+def test_a_llamafactory_key_on_the_command_line_is_refused(write: Callable[..., Path]) -> None:
     assert Recipe.load(write(), ["optim.epochs=1", "seed=3"]).optim.epochs == 1
-    with pytest.raises(RecipeError, match="LLaMA-Factory's word") as caught:
+    with pytest.raises(RecipeError) as caught:
         Recipe.load(write(), ["num_train_epochs=1"])
+    assert caught.value.code == "llamafactory-override"
     assert "optim.epochs" in caught.value.remedy and str(caught.value.where) == "command line 'num_train_epochs=1'"
 
 

@@ -192,16 +192,16 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"val_size": 1.5}, "val_size: 1.5", "a number of rows"),
         ({"eval_strategy": "steps"}, "needs evaluation data", "data.eval"),
         ({"save_steps": 0.1}, "save_steps", "number of steps"),
-        ({"output_dir": "."}, "no directory of its own", "below it"),
+        ({"output_dir": "."}, "not a directory for one run", "below it"),
         ({"finetuning_type": "galore"}, "'finetuning_type: galore'", "choose one of: lora, freeze, full"),
         ({"visual_inputs": True}, "images, video and sound are not in this version", "text"),
         ({"audio_inputs": True}, "no key 'audio_inputs'", "docs/compat.md"),
-        ({"master_addr": "10.0.0.1"}, "where nodes meet is said at the start", "--nodes HOSTS"),
+        ({"master_addr": "10.0.0.1"}, "rendezvous of nodes", "--nodes HOSTS"),
         ({"optim": "paged_adamw_8bit"}, "paged_adamw_8bit", "adamw_torch"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}, "steps_per_print": 5}}, "deepspeed", "JSON file"),
         ({"fsdp": "hybrid_shard"}, "hybrid_shard", "full_shard"),
         ({"template": "qwen3_noth"}, "no template 'qwen3_noth'", "did you mean 'qwen3_nothink'?"),
-        ({"template": "vicuna"}, "vicuna is not written here", "data.template=FILE.jinja"),
+        ({"template": "vicuna"}, "vicuna is not in this version", "data.template=FILE.jinja"),
         ({"template": "qwen2_vl"}, "multimodal", "text"),
         ({"template": "qwen3", "enable_thinking": False}, "another template", "qwen3_nothink"),
         ({"template": "glm4_7", "enable_thinking": False}, "another template", "glm4"),
@@ -217,7 +217,7 @@ def _refusals(path: Path) -> list[RecipeError]:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_their_words(theirs: dict[str, Any], said: str, remedy: str, write: Write) -> None:
+def test_an_error_names_the_llamafactory_key(theirs: dict[str, Any], said: str, remedy: str, write: Write) -> None:
     first = _refusals(write(theirs))[0]
     assert said in first.what and remedy in first.remedy
     assert str(first.where).startswith("theirs.yaml")
@@ -260,22 +260,25 @@ def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
     [
         ({"overwrite_output_dir": True}, "is resumed"),
         ({"pref_loss": "ipo", "stage": "dpo", "dataset": "pairs"}, "train sigmoid in its place"),
-        ({"packing": True}, "do not see each other"),
-        ({"stage": "pt", "dataset": "text"}, "do not see each other"),
-        ({"stage": "pt", "dataset": "text", "packing": False}, "theirs loses its end"),
+        ({"packing": True}, "do not attend to each other"),
+        ({"stage": "pt", "dataset": "text"}, "do not attend to each other"),
+        ({"stage": "pt", "dataset": "text", "packing": False}, "LLaMA-Factory cuts it"),
         ({"template": None, "enable_thinking": False}, "the model's own chat template"),
         ({"template": "qwen3", "preserve_thinking": True}, "preserve_thinking: no effect"),
         ({"flash_attn": "fa2"}, "the device's own"),
-        ({}, "is not taught to stop there"),
+        ({}, "is cut at its end, without EOS"),
         ({"lr_scheduler_type": "constant", "warmup_ratio": 0.1}, "has no warm-up"),
         ({"val_size": 0.1}, "after each epoch"),
         ({"adapter_name_or_path": "a", "stage": "dpo", "dataset": "pairs"}, "without any adapter"),
-        ({"stage": "kto", "dataset": "marked", "pref_ftx": 0.3, "per_device_train_batch_size": 2}, "theirs weighs"),
+        (
+            {"stage": "kto", "dataset": "marked", "pref_ftx": 0.3, "per_device_train_batch_size": 2},
+            "LLaMA-Factory's weight grows",
+        ),
         ({"optim": "adafactor"}, "trains more slowly here"),
     ],
     ids=str,
 )  # fmt: skip
-def test_where_ours_differs_a_note_says_how(theirs: dict[str, Any], said: str, write: Write) -> None:
+def test_a_difference_from_llamafactory_is_noted(theirs: dict[str, Any], said: str, write: Write) -> None:
     assert any(said in note for note in Recipe.read(write(theirs)).notes)
 
 

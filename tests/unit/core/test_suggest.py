@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from ascendtune.core.suggest import closest, closest_path, did_you_mean, path_suggestion
+
+
+def test_the_most_similar_choice_is_suggested_and_a_dissimilar_one_is_not() -> None:
+    assert closest("lorra", ["full", "lora"]) == "lora" and closest("xyz", ["full", "lora"]) is None
+    assert closest("lorra", ["full", "lora"], cutoff=0.95) is None
+    assert did_you_mean("lorra", ["lora"]) == "did you mean 'lora'?"
+    assert did_you_mean("xyz", ["lora"]) == "" and did_you_mean("xyz", ["lora"], "list them") == "list them"
+
+
+def test_a_path_with_a_missing_suffix_or_a_misspelt_folder_is_completed(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.jsonl").touch()
+    assert closest_path(tmp_path / "rows" / "a") == tmp_path / "rows" / "a.jsonl"
+    assert closest_path(tmp_path / "row" / "a.jsonl") == tmp_path / "rows"
+    assert path_suggestion(tmp_path / "other", "check the path") == "check the path"
