@@ -48,8 +48,8 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
             warn(message)
     if chosen.count < _FEWEST:
         if devices is not None or device_ids is not None:
-            raise InputError("one rank has nobody to talk to", remedy="ask for two devices or more")
-        raise MachineError("one device is visible, which has nobody to talk to", remedy="make a second one visible")
+            raise InputError("one rank has no peer", remedy="ask for two devices or more")
+        raise MachineError("only one device is visible: a rank needs a peer", remedy="make a second one visible")
     ids = chosen.ids or visible.ids[: chosen.count]
     names = tuple(f"{chosen.kind} {name}" for name in ids) if visible.vendor.is_accelerator else ()
     return Ranks(chosen.kind, chosen.count, chosen.ids, names)
@@ -60,7 +60,7 @@ def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> 
     found = where.inquire()
     assert found is not None
     if sum(found.nproc) < _FEWEST:
-        raise InputError("one rank has nobody to talk to", remedy="name two hosts or more")
+        raise InputError("one rank has no peer", remedy="name two hosts or more")
     per_host = zip(found.names, found.nproc, strict=True)
     unit = found.kind if vendor_of(found.kind).is_accelerator else "rank"
     names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))

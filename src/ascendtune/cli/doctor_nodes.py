@@ -48,13 +48,13 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             hosts,
             look,
             limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
-            # Without a total: who is late answers by its own clock, not by that of the others.
+            # Without a total: the time left does not depend on how many have answered.
             show=lambda done, total: progress.show(f"answers of {total} nodes:", done, 0),
         )
     if not nodes.answers:
         raise together(list(nodes.silent.values()))
     comparison = compare(nodes.answers)
-    # Whether they answer is told whatever was asked.
+    # Whether they answer is always reported.
     asked = [nodes_answer.CODE, *(code for code in chosen if code in NODE_CHECKS)]
     ours = examine(Outside(nodes=nodes), asked).findings
     sentence = summary(nodes, comparison, ours)

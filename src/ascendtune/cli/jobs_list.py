@@ -24,7 +24,7 @@ def list_jobs(
     ascendtune jobs list --all --json
 
     The other commands take a job's id, its last four letters, or the beginning of either. State "lost": the job's
-    process has gone without a word; "unknown": it runs on another machine.
+    process ended without a record; "unknown": it runs on another machine.
     """
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
@@ -61,12 +61,12 @@ def _print(shown: list[Job]) -> None:
             ]
         )
     header = ["job", "state", "devices", "hosts", "started", "time", "step"]
-    # An id is there to be copied, whole.
+    # An id is copied, so it is shown whole.
     print(table(header, rows, right=["time", "step"], spare=["hosts", "started", "devices", "time", "step"]))
 
 
 def _step(job: Job) -> int | None:
-    """How far the job has come; None where its run cannot be read, or does not tell."""
+    """How far the job has come; None where its run cannot be read, or has no step."""
     from ascendtune.cli.run_summary import unless_damaged
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.record import attempt_of

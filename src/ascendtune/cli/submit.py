@@ -1,4 +1,4 @@
-"""`ascendtune submit`: says to Docker, Compose, Slurm or Kubernetes what `ascendtune train` is told here."""
+"""`ascendtune submit`: writes the file with which Docker, Compose, Slurm or Kubernetes trains a recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def submit(
     recipe: Annotated[Path, typer.Argument(help="The recipe.", show_default=False)],
-    to: Annotated[Literal["docker", "compose", "slurm", "kubernetes"], typer.Option(help="Who runs it.")],
+    to: Annotated[Literal["docker", "compose", "slurm", "kubernetes"], typer.Option(help="The engine that runs it.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
@@ -106,7 +106,7 @@ def submit(
 
 
 def _save(file: Path, text: str) -> None:
-    """Write `text`; never over what somebody else has written."""
+    """Write `text`; never over a file that this command did not write."""
     from ascendtune.core.errors import InputError, translated_disk_errors
     from ascendtune.core.files import write_atomically
     from ascendtune.job.backend.submission import HEADER
@@ -132,7 +132,7 @@ def _agreed(submission: Submission, to: str, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise InputError(
-            "nothing is submitted: nobody can be asked",
+            "nothing is submitted: there is no terminal to confirm it",
             code="confirmation-needed",
             remedy="add --yes, or leave --apply out",
         )

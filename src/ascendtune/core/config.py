@@ -6,7 +6,7 @@ import difflib
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import yaml
@@ -19,8 +19,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 MOST = 1_000_000_000
 """The upper bound of a count that has no other: more is a slip of the keyboard, and overflows somewhere below."""
-
-_UNKNOWN, _VALID = "unknown key ", "valid here: "
 
 
 class Section(BaseModel):
@@ -67,6 +65,8 @@ class _Complaint:
     where: str
     what: str
     remedy: str
+    listed_key: str = ""
+    """The unknown key, where the remedy lists the valid keys of its section."""
 
 
 def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -83,23 +83,22 @@ def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
     """A value that may be of several kinds is refused once by each: one complaint, with all that it could be."""
-    remedies: dict[tuple[str, str], list[str]] = {}
+    same: dict[tuple[str, str], list[_Complaint]] = {}
     for item in dict.fromkeys(complaints):
-        remedies.setdefault((item.where, item.what), []).append(item.remedy)
-    return [_Complaint(where, what, "; or ".join(each)) for (where, what), each in remedies.items()]
+        same.setdefault((item.where, item.what), []).append(item)
+    return [replace(each[0], remedy="; or ".join(item.remedy for item in each)) for each in same.values()]
 
 
 def _one_for_each_list(complaints: Iterable[_Complaint]) -> list[_Complaint]:
     """Unknown keys that are like none of their section: one complaint, with the list of those that it has."""
     by_list: dict[tuple[str, ...], list[_Complaint]] = {}
     for item in complaints:
-        is_list = item.remedy.startswith(_VALID)
-        by_list.setdefault((item.remedy,) if is_list else (item.remedy, item.what, item.where), []).append(item)
+        by_list.setdefault((item.remedy,) if item.listed_key else (item.remedy, item.what, item.where), []).append(item)
     return [first if not more else _with_all_keys([first, *more]) for first, *more in by_list.values()]
 
 
 def _with_all_keys(complaints: Sequence[_Complaint]) -> _Complaint:
-    keys = ", ".join(item.what.removeprefix(_UNKNOWN) for item in complaints)
+    keys = ", ".join(f"'{item.listed_key}'" for item in complaints)
     return _Complaint(complaints[0].where, f"unknown keys {keys}", complaints[0].remedy)
 
 
@@ -110,9 +109,12 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
     kind = item["type"]
     if kind == "extra_forbidden":
         if issubclass(model, Section) and (remedy := model.asked_in_vain.get(str(path[-1]).lower())):
-            return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy)
+            return _Complaint(where, f"unknown key '{dotted}'", remedy)
         valid = keys_of(model, path[:-1])
-        return _Complaint(where, f"{_UNKNOWN}'{dotted}'", _nearest(str(path[-1]), valid, path[:-1], model))
+        nearest = _nearest(str(path[-1]), valid, path[:-1], model)
+        if nearest is None and valid:
+            return _Complaint(where, f"unknown key '{dotted}'", f"valid here: {', '.join(valid)}", dotted)
+        return _Complaint(where, f"unknown key '{dotted}'", nearest or "nothing can stand below this key")
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
         return _Complaint(where, f"the key '{missing}' is missing", f"add it under '{dotted}'" if dotted else "add it")
@@ -187,7 +189,8 @@ def _kinds_in(annotation: Any) -> set[Any]:
     return {kind for argument in arguments for kind in _kinds_in(argument)} if arguments else {annotation}
 
 
-def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str:
+def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str | None:
+    """The question whether a similar valid key is meant; None where none is similar."""
     if close := difflib.get_close_matches(key, valid, n=1, cutoff=0.6):
         return f"did you mean '{'.'.join(map(str, (*parent, close[0])))}'?"
     # A right key at the wrong level is as common as a misspelt one.
@@ -195,7 +198,7 @@ def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) 
         inner = keys_of(model, (section,))
         if (*parent,) != (section,) and (close := difflib.get_close_matches(key, inner, n=1, cutoff=0.8)):
             return f"did you mean '{section}.{close[0]}'?"
-    return f"{_VALID}{', '.join(valid)}" if valid else "nothing can stand below this key"
+    return None
 
 
 _KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text"}

@@ -59,7 +59,7 @@ def _one_host_rendezvous(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
 
 def _among_nodes(place: NodePlace) -> list[str]:
     # Rank 0 is on node 0, and ranks follow the order of the nodes. torchrun's elastic rendezvous sorts nodes by their
-    # addresses, and its agents go on by themselves where whoever started them wants to end them.
+    # addresses, and its agents continue by themselves when their starter wants to end them.
     host = place.connect_to or place.master_addr
     host = f"[{host}]" if ":" in host else host
     return [
@@ -120,7 +120,7 @@ def program(word: str) -> str:
     if not path.is_file():
         near = nearest_path(path) if "/" in word or path.suffix else None
         remedy = f"did you mean '{near}'?" if near else "check its name and PATH"
-        raise InputError(f"there is no program '{word}'", code="no-such-program", remedy=remedy)
+        raise InputError(f"no such program: '{word}'", code="no-such-program", remedy=remedy)
     if not os.access(path, os.X_OK):
         remedy = f"start it as `python {word}`" if path.suffix == ".py" else f"chmod +x {word}, or name its interpreter"
         raise InputError(f"'{word}' is not executable", code="program-not-executable", remedy=remedy, where=path)

@@ -116,20 +116,20 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
 @pytest.mark.parametrize(
     ("to", "words", "complaint"),
     [
-        ("docker", ["--partition", "p"], "--partition means nothing to docker"),
-        ("slurm", ["--image", "x"], "--image means nothing to slurm"),
-        ("docker", ["--hours", "3"], "--hours means nothing to docker"),
+        ("docker", ["--partition", "p"], "--partition has no effect with --to docker"),
+        ("slurm", ["--image", "x"], "--image has no effect with --to slurm"),
+        ("docker", ["--hours", "3"], "--hours has no effect with --to docker"),
         ("slurm", ["--hours", "0"], "--hours 0 is no time"),
         ("slurm", ["--hours", "nan"], "--hours nan is no time"),
         ("kubernetes", ["--hours", "inf"], "--hours inf is no time"),
         ("docker", ["--env", "HF_TOKEN=abc"], "files are no place for secrets"),
         ("kubernetes", ["--volume", "data"], "--volume data is not CLAIM:PATH"),
-        ("kubernetes", ["--volume", "My Claim:/data"], "--volume: 'My Claim' is no name that Kubernetes takes"),
-        ("kubernetes", ["--namespace", "Bad Name"], "--namespace: 'Bad Name' is no name that Kubernetes takes"),
-        ("kubernetes", ["--secret", "a/b"], "--secret: 'a/b' is no name that Kubernetes takes"),
-        ("docker", ["--image", "a b"], "--image 'a b' is no name of an image"),
-        ("docker", ["--image", "--privileged"], "--image '--privileged' is no name of an image"),
-        ("compose", ["--image", "$HOME"], "--image '$HOME' is no name of an image"),
+        ("kubernetes", ["--volume", "My Claim:/data"], "--volume: 'My Claim' is not a valid Kubernetes name"),
+        ("kubernetes", ["--namespace", "Bad Name"], "--namespace: 'Bad Name' is not a valid Kubernetes name"),
+        ("kubernetes", ["--secret", "a/b"], "--secret: 'a/b' is not a valid Kubernetes name"),
+        ("docker", ["--image", "a b"], "--image 'a b' is not the name of an image"),
+        ("docker", ["--image", "--privileged"], "--image '--privileged' is not the name of an image"),
+        ("compose", ["--image", "$HOME"], "--image '$HOME' is not the name of an image"),
         ("slurm", ["--partition", "a\n#SBATCH --uid=0"], "is not a name of Slurm's"),
         ("slurm", ["--sbatch", "--qos=a\n#SBATCH --uid=0"], "is not an option of sbatch"),
         ("slurm", ["--accelerator", "npu", "--devices", "17"], "no server has more than 16 NPU"),
@@ -137,7 +137,7 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("slurm", ["data.train=no.jsonl"], "no such data set path"),
         ("kubernetes", ["data.train=no.jsonl"], "no such data set path"),
         ("docker", ["data.template=no/such.jinja"], "names a file that is not there"),
-        ("compose", ["--nodes", "2"], "nobody has said which it is"),
+        ("compose", ["--nodes", "2"], "NODE_RANK and MASTER_ADDR are not set"),
         ("docker", ["optim.epoch=2"], "unknown key 'optim.epoch'"),
     ],
 )
@@ -192,7 +192,7 @@ def test_npus_where_docker_has_none(submit: Any, tmp_path: Path) -> None:
     _program(tmp_path, "docker", "exit 0")
     done = submit("docker", "--accelerator", "npu", "--apply", "--yes", PATH=_path(tmp_path))
     assert done.returncode == 3
-    assert "no NPU is there" in done.stderr
+    assert "there is no NPU" in done.stderr
 
 
 def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> No
     words = ("--accelerator", "npu", "--apply", "--yes")
     done = submit("kubernetes", *words, "--devices", "16", PATH=_path(tmp_path))
     assert done.returncode == 3
-    assert "16 NPU on one node asked for, 8 at most are there" in done.stderr
+    assert "16 NPU on one node requested, at most 8 available" in done.stderr
     assert submit("kubernetes", *words, "--devices", "8", PATH=_path(tmp_path)).returncode == 0
 
 
@@ -233,7 +233,7 @@ def test_nothing_is_submitted_unasked(submit: Any, tmp_path: Path) -> None:
     _program(tmp_path, "sbatch", f'test "$1" = --version || touch {tmp_path}/submitted')
     done = submit("slurm", "--apply", PATH=_path(tmp_path))
     assert done.returncode == 2
-    assert "nothing is submitted: nobody can be asked" in done.stderr
+    assert "nothing is submitted: there is no terminal" in done.stderr
     assert not (tmp_path / "submitted").exists()
 
 

@@ -48,13 +48,12 @@ def trouble(ran: Ran, timeout_seconds: float) -> Finding:
 def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
     furthest_behind = min(len(each.notes) for each in silent)
     ranks = [each for each in silent if len(each.notes) == furthest_behind]
-    said = ran.outcome.error.what if ran.outcome.error else ""
-    # The launcher tells which rank it saw ending first, and how. NCCL ends ranks that wait for a silent one, though:
-    # then the first to end is not the one that is behind.
-    dead = [each for each in ranks if said.startswith(f"rank {each.rank} ")]
-    if dead:
-        ending = said.removeprefix(f"rank {dead[0].rank} ")
-        return _finding(ran, dead, f"{ending} at {dead[0].one('at') or 'its start'}")
+    failure = ran.outcome.failure
+    # The launcher reports the rank that ended first. NCCL ends ranks that wait for another one, though: then the first
+    # to end is not the one that is behind.
+    dead = [each for each in ranks if failure is not None and failure.ending and each.rank == failure.rank]
+    if failure is not None and dead:
+        return _finding(ran, dead, f"{failure.ending} at {dead[0].one('at') or 'its start'}")
     return _finding(ran, ranks, f"did not come back from {ranks[0].one('at') or 'its start'}")
 
 

@@ -1,4 +1,4 @@
-"""Watches the only worker of a job from a small process beside it: the command became the worker, nobody else is left.
+"""Watches the only worker of a job from a small process beside it: the command itself has become the worker.
 
     python -m ascendtune.job.hang.beside WORKER_PID RUN_DIR
 
@@ -44,7 +44,7 @@ def _watch(worker: int, run_dir: Path) -> None:
     log.set_up()
     watcher = Watcher(run_dir, "warn", workers=lambda: {0: stat} if (stat := stat_of(worker)) else {})
     while _lives_on(worker, LOOK_EVERY_SECONDS):
-        # Ctrl-Z pauses the worker, which has the terminal; that is no hang.
+        # Ctrl-Z pauses the worker, which has the terminal; that is not a hang.
         if (stat := stat_of(worker)) and stat.state != "T":
             watcher.look()
 

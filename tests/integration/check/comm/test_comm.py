@@ -178,7 +178,7 @@ def test_a_directory_may_be_given_twice(run: Run, tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("test", "--collective", "allreduce"), 2, "did you mean all_reduce?"),
-        (("test", "--devices", "1"), 2, "one rank has nobody to talk to"),
+        (("test", "--devices", "1"), 2, "one rank has no peer"),
         (("bench", "--min-bytes", "2K", "--max-bytes", "1K"), 2, "--min-bytes 2K is above --max-bytes 1K"),
         (("bench", "--max-bytes", "many"), 2, "--max-bytes many is not a size"),
         (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
