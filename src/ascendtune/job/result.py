@@ -107,12 +107,13 @@ def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, ask
 
 def _told(run_dir: Path, cause: dict[str, Any]) -> JobResult:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
-    if rank == 0 or code > 128:
+    # Another node's launcher has recorded it.
+    was_seen = cause.get("kind") in _SEEN
+    if code > 128 or (rank == 0 and not was_seen):
         # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
         return JobResult(code, cause=cause["what"])
-    names_its_rank = rank is None or cause.get("kind") in _SEEN
     error = _CLASSES.get(code, CheckFailed)(
-        cause["what"] if names_its_rank else f"rank {rank}: {cause['what']}",
+        cause["what"] if rank is None or was_seen else f"rank {rank}: {cause['what']}",
         code=cause.get("code", ""),
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
