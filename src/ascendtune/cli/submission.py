@@ -151,9 +151,9 @@ def _check(asked: SubmitOptions) -> None:
         )
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
-            f"--hours {asked.hours:g} is too short to start, train and write a checkpoint",
+            f"--hours {asked.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
             code="bad-hours",
-            remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit holds",
+            remedy="give the time to start, train and write a checkpoint; without --hours the engine's own limit holds",
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(

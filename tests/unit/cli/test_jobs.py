@@ -173,7 +173,11 @@ def test_stop_asks_first_and_ends_nothing_without_an_answer(called: Called, tmp_
 def test_an_unknown_job_is_an_error_with_a_remedy(called: Called) -> None:
     for words in (["show", "x"], ["logs", "x"], ["stop", "x"]):
         code, _, err = called(*words)
-        assert code == 2 and err == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n"
+        assert (
+            code == 2
+            and err
+            == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n code: no-such-job\n"
+        )
 
 
 def test_a_shell_completes_ids(ascendtune: Any, tmp_path: Path) -> None:
