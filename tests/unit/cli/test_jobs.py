@@ -146,7 +146,11 @@ def test_logs_of_a_training_in_the_background_are_rank_0s_too(called: Called, tm
 def test_logs_that_are_not_there_are_told_as_that(called: Called, tmp_path: Path) -> None:
     job = _job(tmp_path, "a")
     code, out, err = called("logs", job.id, "--rank", "9")
-    assert (code, out, err) == (2, "", f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n")
+    assert (code, out, err) == (
+        2,
+        "",
+        f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n code: no-such-rank\n",
+    )
     gone = f"warning: no log of rank 1 is in {job.logs}: it was removed, or never written\n"
     assert called("logs", job.id, "--rank", "1") == (1, "", gone)
     assert called("logs", job.id) == (1, "", f"rank 0 writes to the terminal where {job.id} was started\n{gone}")
