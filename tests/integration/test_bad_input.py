@@ -537,7 +537,7 @@ def test_more_devices_than_there_are(bench: Workshop, monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit) as left:
         main(["train", "r.yaml", "--devices", "4"])
     said = capsys.readouterr().err
-    assert left.value.code == 3 and "4 devices asked for, 2 NPU visible" in said and "--devices 2" in said
+    assert left.value.code == 3 and "4 devices requested, 2 NPU visible" in said and "--devices 2" in said
     _is_one_message(said)
 
 

@@ -48,7 +48,7 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
         warning, most = None, max(_MOST_ON_CPU, cores)
         if count is not None and count > most:
             raise MachineError(
-                f"{count:,} processes on {count_of(cores, 'core')} would only fill its memory",
+                f"{count:,} processes on {count_of(cores, 'core')} would exhaust its memory",
                 code="too-many-processes",
                 remedy=f"use --devices {cores}; {most} is the most",
             )
@@ -58,7 +58,7 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
     there = len(visible.ids)
     if count is not None and count > there:
         raise MachineError(
-            f"{count} devices asked for, {there} {visible.vendor.noun} visible",
+            f"{count} devices requested, {there} {visible.vendor.noun} visible",
             code="not-enough-devices",
             remedy=f"use --devices {there}, or look at {visible.vendor.visible_variable}",
         )

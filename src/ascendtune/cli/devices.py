@@ -18,7 +18,7 @@ def devices(
     interval: Annotated[float, typer.Option(help="Seconds between two looks with --watch.", min=0.5)] = 2.0,
     free: Annotated[
         int | None,
-        typer.Option(help="Print the ids of N devices that nobody uses, for ASCEND_RT_VISIBLE_DEVICES.", min=1),
+        typer.Option(help="Print the ids of N free devices, for ASCEND_RT_VISIBLE_DEVICES.", min=1),
     ] = None,
     topology: Annotated[bool, typer.Option("--topology", help="Print the links between devices.")] = False,
 ) -> int:
@@ -112,7 +112,10 @@ def _show_topology() -> int:
     for trouble in smi.troubles:
         warn(f"{trouble.what}\n     do: {trouble.remedy}")
     if topology is None:
-        print("no topology: " + ("npu-smi does not tell" if smi.is_there else "npu-smi is not here or does not answer"))
+        print(
+            "no topology: "
+            + ("npu-smi does not report it" if smi.is_there else "npu-smi is not here or does not answer")
+        )
         return 3 if smi.troubles else 0
     print(topology_picture(topology, numa_nodes()))
     return 0

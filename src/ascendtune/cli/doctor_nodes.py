@@ -49,7 +49,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             hosts,
             look,
             limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
-            # Without a total: who is late answers by its own clock, not by that of the others.
+            # Without a total: the time left does not depend on how many have answered.
             show=lambda done, total: progress.show(f"answers of {total} nodes:", done, 0),
         )
     if not nodes.answers:

@@ -69,7 +69,7 @@ def show_lines(lines: Iterable[LogLine]) -> None:
 
 
 def show_while_read(lines: Iterable[LogLine]) -> None:
-    """`show_lines` beside a job that goes on when nobody reads any more, as in `| head`: its logs keep everything."""
+    """`show_lines` beside a job that continues when its reader has ended, as in `| head`: its logs keep everything."""
     with suppress(BrokenPipeError):
         show_lines(lines)
 

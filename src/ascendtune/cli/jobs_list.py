@@ -24,7 +24,7 @@ def list_jobs(
     ascendtune jobs list --all --json
 
     The other commands take a job's id, its last four letters, or the beginning of either. State "lost": the job's
-    process has gone without a word; "unknown": it runs on another machine.
+    process ended without a record; "unknown": it runs on another machine.
     """
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
@@ -61,7 +61,7 @@ def _print(shown: list[Job]) -> None:
             ]
         )
     header = ["job", "state", "devices", "hosts", "started", "time", "step"]
-    # An id is there to be copied, whole.
+    # An id is copied, so it is shown whole.
     print(table(header, rows, right=["time", "step"], spare=["hosts", "started", "devices", "time", "step"]))
 
 

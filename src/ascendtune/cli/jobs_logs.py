@@ -22,7 +22,7 @@ def logs(
     ascendtune jobs logs alpaca
     ascendtune jobs logs alpaca -f --rank 3
 
-    Ctrl-C ends the printing, not the job. Rank 0 of a training that was not detached speaks in its own terminal. Exit
+    Ctrl-C ends the printing, not the job. Rank 0 of a training that was not detached writes to its terminal. Exit
     code 1: there was no log to print.
     """
     from ascendtune.cli.complain import warn
@@ -44,8 +44,8 @@ def logs(
             f"{found.id} has no rank {rank}", code="no-such-rank", remedy=f"name one from 0 to {found.nproc - 1}"
         )
     if rank in (None, 0) and has_the_terminal(found):
-        print(f"rank 0 speaks in the terminal where {found.id} was started", file=sys.stderr)
+        print(f"rank 0 writes to the terminal where {found.id} was started", file=sys.stderr)
     if (missing := missing_logs(found, rank)) and is_over():
-        warn(f"no log of {ranks(missing)} is in {found.logs}: it was removed, or never begun")
+        warn(f"no log of {ranks(missing)} is in {found.logs}: it was removed, or never written")
     show_lines(followed(found.logs, is_over, began=found.log_sizes, last=lines or None, rank=rank))
     return 0 if logs_of(found.logs, rank) else 1

@@ -42,7 +42,7 @@ def stop(
     processes = processes_of(found)
     if not processes and state_of(found) != "running":
         since = f" since {moment(found.ended)}" if found.ended else ""
-        print(f"{found.id} runs no more: {state_in_words(found)}{since}")
+        print(f"{found.id} does not run: {state_in_words(found)}{since}")
         return 0
     print(f"{found.id}: {state_in_words(found)}, {count_of(len(processes), 'process', 'processes')}, {found.run_dir}")
     print(processes_in_lines(processes), flush=True)
@@ -79,9 +79,9 @@ def _told(job: Job, result: StopResult) -> int:
 
     for stat in result.survivors:
         hangs = "; it hangs in the kernel, and only a reset of its device, or of the machine, ends it"
-        warn(f"pid {stat.pid} lives on ({procfs.command_of(stat.pid)}){hangs if stat.state == 'D' else ''}")
+        warn(f"pid {stat.pid} did not end ({procfs.command_of(stat.pid)}){hangs if stat.state == 'D' else ''}")
     for held in result.held:
-        whose = f"by pid {held.pid}, which has ended" if held.pid else "by whom cannot be seen from here"
+        whose = f"by pid {held.pid}, which has ended" if held.pid else "by a process that is not visible here"
         warn(f"{held.device}: {format_bytes(held.memory_used_bytes)} still held, {whose}")
     if result.survivors or result.held:
         return 1

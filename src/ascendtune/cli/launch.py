@@ -40,7 +40,7 @@ def launch(
 
     Each process finds torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). What they print is
     shown with the rank in front, and kept. The exit code is that of the first rank that failed. Only `ascendtune train`
-    sees by itself that ranks hang; for other programs `ascendtune jobs stacks` shows, with py-spy, where each is.
+    detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy, where each rank is.
     """
     from ascendtune.cli.complain import complain, warn
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal
@@ -60,7 +60,7 @@ def launch(
     for note in notes:
         warn(note)
     job_id = new_id(name or _name_of(command))
-    # Into a file, Python prints in blocks of many lines, and nobody would see them come.
+    # Into a file, Python prints in large blocks, which would be shown late.
     variables = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     # Hosts share the directory that a program is started in, if any.
     directory = directory_of(job_id) if where.hosts is None else Path.cwd() / ".ascendtune" / job_id

@@ -74,9 +74,9 @@ class ChosenNodes:
                 lead(runs, self.place, run.path)
             return run
         joined = RunDir.open(follow(runs, self.place))
-        if (theirs := joined.read()["data_hash"]) != data_hash:
+        if (node_0_hash := joined.read()["data_hash"]) != data_hash:
             raise DataError(
-                f"the data of this node are not those of node 0 ({data_hash[:12]}, there {theirs[:12]})",
+                f"the data of this node differ from those of node 0 ({data_hash[:12]}, there {node_0_hash[:12]})",
                 code="data-differs-between-nodes",
                 remedy="give every node the same files, the same model and the same recipe",
                 where=joined.path,
@@ -148,12 +148,12 @@ def require_one_starter(env: Mapping[str, str]) -> None:
     """Refuse to be one of many: torchrun and the like start workers, and each of these would start workers of its own.
 
     Raises:
-        InputError: RANK and WORLD_SIZE say that somebody has started several of this command.
+        InputError: RANK and WORLD_SIZE say that a launcher has started several of this command.
     """
     world_size = env.get("WORLD_SIZE", "")
     if "RANK" not in env or not world_size.isdecimal() or int(world_size) < 2:
         return
-    # NNODES is how whole nodes are started one by one; where there is a local rank, it is not the node that was.
+    # With NNODES whole nodes are started one by one; with LOCAL_RANK it is a process of a node.
     if env.get("NNODES", "1") != "1" and "LOCAL_RANK" not in env:
         return
     raise InputError(

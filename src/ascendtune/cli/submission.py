@@ -74,7 +74,7 @@ class SubmitOptions:
 
 
 def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOptions) -> tuple[Submission, str]:
-    """What the engine is told, and the file that tells it.
+    """The submission for the engine, and the text of its file.
 
     Raises:
         InputError: conflicting or invalid options, an invalid recipe, or a missing file.
@@ -124,14 +124,14 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
 
 
 def advice(submission: Submission, asked: SubmitOptions) -> list[str]:
-    """What a user should know that no file can say."""
+    """Warnings for the user that a file cannot hold."""
     sentences = []
     if asked.to == "kubernetes" and (nodes_own := pod.from_nodes(submission)):
         paths = ", ".join(str(mount.path) for mount in nodes_own)
         shared = ", on storage shared by all of them" if submission.nodes > 1 else ""
         sentences.append(f"not in a --volume, so mounted from the nodes' own file systems{shared}: {paths}")
     if asked.to == "slurm" and not submission.needs.told_by_slurm:
-        sentences.append("Slurm does not tell a job which NPUs it has: whole nodes are asked for (--exclusive)")
+        sentences.append("Slurm does not set the NPUs of a job: whole nodes are requested (--exclusive)")
     if ENGINES[asked.to].is_this_machine and submission.vendor.is_accelerator:
         here = len(attached(submission.vendor))
         if here < submission.devices:
@@ -146,7 +146,7 @@ def _check(asked: SubmitOptions) -> None:
     for name, (option, engines) in _ONLY_FOR.items():
         if name in given and asked.to not in engines:
             raise InputError(
-                f"{option} means nothing to {asked.to}",
+                f"{option} has no effect with --to {asked.to}",
                 code="option-not-applicable",
                 remedy=f"leave it out; it is for --to {', '.join(engines)}",
             )
@@ -154,15 +154,15 @@ def _check(asked: SubmitOptions) -> None:
         _require_name(f"--{name}", getattr(asked, name), pattern)
     if asked.image is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", asked.image):
         raise InputError(
-            f"--image {asked.image!r} is no name of an image",
+            f"--image {asked.image!r} is not the name of an image",
             code="bad-image-name",
             remedy="write it as registry/name:tag",
         )
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
-            f"--hours {asked.hours:g} is no time in which to start, train and write a checkpoint",
+            f"--hours {asked.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
             code="bad-hours",
-            remedy=f"give {_FEWEST_HOURS:g} or more; without --hours the engine's own limit holds",
+            remedy="give the time to start, train and write a checkpoint; without --hours the engine's own limit holds",
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(
@@ -189,7 +189,7 @@ def _check(asked: SubmitOptions) -> None:
 def _require_name(option: str, name: str | None, pattern: str) -> None:
     if name is not None and not re.fullmatch(pattern, name):
         raise InputError(
-            f"{option}: '{name}' is no name that Kubernetes takes",
+            f"{option}: '{name}' is not a valid Kubernetes name (lower-case letters, digits and '-')",
             code="bad-kubernetes-name",
             remedy="use lower-case letters, digits and '-', such as my-team",
         )

@@ -133,7 +133,7 @@ def _agreed(submission: Submission, to: str, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise InputError(
-            "nothing is submitted: nobody can be asked",
+            "nothing is submitted: there is no terminal to confirm it",
             code="confirmation-needed",
             remedy="add --yes, or leave --apply out",
         )

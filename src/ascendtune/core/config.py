@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import yaml
@@ -20,7 +20,6 @@ Model = TypeVar("Model", bound=BaseModel)
 MOST = 1_000_000_000
 """The upper bound of a count that has no other: larger values are typing errors and would overflow."""
 
-_UNKNOWN, _VALID = "unknown key ", "valid keys: "
 _UNKNOWN_KEY = "unknown-recipe-key"
 
 
@@ -71,6 +70,8 @@ class _Complaint:
     what: str
     remedy: str
     code: str
+    listed_key: str = ""
+    """The unknown key, where the remedy lists the valid keys of its section."""
 
 
 def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -87,23 +88,22 @@ def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 def _one_for_each_value(complaints: Iterable[_Complaint]) -> list[_Complaint]:
     """Join the errors of one value, one per type that it may have, into one error with all remedies."""
-    remedies: dict[tuple[str, str, str], list[str]] = {}
+    same: dict[tuple[str, str, str], list[_Complaint]] = {}
     for item in dict.fromkeys(complaints):
-        remedies.setdefault((item.where, item.what, item.code), []).append(item.remedy)
-    return [_Complaint(where, what, "; or ".join(each), code) for (where, what, code), each in remedies.items()]
+        same.setdefault((item.where, item.what, item.code), []).append(item)
+    return [replace(each[0], remedy="; or ".join(item.remedy for item in each)) for each in same.values()]
 
 
 def _one_for_each_list(complaints: Iterable[_Complaint]) -> list[_Complaint]:
     """Join unknown keys of one section without a similar valid key into one error with the list of valid keys."""
     by_list: dict[tuple[str, ...], list[_Complaint]] = {}
     for item in complaints:
-        is_list = item.remedy.startswith(_VALID)
-        by_list.setdefault((item.remedy,) if is_list else (item.remedy, item.what, item.where), []).append(item)
+        by_list.setdefault((item.remedy,) if item.listed_key else (item.remedy, item.what, item.where), []).append(item)
     return [first if not more else _with_all_keys([first, *more]) for first, *more in by_list.values()]
 
 
 def _with_all_keys(complaints: Sequence[_Complaint]) -> _Complaint:
-    keys = ", ".join(item.what.removeprefix(_UNKNOWN) for item in complaints)
+    keys = ", ".join(f"'{item.listed_key}'" for item in complaints)
     return _Complaint(complaints[0].where, f"unknown keys {keys}", complaints[0].remedy, _UNKNOWN_KEY)
 
 
@@ -113,10 +113,14 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
     where, dotted = document.place(path), ".".join(map(str, path))
     kind = item["type"]
     if kind == "extra_forbidden":
+        what = f"unknown key '{dotted}'"
         if issubclass(model, Section) and (remedy := model.unsupported_keys.get(str(path[-1]).lower())):
-            return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy, _UNKNOWN_KEY)
-        remedy = _nearest(str(path[-1]), keys_of(model, path[:-1]), path[:-1], model)
-        return _Complaint(where, f"{_UNKNOWN}'{dotted}'", remedy, _UNKNOWN_KEY)
+            return _Complaint(where, what, remedy, _UNKNOWN_KEY)
+        valid = keys_of(model, path[:-1])
+        nearest = _nearest(str(path[-1]), valid, path[:-1], model)
+        if nearest is None and valid:
+            return _Complaint(where, what, f"valid keys: {', '.join(valid)}", _UNKNOWN_KEY, listed_key=dotted)
+        return _Complaint(where, what, nearest or "nothing can stand below this key", _UNKNOWN_KEY)
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
         remedy = f"add it under '{dotted}'" if dotted else "add it"
@@ -194,7 +198,8 @@ def _kinds_in(annotation: Any) -> set[Any]:
     return {kind for argument in arguments for kind in _kinds_in(argument)} if arguments else {annotation}
 
 
-def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str:
+def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str | None:
+    """The question whether a similar valid key is meant; None where none is similar."""
     if found := closest(key, valid):
         return f"did you mean '{'.'.join(map(str, (*parent, found)))}'?"
     # A valid key at the wrong level is as common as a misspelt one.
@@ -202,7 +207,7 @@ def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) 
         inner = keys_of(model, (section,))
         if (*parent,) != (section,) and (found := closest(key, inner, cutoff=0.8)):
             return f"did you mean '{section}.{found}'?"
-    return f"{_VALID}{', '.join(valid)}" if valid else "nothing can stand below this key"
+    return None
 
 
 _KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "text"}

@@ -12,7 +12,7 @@ from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.vendor.find import vendor_of
 
 _OTHER_BINDER = "CPU_AFFINITY_CONF"
-"""torch_npu's own, which binds single threads; whoever sets it has chosen."""
+"""torch_npu's own variable, which binds single threads; a user who sets it has chosen."""
 
 
 def binding(
@@ -22,7 +22,7 @@ def binding(
     near: Callable[[Sequence[str]], list[set[int]]] | None = None,
     root: Path = Path("/"),
 ) -> dict[str, str]:
-    """The variable that tells each rank its cores; none on one NUMA node, on CPUs, or where the user has chosen.
+    """The variable with the cores of each rank; none on one NUMA node, on CPUs, or where the user has set cores.
 
     Args:
         near: which cores are near devices, by the names that the visibility variable takes (default: as the vendor

@@ -59,7 +59,7 @@ def _one_host_rendezvous(spec: JobSpec, env: Mapping[str, str]) -> list[str]:
 
 def _among_nodes(place: NodePlace) -> list[str]:
     # Rank 0 is on node 0, and ranks follow the order of the nodes. torchrun's elastic rendezvous sorts nodes by their
-    # addresses, and its agents go on by themselves where whoever started them wants to end them.
+    # addresses, and its agents continue by themselves when their starter wants to end them.
     host = place.connect_to or place.master_addr
     host = f"[{host}]" if ":" in host else host
     return [

@@ -1,4 +1,4 @@
-"""Go on in the background: a session of its own, which no terminal ends, and a log in place of the terminal."""
+"""Run a job in the background: in a session of its own, with a log in place of the terminal."""
 
 from __future__ import annotations
 

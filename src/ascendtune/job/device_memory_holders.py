@@ -1,4 +1,4 @@
-"""Who holds the memory of a device? The vendor's list of processes, held against ours."""
+"""Which processes of a job hold device memory? The vendor's list of processes, compared with ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RELEASE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Held:
-    """Memory of a device. `pid` is None where it cannot be seen from here who holds it, as in most containers."""
+    """Memory of a device. `pid` is None where its holder is not visible, as in most containers."""
 
     device: str
     pid: int | None
@@ -27,7 +27,7 @@ class Held:
 
 
 def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int, list[Held]]:
-    """What each of `pids` holds; a container counts its processes otherwise than the host, and both are asked for."""
+    """The memory of each of `pids`. A container numbers its processes otherwise than the host; both are tried."""
     found: dict[int, list[Held]] = {}
     for device in devices:
         for each in device.processes:
@@ -38,14 +38,14 @@ def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int,
 
 
 def pid_here(entry: DeviceProcess) -> int:
-    """The pid as it is counted here: the vendor's tool may tell the host's and the container's."""
+    """The pid in this namespace: the vendor's tool may list the host's and the container's."""
     if entry.container_pid is None or is_first_pid_namespace():
         return entry.pid
     return entry.container_pid
 
 
 def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[Held, ...]:
-    """What processes of a job that have ended still hold; waits while there is hope that it will be nothing."""
+    """The device memory that ended processes of a job still hold; waits up to 10 s for the driver to release it."""
     if not vendor_of(job.kind).is_accelerator:
         return ()
     deadline = time.monotonic() + _RELEASE_SECONDS

@@ -1,4 +1,4 @@
-"""What the processes of a job find in their environment. The user's settings win over defaults."""
+"""The environment of a job's processes. The user's settings win over defaults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: No
 
 
 def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodePlace = ALONE) -> dict[str, str]:
-    """What is set where the user has set nothing.
+    """The variables that are set where the user has not set them.
 
     Args:
         cores: how many cores of this node the job may use.

@@ -1,4 +1,4 @@
-"""What do the processes of a job say? The lines of its logs, as they come."""
+"""What do the processes of a job print? The lines of its logs, as they are written."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ascendtune.core.tail import Tail, begin_of_last
 from ascendtune.job.record import Job
 
 JOB_LOG = "job.log"
-"""What a job in the background says itself; rank 0 of a training speaks there, too."""
+"""The log of a job in the background; rank 0 of a training writes to it, too."""
 _RANK_LOG = re.compile(r"rank_(\d+)\.log")
 _LOOK_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """`rank` is None for what the job itself says."""
+    """`rank` is None for a line of the job itself."""
 
     rank: int | None
     text: str
 
 
 def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
-    """The logs of a job, in the order of ranks, and the rank of each; only those in which `rank` speaks, if given."""
+    """The logs of a job, in the order of ranks, and the rank of each; only those that `rank` writes to, if given."""
     found = [(int(name[1]), path) for path in directory.glob("*.log") if (name := _RANK_LOG.fullmatch(path.name))]
     logs: dict[Path, int | None] = {directory / JOB_LOG: None} if (directory / JOB_LOG).exists() else {}
     logs |= {path: of for of, path in sorted(found)}
@@ -34,13 +34,13 @@ def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
 
 
 def has_the_terminal(job: Job) -> bool:
-    """Whether rank 0 speaks where the job was started, and in no log: that of a program of ours in front."""
+    """Whether rank 0 writes to the terminal and to no log: that of our worker in the foreground."""
     in_background = job.session == job.pid and JOB_LOG in job.log_sizes
     return not (job.is_foreign or in_background)
 
 
 def missing_logs(job: Job, rank: int | None = None) -> list[int]:
-    """Ranks, or only `rank`, that should have a log and have none; what other hosts run is not known here."""
+    """Ranks, or only `rank`, that should have a log and have none; ranks on other hosts are not known here."""
     ranks = range(job.nproc) if job.is_local else ()
     silent = [0] if has_the_terminal(job) else []
     return [each for each in ranks if rank in (None, each) and each not in silent and not logs_of(job.logs, each)]

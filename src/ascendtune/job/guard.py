@@ -3,7 +3,7 @@
     python -m ascendtune.job.guard TOKEN
 
 Its stdin ends when the launcher does. The kernel has then told torchrun's agent (SIGTERM), and the agent its workers.
-Who does not heed it would go on for the half minute that an agent waits, and for ever where that has died, too.
+Processes that ignore it would run for the half minute that an agent waits, and for ever where the agent has ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import suppress
 from ascendtune.core import procfs
 
 TOKEN = "ASCENDTUNE_LAUNCHER"
-"""Tells what one launcher has started from all else, also what has lost its parents: it is handed down with the
-environment. Not the job's mark, which the next attempt of the same job carries, too."""
+"""Identifies the processes that one launcher has started, orphans included: children inherit it with the environment.
+Not the job's mark, which the next attempt of the same job carries, too."""
 
-# Nobody is left ten seconds after a launcher was killed.
+# All processes are gone ten seconds after a launcher was killed.
 _CHECKPOINT_SECONDS = 7.0
 _KILL_SECONDS = 5.0
 _LOOK_EVERY_SECONDS = 0.2
@@ -28,7 +28,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 def main(token: str) -> None:
     sys.stdin.buffer.read()
-    # Who was paused together with the launcher could not heed anything.
+    # Processes that were paused together with the launcher could not handle a signal.
     _send(token, signal.SIGCONT)
     _wait(token, _CHECKPOINT_SECONDS)
     deadline = time.monotonic() + _KILL_SECONDS
@@ -43,7 +43,7 @@ def _wait(token: str, seconds: float) -> None:
 
 
 def _send(token: str, number: signal.Signals) -> bool:
-    """False when nobody is left to send it to."""
+    """False when no process is left to send it to."""
     found = _carriers(token)
     for pid in found:
         with suppress(OSError):

@@ -25,11 +25,11 @@ _REPEAT_SECONDS = 1.0
 
 
 class Launcher:
-    """Started when made. Nobody below it outlives `see_out`, nor for long this process, if it is killed.
+    """Starts on construction. No process below it outlives `see_out`, or by more than seconds this process, if killed.
 
     Args:
-        stdout, stdin: descriptors; rank 0 speaks through them: torchrun hands it descriptor 0 for its stderr.
-        stderr: where torchrun's own words go; None: where ours go.
+        stdout, stdin: descriptors that rank 0 writes to: torchrun hands it descriptor 0 for its stderr.
+        stderr: the log of torchrun itself; None: our stderr.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Launcher:
         return self._agent.wait(seconds)
 
     def ask(self, number: signal.Signals) -> None:
-        """Pass a signal on to the workers, and to what they have started: a shell would not heed it before that ends.
+        """Send a signal to the workers and their children: a shell handles it only after its child ends.
 
         Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint. Only where there are no
-        workers yet it is the agent's; one that is lost while torch is imported is sent again until somebody hears.
+        workers yet does the agent get it; it is repeated, as it can be lost while torch is imported.
         """
         agent = [each for each in process.children(os.getpid()) if each.pid == self._agent.pid]
         workers = process.children(self._agent.pid) if self._has_agent else agent
@@ -76,7 +76,7 @@ class Launcher:
 
         Collectives count the time: what is paused for longer than their time-out fails when it goes on.
         """
-        say("paused, and all workers with it: `fg` lets them go on")
+        say("paused, with all workers; `fg` continues")
         process.send(self.family(), signal.SIGSTOP)
         # Not SIGSTOP, which would stop this process also where no shell is there to let it go on.
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -89,7 +89,7 @@ class Launcher:
         process.send(self.family(), signal.SIGKILL)
 
     def see_out(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
-        """Wait for whoever outlives the agent: they are ours by now, and the kernel has told them to stop."""
+        """Wait for processes that outlive the agent: this process adopted them, and the kernel sent them SIGTERM."""
         began, told = time.monotonic(), False
         while (left := self.family()) and (waited := time.monotonic() - began) < _GRACE_SECONDS and not is_impatient():
             process.wait_all(left, LOOK_EVERY_SECONDS)

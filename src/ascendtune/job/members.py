@@ -1,7 +1,7 @@
 """Which processes belong to a job? Those below the one that started them, and those that carry its mark.
 
-Every process of a job has the variable ASCENDTUNE_JOB in its environment, so that it can be told from others when its
-parents have gone. The mark alone is not believed: the process must be this user's, and younger than the job.
+Every process of a job has the variable ASCENDTUNE_JOB in its environment, so that it is recognised when its
+parents have ended. The mark alone is not enough: the process must be this user's, and younger than the job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def driver_of(job: Job) -> procfs.Stat | None:
 def members_of(job: Job) -> list[procfs.Stat]:
     """The processes of the job on this machine, oldest first; none where its pids mean nothing here.
 
-    A process that was started by one of another job's is that job's, whoever started the other job.
+    A process that a process of another job started belongs to that job, even if this job started the other one.
     """
     if is_alive(job) is None:
         return []
@@ -70,12 +70,12 @@ def ranks_of(job: Job) -> dict[int, procfs.Stat]:
 
 
 def handle(stat: procfs.Stat) -> psutil.Process | None:
-    """What a signal can be sent through: it refuses when another process has the pid by now. None when it is gone."""
+    """A handle to send signals: it refuses when another process has the pid by now. None when the process has ended."""
     try:
         process = psutil.Process(stat.pid)
     except psutil.NoSuchProcess:
         return None
-    # Looked at after psutil did: whatever it has hold of is no younger than what is found now.
+    # Checked after psutil opened it: its process is not younger than the one that is found now.
     return process if still_there([stat]) else None
 
 

@@ -2,8 +2,8 @@
 
     python -m ascendtune.job.rank [--all] LOG_DIRECTORY PROGRAM ARGUMENT…
 
-Rank 0 speaks to the user; torchrun hands it the user's stderr as descriptor 0, because torchrun's own descriptor 2 goes
-to launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too.
+Rank 0 writes to the terminal; torchrun hands it the user's stderr as descriptor 0, because torchrun's own descriptor 2
+goes to launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(*arguments: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    # When torchrun's agent is killed, nobody else would end this process; SIGTERM lets it write a checkpoint.
+    # When torchrun's agent is killed, the kernel ends this process; SIGTERM lets it write a checkpoint.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     bind(int(os.environ["LOCAL_RANK"]), os.environ.get(CORES, ""))
     os.execv(program[0], program)

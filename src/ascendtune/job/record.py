@@ -1,4 +1,4 @@
-"""What is noted about a job, and what has become of it: running, ended, lost."""
+"""The record of a job, and its state: running, ended, lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAST_SECOND = 1e11
 _LARGEST_NUMBER = 1 << 63
 
 State = Literal["running", "ended", "lost", "unknown"]
-"""`lost`: its process has gone, and nobody noted how it ended. `unknown`: it is on another machine."""
+"""`lost`: its process has ended without a record of how. `unknown`: it is on another machine."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Job:
     kind: str
     device_ids: tuple[str, ...] | None
     watched: bool
-    """A process stays beside the workers and notes the end; without it, the run directory tells."""
+    """A process stays beside the workers and records the end; otherwise the run directory has it."""
     log_sizes: dict[str, int]
-    """How long the logs were before: what stands there is of earlier attempts."""
+    """Length of each log before the job started, in bytes: the part before is of earlier attempts."""
     started: float
     """Seconds since the epoch, as `ended`."""
     is_foreign: bool = False
@@ -55,7 +55,7 @@ class Job:
     ended: float | None = None
     exit_code: int | None = None
     started_from: str | None = None
-    """The host whose command has started it here, too; None where it was started on `host`."""
+    """The host of the command that started it here; None where that is `host`."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def is_local(self) -> bool:
-        """All its processes run on `host`, as far as whoever started it knows."""
+        """Whether all its processes run on `host`, as the command that started it knows."""
         return self.hosts == (self.host,)
 
     @property
@@ -94,7 +94,7 @@ class Job:
 
 
 def state_of(job: Job) -> State:
-    """What has become of the job, now."""
+    """The state of the job, now."""
     if job.ended is not None:
         return "ended"
     alive = is_alive(job)
@@ -119,7 +119,7 @@ def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
     """The job's last attempt; None where it came to none.
 
     Args:
-        record: run.json, which tells of other jobs' attempts at the run, too.
+        record: run.json, which lists other jobs' attempts at the run, too.
     """
     until = job.ended or time.time()
     attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
@@ -147,7 +147,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _with_its_end(job: Job) -> Job:
-    """What a worker without a watcher wrote about its end into the run directory."""
+    """The job with the end that a worker without a watcher has recorded in the run directory."""
     if job.watched or job.ended is not None or is_alive(job):
         return job
     attempt = attempt_of(job, _record_of(job))

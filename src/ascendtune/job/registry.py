@@ -35,7 +35,7 @@ def directory_of(job_id: str) -> Path:
 
 
 def lock_of(job_id: str) -> Path:
-    """The file that is locked by whoever is stopping the job."""
+    """The file that a command locks while it stops the job."""
     return _directory() / f"{job_id}.stopping"
 
 
@@ -70,7 +70,7 @@ def register(
     Args:
         watched: this process stays, and calls `close` at the end.
         hosts: where the processes run, when that is not this machine alone.
-        started_from: the host on which whoever started it sits, where that is another.
+        started_from: the host of the command that started it, where that is another.
 
     Raises:
         MachineError: see `require_place`.
@@ -110,7 +110,7 @@ def note_devices(job: Job, kind: str, nproc: int) -> None:
 
 
 def close(job: Job, exit_code: int) -> None:
-    """Note how the job ended. Warns where it cannot: how it ended is no other for that."""
+    """Record how the job ended. Warns where it cannot: the exit code stays the same."""
     _change(replace(reread(job), ended=time.time(), exit_code=exit_code), "that it has ended, and will call it lost")
 
 
@@ -125,7 +125,7 @@ def _change(job: Job, what: str) -> None:
             # A full disk has no room for another file, and room for this one.
             _overwrite(path, job)
     except OSError as error:
-        warn(f"the registry could not note of {job.id} {what}: {path}: {error.strerror}")
+        warn(f"the registry could not record of {job.id} {what}: {path}: {error.strerror}")
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def find(text: str, *, newest: bool = False) -> Job:
     Where several fit and one of them runs, it is that one.
 
     Args:
-        newest: of several that have this name and are over, take the last; for who only looks.
+        newest: of several that have this name and are over, take the last; for commands that only read.
 
     Raises:
         InputError: none fits, or several do.
@@ -219,7 +219,7 @@ def _read(path: Path) -> Job | None:
     try:
         job = Job.of_json(parsed_record(read_record(path, own=True), path, remedy=_REMEDY))
         if job.id != path.stem:
-            raise ValueError(f"it is called {path.stem} and speaks of another job")
+            raise ValueError(f"it is named {path.stem} and describes another job")
     except FileNotFoundError:
         return None
     except MachineError as error:
@@ -244,7 +244,7 @@ def _forget_old(directory: Path) -> None:
 
 
 def _is_over(job: Job | None) -> bool:
-    """Of a job on another machine nobody here knows; one that never noted its end is given a quarter of a year."""
+    """Whether its record may be removed; one of another machine without an end is kept for 90 days."""
     if job is None or (state := state_of(job)) in ("ended", "lost"):
         return True
     return state == "unknown" and time.time() - job.started > _KEPT_UNKNOWN_SECONDS

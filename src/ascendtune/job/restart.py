@@ -1,7 +1,7 @@
-"""A job that fails is started again, as often as was allowed; the workers go on from the newest complete checkpoint.
+"""Restarts a job that fails, up to `max_restarts` times; the workers resume from the newest complete checkpoint.
 
-Not torchrun's own restarts: its agents start workers again where they stand, beside whatever of the old ones still
-hangs in a collective, and wait for nodes that are gone. Here an attempt has ended everywhere before the next begins.
+Not torchrun's own restarts: its agents start workers again beside old ones that still hang in a collective, and wait
+for nodes that are gone. Here an attempt has ended on every node before the next begins.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], asked: 
             break
         step = _newest_step(spec)
         if result.cause is not None and (result.cause, step) == told:
-            warn("the same failure came again without a checkpoint in between: it is not tried a third time")
+            warn("the same failure came again without a checkpoint in between: no further restart")
             break
         told = (result.cause, step) if result.cause is not None else None
         what = f" ({result.error.what})" if result.error else ""
         say(
-            f"the attempt failed{what}; going on from {f'step {step}' if step else 'the beginning'}, "
+            f"the attempt failed{what}; resuming from {f'step {step}' if step else 'the beginning'}, "
             f"{count_of(left - 1, 'restart')} left"
         )
     return result

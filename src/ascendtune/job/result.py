@@ -1,4 +1,4 @@
-"""How did a job of several processes end? The cause, in place of the launcher's account of its own troubles."""
+"""How did a job of several processes end? The first cause, in place of the launcher's own errors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,43 @@ _ROOT_CAUSE = re.compile(r"rank\s*: (\d+) \(local_rank.*?exitcode\s*: (-?\d+)", 
 
 
 @dataclass(frozen=True)
+class SeenFailure:
+    """What was seen of a failure from outside of the workers."""
+
+    kind: CauseKind
+    error: AscendtuneError
+    exit_code: int
+    """Of the process that failed, as a shell would show it."""
+    rank: int | None = None
+    host: str | None = None
+    signal_name: str | None = None
+    ending: str = ""
+    """How a process ended, such as "was killed (SIGKILL)"."""
+
+    def cause(self) -> dict[str, Any]:
+        return exit_cause(self.kind, self.error, rank=self.rank, host=self.host, signal_name=self.signal_name)
+
+
+@dataclass(frozen=True)
 class JobResult:
-    """The exit code for the user's shell, and what the user has not been told yet."""
+    """The exit code for the user's shell, and the error that is not shown yet."""
 
     exit_code: int
     error: AscendtuneError | None = None
     cause: str | None = None
-    """What a rank gave as its reason; None where no rank could say anything."""
+    """The sentence that a rank recorded; None where no rank recorded one."""
+    failure: SeenFailure | None = None
+    """What was seen of a failure for which no rank recorded a cause."""
 
     @property
     def is_failure(self) -> bool:
-        """Something broke: neither the end nor a stop, nor a recipe that will be as wrong next time."""
+        """A failure that may not come again: not the end, a stop, or a wrong recipe."""
         return self.exit_code not in (0, InputError.exit_code) and self.exit_code < 128
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What the launcher of a node left behind."""
+    """How the launcher of a node ended."""
 
     exit_code: int
     """torchrun's, or the program's own where it ran alone; negative for a signal."""
@@ -44,7 +64,7 @@ class Ending:
     host: str | None = None
     """Named where there are several."""
     lost: AscendtuneError | None = None
-    """Why nothing was heard of the node's end."""
+    """Why the node's own report is missing."""
 
 
 def record_of(run_dir: Path) -> dict[str, Any] | None:
@@ -82,17 +102,18 @@ def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, ask
     failure = _seen(ending, run_dir / "log")
     close(run_dir, "failed", failure.cause())
     # A program without a run.json reports by its exit code alone.
-    return JobResult(failure.error.exit_code if record else failure.exit_code, failure.error)
+    return JobResult(failure.error.exit_code if record else failure.exit_code, failure.error, failure=failure)
 
 
 def _told(run_dir: Path, cause: dict[str, Any]) -> JobResult:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
-    if rank == 0 or code > 128:
+    # Another node's launcher has recorded it.
+    was_seen = cause.get("kind") in _SEEN
+    if code > 128 or (rank == 0 and not was_seen):
         # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
         return JobResult(code, cause=cause["what"])
-    names_its_rank = rank is None or cause.get("kind") in _SEEN
     error = _CLASSES.get(code, CheckFailed)(
-        cause["what"] if names_its_rank else f"rank {rank}: {cause['what']}",
+        cause["what"] if rank is None or was_seen else f"rank {rank}: {cause['what']}",
         code=cause.get("code", ""),
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
@@ -103,27 +124,11 @@ def _told(run_dir: Path, cause: dict[str, Any]) -> JobResult:
 _SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host")
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """What was seen of a failure from outside of the workers."""
-
-    kind: CauseKind
-    error: AscendtuneError
-    exit_code: int
-    """Of the process that failed, as a shell would show it."""
-    rank: int | None = None
-    host: str | None = None
-    signal_name: str | None = None
-
-    def cause(self) -> dict[str, Any]:
-        return exit_cause(self.kind, self.error, rank=self.rank, host=self.host, signal_name=self.signal_name)
-
-
-def _seen(ending: Ending, logs: Path) -> _Failure:
+def _seen(ending: Ending, logs: Path) -> SeenFailure:
     """What the launcher saw of the failure: used when no worker recorded a cause."""
     at = f" on {ending.host}" if ending.host else ""
     if ending.lost is not None:
-        return _Failure("lost_host", ending.lost, ending.lost.exit_code, host=ending.host)
+        return SeenFailure("lost_host", ending.lost, ending.lost.exit_code, host=ending.host)
     if ending.launcher_log is None:
         return _death("the worker", ending.exit_code, logs, rank=0)
     said = _said(ending.launcher_log, ending.said_before)
@@ -136,14 +141,14 @@ def _seen(ending: Ending, logs: Path) -> _Failure:
         where = log if log.exists() else ending.launcher_log
         return _death(f"rank {rank}{at}", code, where, rank=rank, host=ending.host)
     if full := _full_disk(logs):
-        return _Failure("disk", full, full.exit_code, host=ending.host)
+        return SeenFailure("disk", full, full.exit_code, host=ending.host)
     error = CheckFailed(
         f"the workers{at} failed to start, or lost connection to each other",
         code="workers-not-connected",
         remedy="look at torchrun's messages",
         where=ending.launcher_log,
     )
-    return _Failure("launcher", error, error.exit_code, host=ending.host)
+    return SeenFailure("launcher", error, error.exit_code, host=ending.host)
 
 
 def _full_disk(logs: Path) -> MachineError | None:
@@ -156,20 +161,20 @@ def _full_disk(logs: Path) -> MachineError | None:
 
 
 def as_of_a_shell(code: int) -> int:
-    """The exit code of a process, negative for a signal, as a shell tells it."""
+    """The exit code of a process, negative for a signal, as a shell shows it."""
     return 128 - code if code < 0 else code
 
 
-def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> _Failure:
+def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> SeenFailure:
     name = signal.Signals(-code).name if code < 0 else None
-    what, error_code, remedy = f"{who} ended with exit code {code}", "process-exited", "look at the end of its log"
+    ending, error_code, remedy = f"ended with exit code {code}", "process-exited", "look at the end of its log"
     if code == -signal.SIGKILL:
-        what, error_code = f"{who} was killed ({name})", "process-killed"
+        ending, error_code = f"was killed ({name})", "process-killed"
         remedy = "usually the host ran out of memory: see `dmesg | grep -i oom`; take a smaller batch"
     elif name:
-        what, error_code = f"{who} crashed ({name})", "process-crashed"
-    error = CheckFailed(what, code=error_code, remedy=remedy, where=where)
-    return _Failure("signal" if name else "exit", error, as_of_a_shell(code), rank, host, name)
+        ending, error_code = f"crashed ({name})", "process-crashed"
+    error = CheckFailed(f"{who} {ending}", code=error_code, remedy=remedy, where=where)
+    return SeenFailure("signal" if name else "exit", error, as_of_a_shell(code), rank, host, name, ending)
 
 
 def _said(launcher_log: Path, said_before: int) -> str:

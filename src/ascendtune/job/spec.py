@@ -1,4 +1,4 @@
-"""What is to be started, and where this machine stands among those that start it."""
+"""What is started, and the place of this machine among the nodes of a job."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class JobSpec:
     device_ids: tuple[str, ...] | None = None
     """Names for the visibility variable of `kind`; None leaves what the user has set."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What the program is told by its environment, whatever the user has set."""
+    """Environment variables of the program that override the user's."""
     max_restarts: int = 0
     """How often a job that failed is started again, from its newest checkpoint."""
     on_hang: OnHang = "warn"
-    """What happens when no rank gives a sign of life any more; programs that keep no heartbeat are left alone."""
+    """What happens when all heartbeats stop; programs without a heartbeat are not watched."""
     is_foreign: bool = False
     """The program is not ours: all its output is kept as rank_N.log, rank 0's too, and one process alone is given
     torchrun's variables like one of several."""
@@ -50,11 +50,11 @@ class JobSpec:
         return self.run_dir / "log"
 
     def launcher_log(self, place: NodePlace) -> Path:
-        """What torchrun's agent of a node says."""
+        """The log of a node's torchrun agent."""
         return self.logs / ("launcher.log" if place.node_rank == 0 else f"launcher_node_{place.node_rank}.log")
 
     def agent_directory(self, place: NodePlace) -> Path:
-        """Where torchrun's agent of a node keeps what it needs; of no use to anybody afterwards."""
+        """Temporary files of a node's torchrun agent; removed afterwards."""
         return self.logs / f".torchrun_{place.node_rank}"
 
 
@@ -67,7 +67,7 @@ class NodePlace:
     master_addr: str = "127.0.0.1"
     """Of node 0, as every node reaches it."""
     master_port: int = 0
-    """0: there is nobody to meet."""
+    """0: there is no rendezvous."""
     address: str | None = None
     """Of this node, as the others reach it; None on one node."""
     interface: str | None = None

@@ -1,7 +1,7 @@
 """End a job: after a checkpoint, else firmly, else at once; then look whether everything of it is gone.
 
-Whoever started the workers is asked first: it passes the first signal on to them, and ends them all at a second one. So
-the later signals go to the workers, and to the one that started them only when nobody else is left.
+The process that started the workers is asked first: it passes the first signal on to them, and ends them all at a
+second one. So later signals go to the workers, and to that process only when no other is left.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Show = Callable[[str, float, float], None]
 
 @dataclass(frozen=True)
 class StopResult:
-    """What is left of a job that was stopped; nothing, when all went well."""
+    """What remains of a job that was stopped: normally nothing."""
 
     survivors: tuple[procfs.Stat, ...]
     held: tuple[Held, ...]
@@ -45,7 +45,7 @@ class StopResult:
 
 
 def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Show) -> StopResult:
-    """End every process of `job` on this machine; whoever started it ends those on other machines.
+    """End every process of `job` on this machine; the process that started it ends those on other machines.
 
     Args:
         grace_seconds: how long it may take to write a checkpoint.
@@ -53,14 +53,14 @@ def stop(job: Job, *, grace_seconds: float, say: Callable[[str], None], show: Sh
     Raises:
         InputError: the job runs on another machine, or in another container.
         MachineError: a process of the job is another user's.
-        CheckFailed: somebody else is stopping it just now.
+        CheckFailed: another command is stopping it.
     """
     require_ours(job)
     with _alone(job) as was_asked:
         seen = members_of(job)
         if driver := driver_of(job):
             if was_asked:
-                say("it was asked to stop before, and is not asked again: that would end it without a checkpoint")
+                say("it was asked to stop before; a second SIGINT would end it without a checkpoint")
             else:
                 _ask(job, driver, grace_seconds, say)
             _wait(job, seen, grace_seconds, "for a checkpoint", show)
@@ -95,7 +95,7 @@ def require_ours(job: Job) -> None:
 def _ask(job: Job, driver: procfs.Stat, grace_seconds: float, say: Callable[[str], None]) -> None:
     say(f"SIGINT to pid {driver.pid}: it may write a checkpoint, for at most {grace_seconds:.0f} s")
     _send([driver], signal.SIGINT)
-    # A job that was stopped by Ctrl-Z hears nothing before it is continued.
+    # A job that was paused by Ctrl-Z handles no signal before it is continued.
     _send([driver], signal.SIGCONT)
     _note(job, was_asked=True)
 
@@ -148,7 +148,7 @@ def _pids(stats: Sequence[procfs.Stat]) -> str:
 
 
 def _note_the_end(job: Job, was_killed: bool) -> None:
-    """Where whoever would have noted it was ended before it could."""
+    """Used when the process that should have recorded the outcome was killed first."""
     if job.watched and state_of(registry.reread(job)) == "lost":
         registry.close(job, 128 + signal.SIGKILL)
     if was_killed and job.is_local:
@@ -174,7 +174,7 @@ def _alone(job: Job) -> Iterator[bool]:
 
 
 def _note(job: Job, was_asked: bool) -> None:
-    """For whoever comes next. Written in place: the file is the lock, too; on a full disk a job is stopped without."""
+    """For the next command that stops it. Written in place, as the file is the lock; on a full disk it is left out."""
     note = {"pid": os.getpid(), "since": time.time(), "was_asked": was_asked}
     with suppress(OSError):
         registry.lock_of(job.id).write_text(json.dumps(note))

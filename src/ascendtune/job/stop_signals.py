@@ -1,5 +1,4 @@
-"""What the user asks of a job that runs in front: Ctrl-C once ends it after a checkpoint, twice ends it at once, Ctrl-Z
-pauses it."""
+"""Stop signals of a job in the foreground: Ctrl-C ends it after a checkpoint, a second at once; Ctrl-Z pauses it."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ from ascendtune.core.log import say
 
 
 class StopSignals:
-    """Notes signals while it is entered; whoever runs the job looks at `first` and `again`.
+    """Records signals while it is entered; the loop that runs the job reads `first` and `again`.
 
     Args:
-        keeps_checkpoints: what the user asks will take until the next one is written.
+        keeps_checkpoints: stopping takes until the next checkpoint is written.
         can_pause: its processes can be stopped as one, and lose nothing by it.
     """
 
@@ -24,7 +23,7 @@ class StopSignals:
         self.first: signal.Signals | None = None
         self.again = False
         self.pause = False
-        """Whoever has done it sets this back."""
+        """The loop that has paused the job resets it."""
 
     def __enter__(self) -> Self:
         noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,7 +41,7 @@ class StopSignals:
         if self.first is not None:
             self.again = True
             return
-        # The terminal that goes away is like a scheduler that takes the machine back.
+        # A terminal that closes is treated as a scheduler that ends the job.
         self.first = signal.Signals(number) if number != signal.SIGHUP else signal.SIGTERM
         say(f"{self._how}; once more stops now")
 

@@ -2,8 +2,8 @@
 
     python -m ascendtune.job.torchrun OPTIONS OF TORCHRUN
 
-torchrun's own stores listen on all interfaces, and its elastic rendezvous unpickles a key of the store: everybody who
-reaches the port runs code as this user. Here there are two others:
+torchrun's own stores listen on all interfaces, and its elastic rendezvous unpickles a key of the store: any process
+that reaches the port can run code as this user. Here there are two others:
 
     --rdzv-backend file       One host. The ranks meet in a file that exists in this process only and that only
                               processes of the same user can open. Nothing listens.
@@ -103,7 +103,7 @@ class AddressRendezvous(OneRendezvous):
         self._store = TCPStore(
             host, port, self.nnodes, is_master=self.rank == 0, timeout=self._timeout, master_listen_fd=listening
         )
-        # What torchrun itself keeps there is not needed where it is alone, and then nobody else can write it.
+        # One node needs no shared store for torchrun's own keys, and a local one cannot be written by others.
         own = HashStore() if self.nnodes == 1 else PrefixStore(self.get_run_id(), self._store)
         return self._met(own, host, port)
 

@@ -1,4 +1,4 @@
-"""Which devices nobody uses."""
+"""Free devices: without processes, and with almost no memory used."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
     NPUs are looked at before GPUs, and only those that the kind's visibility variable in `env` leaves.
 
     Raises:
-        MachineError: there are not as many; the message says who holds the others.
+        MachineError: there are not as many; the message names the processes on the others.
     """
     kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
     ours = [device for device in devices if device.kind in kinds[:1] and _is_visible(device, env)]
     if not ours:
-        raise MachineError(
-            "there is no accelerator to pick from", code="no-accelerator", remedy="look at `ascendtune devices`"
-        )
+        raise MachineError("no accelerator is visible", code="no-accelerator", remedy="look at `ascendtune devices`")
     looked_at = [(device, _why_not(device)) for device in ours]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
@@ -48,7 +46,7 @@ def _is_visible(device: Accelerator, env: Mapping[str, str]) -> bool:
 
 
 def _why_not(device: Accelerator) -> str | None:
-    """What speaks against a device, or None when it is free."""
+    """Why a device is not free, or None when it is."""
     if device.logical_id is None:
         return "its logical id is unknown, npu-smi's answer has gaps"
     if (device.health or "").lower() in ("critical", "unknown"):
@@ -57,9 +55,9 @@ def _why_not(device: Accelerator) -> str | None:
         return "held by " + ", ".join(map(_holder, device.processes))
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if used is None or not total:
-        return "how much of its memory is used is unknown"
+        return "its used memory is unknown"
     if used > IDLE_RATIO * total:
-        return f"{format_bytes(used)} of {format_bytes(total)} are used, by whom cannot be seen from here"
+        return f"{format_bytes(used)} of {format_bytes(total)} are used by processes that are not visible here"
     return None
 
 
@@ -71,7 +69,7 @@ def _holder(process: DeviceProcess) -> str:
 def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:
     held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
     return MachineError(
-        "\n       ".join([f"{count_of(count, 'free device')} asked for, {free} of {len(looked_at)} free", *held]),
+        "\n       ".join([f"{count_of(count, 'free device')} requested, {free} of {len(looked_at)} free", *held]),
         code="not-enough-devices",
         remedy="ask for fewer, wait, or end those processes",
     )

@@ -50,7 +50,7 @@ def look_at_host(root: Path = Path("/")) -> HostInfo:
 
 
 def numa_nodes(root: Path = Path("/")) -> dict[str, str]:
-    """Node -> its cores, as the kernel writes them; empty where the kernel does not tell."""
+    """Node -> its cores, as the kernel writes them; empty where the kernel does not report them."""
     nodes = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
     found = {path.parent.name.removeprefix("node"): _text(path).strip() for path in nodes}
     return dict(sorted(found.items(), key=lambda node: int(node[0])))

@@ -1,4 +1,4 @@
-"""What is in the machine, as the vendors' tools say it. What a vendor does not say is None, never a guess."""
+"""The devices of the machine, as the vendors' tools report them. A value that is not reported is None, not a guess."""
 
 from __future__ import annotations
 

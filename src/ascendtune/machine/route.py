@@ -26,7 +26,7 @@ def source_address(target: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise MachineError(
-            f"{socket.gethostname()} knows no way to {target}: {error.strerror or error}",
+            f"{socket.gethostname()} has no route to {target}: {error.strerror or error}",
             code="no-route-to-host",
             remedy="name the host by an address that every node reaches, or add it to DNS or /etc/hosts on each",
         ) from error
@@ -44,5 +44,5 @@ def interface_of(address: str) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `address` means the machine itself, whoever says it."""
+    """Whether `address` means the machine itself on every machine."""
     return ipaddress.ip_address(address).is_loopback

@@ -62,7 +62,7 @@ def test_every_rank_is_heard_and_the_first_failure_is_the_exit_code() -> None:
 
 def test_a_missing_program_is_found_before_anything_starts() -> None:
     done = _run("launch", "--", "./nothing.sh")
-    assert done.returncode == 2 and "there is no program './nothing.sh'" in done.stderr
+    assert done.returncode == 2 and "no such program: './nothing.sh'" in done.stderr
     assert list(registry.jobs()) == []
 
 
@@ -93,7 +93,7 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
     assert follower.returncode == 0 and "[rank 0] tick 3\n" in out and "[rank 1] tick 3\n" in out
     assert "KeyboardInterrupt" in out, "what comes at the very end is shown, too"
     again = _run("jobs", "stop", "tick")
-    assert again.returncode == 0 and "runs no more: ended (130)" in again.stdout
+    assert again.returncode == 0 and "does not run: ended (130)" in again.stdout
 
 
 def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:

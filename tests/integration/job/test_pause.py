@@ -71,4 +71,4 @@ def test_a_job_of_two_ranks_is_paused_whole_and_goes_on_to_its_end(shell: Shell,
     until(lambda: shell.text.count("tick 119\r\n") == 2)
     shell.type("echo code=$((40 + $?))\n")
     until(lambda: "code=40" in shell.text)
-    assert shell.text.count("paused, and all workers with it") == 2 and "error" not in shell.text
+    assert shell.text.count("paused, with all workers") == 2 and "error" not in shell.text

@@ -153,5 +153,5 @@ def test_more_devices_than_a_node_has_are_refused(workshop: Workshop) -> None:
     words = ["--to", "slurm", "--accelerator", "npu", "--devices", "9", "--apply", "--yes"]
     done = workshop.ascendtune("submit", "recipe.yaml", *words)
     assert done.returncode == 3
-    assert "9 NPU on one node asked for, 8 at most are there" in done.stderr
+    assert "9 NPU on one node requested, at most 8 available" in done.stderr
     assert "use --devices 8" in done.stderr

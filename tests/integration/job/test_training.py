@@ -85,7 +85,7 @@ def test_a_run_whose_host_dies_goes_on_from_its_checkpoint(
     assert agent in cluster.named("nodeb", "ascendtune.job.torchrun")
     os.kill(worker, signal.SIGKILL)
     assert job.wait(120) == 0, place.said("died")
-    assert "rank 1 on nodeb was killed (SIGKILL)); going on from step" in place.said("died")
+    assert "rank 1 on nodeb was killed (SIGKILL)); resuming from step" in place.said("died")
     assert [each["state"] for each in run.read()["attempts"]] == ["failed", "finished"]
     assert [line["step"] for line in run.read_metrics()] == list(range(1, 61))
     assert cluster.is_quiet()
@@ -105,20 +105,20 @@ def test_a_rank_that_hangs_on_another_host_is_named_with_it(
     wait_until(lambda: run.run_json.is_file() and run.checkpoint_steps(), 60)
     worker = sorted(cluster.named("nodeb", "ascendtune.train.worker"))[1]
     os.kill(worker, signal.SIGSTOP)
-    wait_until(lambda: "odd one out" in place.said(name), 60)
+    wait_until(lambda: "odd rank" in place.said(name), 60)
     if on_hang == "warn":
         os.kill(worker, signal.SIGCONT)
     code, said = job.wait(120), place.said(name)
     assert re.search(r"rank 1: \w+ of step", said), said
-    assert "odd one out: rank 1 on nodeb" in said
+    assert "odd rank: rank 1 on nodeb" in said
     if on_hang == "stop":
         assert code == 1 and run.read()["exit_cause"]["odd_ranks"] == [1]
-        assert "stood out\n   do: the stacks in" in said and "rank 1 on nodeb stood out" in said
+        assert "differed\n   do: the stacks in" in said and "rank 1 on nodeb differed" in said
     else:
         assert code == 0 and run.read()["state"] == "finished"
         assert [line["step"] for line in run.read_metrics()] == list(range(1, 201))
     if on_hang == "restart":
-        assert "rank 1 on nodeb stood out); going on from step" in said
+        assert "rank 1 on nodeb differed); resuming from step" in said
     assert [each["state"] for each in run.read()["attempts"]] == {
         "warn": ["finished"],
         "restart": ["failed", "finished"],
@@ -142,7 +142,7 @@ def test_a_run_that_loses_the_host_of_rank_0_goes_on_with_unequal_ones(
     finally:
         cluster.boot("nodea")
     said, attempts = place.said("unequal"), run.read()["attempts"]
-    assert "to come back, for at most 120 s" in said and f"going on without {cluster.addresses['nodea']}" in said
+    assert "to return, for at most 120 s" in said and f"continuing without {cluster.addresses['nodea']}" in said
     assert [each["world_size"] for each in attempts] == [3, 2]
     assert [line["step"] for line in run.read_metrics()] == list(range(1, 61))
     assert cluster.is_quiet()

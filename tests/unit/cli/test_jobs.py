@@ -129,7 +129,7 @@ def test_logs_have_the_rank_in_front_once(called: Called, tmp_path: Path) -> Non
         file.write("[rank 1] warning: said by a worker of ours\nprinted\n")
     code, out, err = called("logs", job.id)
     assert (code, out) == (0, "[rank 1] warning: said by a worker of ours\n[rank 1] printed\n")
-    assert err.startswith(f"rank 0 speaks in the terminal where {job.id} was started")
+    assert err.startswith(f"rank 0 writes to the terminal where {job.id} was started")
     assert called("logs", job.id, "--rank", "1", "--lines", "1") == (0, "[rank 1] printed\n", "")
 
 
@@ -146,10 +146,14 @@ def test_logs_of_a_training_in_the_background_are_rank_0s_too(called: Called, tm
 def test_logs_that_are_not_there_are_told_as_that(called: Called, tmp_path: Path) -> None:
     job = _job(tmp_path, "a")
     code, out, err = called("logs", job.id, "--rank", "9")
-    assert (code, out, err) == (2, "", f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n")
-    gone = f"warning: no log of rank 1 is in {job.logs}: it was removed, or never begun\n"
+    assert (code, out, err) == (
+        2,
+        "",
+        f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n code: no-such-rank\n",
+    )
+    gone = f"warning: no log of rank 1 is in {job.logs}: it was removed, or never written\n"
     assert called("logs", job.id, "--rank", "1") == (1, "", gone)
-    assert called("logs", job.id) == (1, "", f"rank 0 speaks in the terminal where {job.id} was started\n{gone}")
+    assert called("logs", job.id) == (1, "", f"rank 0 writes to the terminal where {job.id} was started\n{gone}")
     other = _job(tmp_path, "a", is_foreign=True)
     assert called("logs", other.id) == (1, "", gone.replace("rank 1", "ranks 0, 1"))
     registry.close(other, 0)
@@ -167,13 +171,17 @@ def test_stop_asks_first_and_ends_nothing_without_an_answer(called: Called, tmp_
         innocent.kill()
     innocent.wait()
     code, out, _ = called("stop", job.id)
-    assert (code, out) == (0, f"{job.id} runs no more: lost\n")
+    assert (code, out) == (0, f"{job.id} does not run: lost\n")
 
 
 def test_an_unknown_job_is_an_error_with_a_remedy(called: Called) -> None:
     for words in (["show", "x"], ["logs", "x"], ["stop", "x"]):
         code, _, err = called(*words)
-        assert code == 2 and err == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n"
+        assert (
+            code == 2
+            and err
+            == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n code: no-such-job\n"
+        )
 
 
 def test_a_shell_completes_ids(ascendtune: Any, tmp_path: Path) -> None:

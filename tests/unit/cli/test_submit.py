@@ -192,7 +192,7 @@ def test_npus_where_docker_has_none(submit: Any, tmp_path: Path) -> None:
     _program(tmp_path, "docker", "exit 0")
     done = submit("docker", "--accelerator", "npu", "--apply", "--yes", PATH=_path(tmp_path))
     assert done.returncode == 3
-    assert "no NPU is there" in done.stderr
+    assert "there is no NPU" in done.stderr
 
 
 def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> No
     words = ("--accelerator", "npu", "--apply", "--yes")
     done = submit("kubernetes", *words, "--devices", "16", PATH=_path(tmp_path))
     assert done.returncode == 3
-    assert "16 NPU on one node asked for, 8 at most are there" in done.stderr
+    assert "16 NPU on one node requested, at most 8 available" in done.stderr
     assert submit("kubernetes", *words, "--devices", "8", PATH=_path(tmp_path)).returncode == 0
 
 

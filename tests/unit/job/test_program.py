@@ -33,9 +33,9 @@ def test_a_program_is_found_by_path_and_by_name(place: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "what", "remedy"),
     [
-        ("nothing", "there is no program 'nothing'", "PATH"),
-        ("./smoek", "there is no program './smoek'", "did you mean 'smoke'?"),
-        ("trainn.py", "there is no program 'trainn.py'", "did you mean 'train.py'?"),
+        ("nothing", "no such program: 'nothing'", "PATH"),
+        ("./smoek", "no such program: './smoek'", "did you mean 'smoke'?"),
+        ("trainn.py", "no such program: 'trainn.py'", "did you mean 'train.py'?"),
         ("/usr", "this is a directory", "name a program"),
         ("train.py", "'train.py' is not executable", "start it as `python train.py`"),
         ("bare.py", "'bare.py' is neither a program nor", "start it as `python bare.py`"),

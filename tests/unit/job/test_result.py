@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.errors import MachineError
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.errors import CheckFailed, MachineError
+from ascendtune.core.rundir import CauseKind, RunDir, exit_cause
 from ascendtune.job.result import Ending, as_of_a_shell, job_result
 
 
@@ -68,6 +68,23 @@ def test_the_cause_is_a_lost_host_when_it_stopped_answering(tmp_path: Path) -> N
     job_result(run.path, run.read(), Ending(1, None, host="nodeb", lost=lost), None)
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["host"], cause["code"], cause["exit_code"]) == ("lost_host", "nodeb", "host-lost", 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("signal", "rank 0 was killed (SIGKILL)"), ("exception", None)],
+    ids=["by a launcher", "by rank 0"],
+)
+def test_a_cause_of_rank_0_is_shown_unless_rank_0_has_printed_it(
+    tmp_path: Path, kind: CauseKind, shown: str | None
+) -> None:
+    run = _running(tmp_path)
+    before = run.read()
+    run.end_attempt("failed", exit_cause(kind, CheckFailed("rank 0 was killed (SIGKILL)", remedy="look"), rank=0))
+
+    result = job_result(run.path, before, Ending(1, run.logs / "launcher.log"), None)
+
+    assert (result.error.what if result.error else None) == shown
 
 
 def _running(path: Path) -> RunDir:

@@ -40,7 +40,7 @@ def test_less_memory_first_and_ids_ascend() -> None:
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        (_npu(1, 40), "by whom cannot be seen"),
+        (_npu(1, 40), "not visible here"),
         (_npu(1, processes=(DeviceProcess(7, None, "python", GIB),)), "held by python (pid 7, 1.0 GiB)"),
         (_npu(1, processes=(DeviceProcess(7),)), "held by a process (pid 7)"),
         (_npu(1, None), "unknown"),

@@ -223,13 +223,12 @@ def trouble(ran: Ran, timeout_seconds: float) -> Finding:
 def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
     furthest_behind = min(len(each.notes) for each in silent)
     ranks = [each for each in silent if len(each.notes) == furthest_behind]
-    said = ran.outcome.error.what if ran.outcome.error else ""
+    failure = ran.outcome.failure
     # The launcher reports the rank that it saw exiting first. NCCL aborts ranks that wait for another one, though: then
     # the first to exit is not the one that is behind.
-    dead = [each for each in ranks if said.startswith(f"rank {each.rank} ")]
-    if dead:
-        ending = said.removeprefix(f"rank {dead[0].rank} ")
-        return _trouble_with(ran, dead, f"{ending} at {dead[0].one('at') or 'its start'}")
+    dead = [each for each in ranks if failure is not None and failure.ending and each.rank == failure.rank]
+    if failure is not None and dead:
+        return _trouble_with(ran, dead, f"{failure.ending} at {dead[0].one('at') or 'its start'}")
     return _trouble_with(ran, ranks, f"did not return from {ranks[0].one('at') or 'its start'}")
 
 

@@ -1,1 +1,1 @@
-"""What went wrong, said by the logs? The first cause, not its last echo."""
+"""What went wrong, by the logs? The first cause, not its last echo."""

@@ -18,7 +18,7 @@ _MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
 _NOT_FATAL = ("notice",)
 _TAIL = 200
-"""An error line without more counts only among the last lines: a job that goes on was not ended by it."""
+"""An error line without more counts only among the last lines: a job that continues was not ended by it."""
 _IN_VAIN = 3
 """A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
 once is enough."""

@@ -1,4 +1,4 @@
-"""Something in a log that is worth a thought: where it stands, who said it, when, and what is known about it."""
+"""An event of a log: its place, its speaker, its time, and what is known about it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Event:
     survived: bool = False
     """The log went on for long without any trouble."""
     is_quoted: bool = False
-    """Words of an exception in a line that is none: somebody caught it and went on, or tells of it."""
+    """The words of an exception in another line: it was caught, or is only reported."""
     is_heading: bool = False
     """Says only that a traceback follows."""
     weak: bool = False
@@ -58,7 +58,7 @@ class Event:
 
     @property
     def is_raised(self) -> bool:
-        """An exception that nobody is seen to have caught: it ended a traceback."""
+        """An exception that ended a traceback: the log does not show that it was caught."""
         return self.trace is not None and bool(self.trace.frames)
 
     @property

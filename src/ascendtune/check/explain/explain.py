@@ -55,7 +55,7 @@ class Explanation:
 
     @property
     def plog(self) -> str | None:
-        """Where CANN says more, if the logs speak of Ascend at all."""
+        """Where CANN writes more, if the logs name Ascend."""
         return PLOG if any(scan.speaks_of_ascend for scan in self.scans) else None
 
     def headline(self) -> str:
@@ -68,7 +68,7 @@ class Explanation:
         if first is None and self.stop:
             return f"nothing went wrong: {self.stop['what']}"
         if first is None and self.is_running:
-            return "the run is under way, and no failure was found in what it has written since it was started"
+            return "the run is under way, and its logs show no failure since it was started"
         if first is None:
             return "there is nothing to explain: the log is empty" if self.is_empty else "no failure was found"
         return first.meaning + self._culprit()
@@ -124,7 +124,7 @@ def explain(names: Sequence[str]) -> Explanation:
     """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
 
     Raises:
-        InputError: a file cannot be read, or is no text; a directory holds neither a run nor logs.
+        InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
     """
     files: list[tuple[str, int]] = []
     runs: list[Newest] = []

@@ -1,4 +1,4 @@
-"""What was found in one log: the first of its kind for each speaker, and how often it came again."""
+"""The events of one log: the first of each kind for each speaker, and how often it came again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascendtune.check.explain.trace import Trace
 _EVENTS_KEPT = 2000
 _SURVIVED_AFTER = 5000
 _IN_A_ROW = 5
-"""Lines between two that follow each other: other ranks may speak in between."""
+"""Lines between two that follow each other: other ranks may write in between."""
 _CODED = re.compile(r"\bE(?:[A-Z]\d|\d\d)(?!9{3})\d{3}(?=:|\)|\[PID)")
 _BLOCK = 12
 """Lines of a block of CANN; of two that say the same, the one with an error code of its own is the one to show."""

@@ -1,4 +1,4 @@
-"""How serious a line takes itself to be: an error, a warning, news, or part of something else."""
+"""Log level of a line: error, warning, info, or part of another message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around the words of a log line: which rank said it, and when."""
+"""Prefixes of a log line: which rank wrote it, and when."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def device_in(text: str) -> int | None:
 
 
 def speaks_of_ascend(text: str) -> bool:
-    """Whether a line names the chip, its software, or an error code of theirs; our own name says nothing."""
+    """Whether a line names the chip, its software, or one of its error codes; our own name does not count."""
     return _ASCEND.search(text) is not None
 
 

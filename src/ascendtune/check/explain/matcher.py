@@ -1,4 +1,4 @@
-"""Finds the entries that a line speaks of, among millions of lines that speak of none."""
+"""Finds the known failures that a line names, among millions of lines that name none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sums of an out-of-memory message: who has the memory, and is it really gone?"""
+"""The amounts in an out-of-memory message: which process has the memory, and how much is free."""
 
 from __future__ import annotations
 

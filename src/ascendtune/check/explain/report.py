@@ -1,4 +1,4 @@
-"""An explanation as text for people: what happened, where, why, what to do, and who says so."""
+"""An explanation as text: what happened, where, why, what to do, and the source."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[tuple[str, str]]:
 
 
 def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Everything else, so that nobody chases it: one line a kind."""
+    """The other events, so that they are not mistaken for the cause: one line a kind."""
     first = explanation.verdict.first
     kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:

@@ -1,4 +1,4 @@
-"""What a run directory says about its newest attempt: whether it runs, where its logs begin, why it ended."""
+"""The newest attempt of a run directory: whether it runs, where its logs begin, why it ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def newest_attempt(run: RunDir) -> Newest:
         return Newest()
     cause = record.get("exit_cause")
     if job is not None and state == "lost" and (cause is None or record["state"] == "stopped"):
-        # Workers whose starter is gone are asked to stop: that they did is not why.
+        # Workers whose starter has ended are asked to stop: that is not the cause.
         return Newest(tuple(_logs(run, job)), _vanished(job, cause))
     if record["state"] == "stopped":
         return Newest(stop=cause or _STOPPED)

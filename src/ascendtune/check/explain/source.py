@@ -32,7 +32,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         start: the byte at which to begin, where a line does.
 
     Raises:
-        InputError: the file cannot be read, or is no text.
+        InputError: the file cannot be read, or is not text.
     """
     try:
         if name != STDIN and is_endless(Path(name)):

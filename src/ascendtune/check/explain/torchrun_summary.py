@@ -1,4 +1,4 @@
-"""What torchrun says at the end: which rank failed first, and how its process ended."""
+"""torchrun's summary at the end: which rank failed first, and how its process ended."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
 _THROWN = re.compile(
     r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
 )
-"""MindSpore logs what it throws in C++, which Python may hear of much later, in other words."""
+"""MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
@@ -48,7 +48,7 @@ class Trace:
     ignored: bool = False
     """Python says that it ignored it."""
     weak: bool = False
-    """Logged as a warning: somebody caught it and went on."""
+    """Logged as a warning: it was caught."""
     headless: bool = False
     """The log begins in the middle of it."""
     indent: int = 3
@@ -97,7 +97,7 @@ class Traces:
 
     @staticmethod
     def bare(text: str, number: int) -> Trace | None:
-        """The exception that a line names without a traceback before it: the log was cut, or nobody printed it."""
+        """The exception that a line names without a traceback before it: the log was cut, or it was not printed."""
         if thrown := _THROWN.match(text):
             frame = (thrown["file"], int(thrown["line"]), thrown["function"])
             return Trace(number, "an exception in C++", thrown["message"].strip(), [frame], last_line=number)

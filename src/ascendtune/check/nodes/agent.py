@@ -2,14 +2,14 @@
 
     python -m ascendtune.check.nodes.agent        (started by ascendtune.check.nodes.ask)
 
-    it hears                    it says
+    it receives                 it sends
     {"clock": true}             {"time": seconds since the epoch}
     {"look": {"env", "directory", "codes", "facts"}}
                                 {"address", "verdict", "trains_on", "findings", "not_applicable", "facts"}
     {"towards": address}        {"mtu": text or null}
-                                (null: towards whoever asks)
+                                (null: towards the asking host)
 
-When nobody listens any more it ends, and with it what it has started.
+When the connection ends it ends, and with it the processes that it has started.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ascendtune.job.nodes.handshake_reply import client_address, server_address
 from ascendtune.job.nodes.message import decode, encode
 
 _FACTS_SECONDS = 2.0
-"""How long facts may take after the checks are done: a driver that hangs keeps back its own facts alone."""
+"""How long facts may take after the checks are done: a driver that hangs delays only its own facts."""
 
 
-def serve(hears: IO[bytes], says: IO[bytes]) -> None:
-    """Answer until `hears` ends."""
+def serve(received: IO[bytes], sent: IO[bytes]) -> None:
+    """Answer until `received` ends."""
     messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(hears, messages), daemon=True).start()
+    threading.Thread(target=_listen, args=(received, messages), daemon=True).start()
     outside: Outside | None = None
     while (message := messages.get()) is not None:
         if "clock" in message:
@@ -49,8 +49,8 @@ def serve(hears: IO[bytes], says: IO[bytes]) -> None:
         else:
             address = message["towards"] or client_address()
             answer = {"mtu": mtu_towards(outside or Outside(), address) if address else None}
-        says.write(encode(answer))
-        says.flush()
+        sent.write(encode(answer))
+        sent.flush()
 
 
 def look(outside: Outside, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def _outside(asked: Mapping[str, Any]) -> Outside:
     return Outside(cwd=directory)
 
 
-def _listen(hears: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    for line in hears:
+def _listen(received: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    for line in received:
         if (message := decode(line)) is not None:
             messages.put(message)
     # At once, whatever is being looked at.
@@ -90,10 +90,10 @@ def _listen(hears: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]
 
 
 def main() -> None:
-    # What libraries print goes to stderr, so that no answer is lost in the middle of their lines.
-    says = os.fdopen(os.dup(1), "wb")
+    # Output of libraries goes to stderr, so that it does not mix with the answers.
+    sent = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    serve(sys.stdin.buffer, says)
+    serve(sys.stdin.buffer, sent)
 
 
 if __name__ == "__main__":

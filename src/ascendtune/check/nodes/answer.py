@@ -1,4 +1,4 @@
-"""What machines answer that are asked how they are."""
+"""The answers of machines to `doctor --nodes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
     within_seconds: float
 
     def certain_seconds(self) -> float:
-        """What the clocks are apart at least, whichever way the messages took longer."""
+        """The least difference of the clocks in seconds, whichever way the messages took longer."""
         return max(0.0, abs(self.ahead_seconds) - self.within_seconds)
 
 

@@ -1,4 +1,4 @@
-"""In what machines differ, and who is the odd one."""
+"""Compares the answers of machines, and names those that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must or should be the same on machines that train together: versions, devices, variables, limits."""
+"""Facts that must or should be equal on machines that train together: versions, devices, variables, limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.route import interface_of, source_address
 
 REQUIRED = ("python", *COMPARED)
-"""What a job of several nodes refuses to differ in."""
+"""Facts that must be equal for a job of several nodes to start."""
 _FURTHER_PACKAGES = ("peft", "numpy")
 _LIMITS = {
     "open files": resource.RLIMIT_NOFILE,

@@ -80,7 +80,7 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
 
 
 def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
-    """Who does not answer, the worst difference, what is wrong everywhere; or what they train on.
+    """The machines that do not answer, the worst difference, what is wrong everywhere; or what they train on.
 
     Args:
         ours: what was found by looking at all of them from here.

@@ -21,7 +21,7 @@ BY_HAND = {
     "MASTER_ADDR": "${MASTER_ADDR:?the address of node 0}",
     "MASTER_PORT": f"${{MASTER_PORT:-{MASTER_PORT}}}",
 }
-"""Nobody places the nodes here: the person who starts them says which is which."""
+"""No scheduler assigns node ranks here: the user does, in the environment."""
 
 
 def write(submission: Submission, root: Path = Path("/")) -> str:

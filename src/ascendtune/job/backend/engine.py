@@ -39,12 +39,12 @@ class Engine:
         """Raise unless the engine can be asked for `submission`.
 
         Raises:
-            InputError: nobody has said which node this machine is.
+            InputError: NODE_RANK and MASTER_ADDR are not set.
             MachineError: the program is missing, or no node has that many devices.
         """
         if self.is_this_machine and submission.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= os.environ.keys():
             raise InputError(
-                f"this machine is one of {submission.nodes} nodes, and nobody has said which it is",
+                f"the job has {submission.nodes} nodes, and NODE_RANK and MASTER_ADDR are not set",
                 code="node-rank-missing",
                 remedy="set NODE_RANK (0, 1, …) and MASTER_ADDR (the address of node 0), on every node",
             )
@@ -59,9 +59,9 @@ class Engine:
             return
         noun = submission.vendor.noun
         if there == 0:
-            what, remedy = f"no {noun} is there", "choose another --accelerator, or another engine"
+            what, remedy = f"there is no {noun}", "choose another --accelerator, or another engine"
         else:
-            what = f"{submission.devices} {noun} on one node asked for, {there} at most are there"
+            what = f"{submission.devices} {noun} on one node requested, at most {there} available"
             remedy = f"use --devices {there}, and --nodes for more"
         raise MachineError(what, code="not-enough-devices", remedy=f"{remedy} ({self._source(submission)})")
 
@@ -77,7 +77,7 @@ class Engine:
             raise MachineError(
                 f"{self.program} refuses: {_said(done)}",
                 code="engine-refused",
-                remedy="mend what it names, and submit again",
+                remedy="correct what it names, and submit again",
                 where=file,
             )
         return done.output.strip()

@@ -1,4 +1,4 @@
-"""Jobs of this machine, or its part of one: one process is us, several are torchrun's, and none is left behind."""
+"""Jobs of this machine, or its part of one: this process becomes the only worker, or torchrun starts several."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     note(spec, env, os.environ, place)
     becomes_program = argv == list(spec.argv) and not spec.max_restarts and spec.on_hang == "warn"
     if becomes_program:
-        # Ctrl-C in between waits until the worker can answer it in its own words.
+        # Ctrl-C in between waits until the worker can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     job = registry.register(spec, argv, watched=not becomes_program)
     if argv == list(spec.argv):
@@ -107,7 +107,7 @@ class Elsewhere:
         self._failed_since: float | None = None
 
     def is_over(self) -> bool:
-        """True when run.json has told a failure for so long that ranks which could end by themselves have done so."""
+        """True when run.json has had a failure for so long that ranks which can end by themselves have done so."""
         now = time.monotonic()
         if now >= self._look_at and self._failed_since is None:
             self._look_at = now + _LOOK_ELSEWHERE_SECONDS

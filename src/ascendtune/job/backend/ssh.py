@@ -27,7 +27,7 @@ from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.job.stop_signals import StopSignals
 
 _LEFT_ALONE_SECONDS = 10.0
-"""How long ranks whose peers have failed may take to notice and to say why."""
+"""How long ranks whose peers have failed may take to notice it and to record why."""
 _LAST_CHECKPOINT_SECONDS = 30.0
 """How long they may then still write a checkpoint."""
 
@@ -94,7 +94,7 @@ def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
 
 
 class _Run:
-    """Hears what the nodes say, and sees to it that all end when one has failed."""
+    """Receives the messages of the nodes, and ends all of them when one has failed."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Run:
         self._told: set[str] = set()
 
     def until_the_end(self) -> Ending:
-        """How the node ended that failed first; any, when none did."""
+        """How the node that failed first ended; any node where none failed."""
         while any(not node.is_over() for node in self._nodes):
             self._listen()
             self._pass_on()
@@ -128,7 +128,7 @@ class _Run:
         while not self._inbox.empty():
             self._listen()
         if self._hang:
-            # Nobody else writes any more: what ranks have told meanwhile came of their end.
+            # Nothing else writes run.json any more: causes that ranks have recorded meanwhile are effects of their end.
             RunDir(self._run_dir).end_attempt("failed", self._hang)
         return self._failure or Ending(0, None)
 
@@ -149,7 +149,7 @@ class _Run:
             if node.exit_code:
                 self._fail(Ending(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
         elif "asked" in message:
-            # As if it had come here; but once, however many hosts say it: the second time would mean at once.
+            # As a signal to this process; but once, however many hosts report it: a second one would stop at once.
             if self._asked.first is None:
                 say(f"stopped from {node.host.name}")
                 signal.raise_signal(signal.Signals(message["asked"]))
@@ -159,7 +159,7 @@ class _Run:
             self._screen.show(node.host.name, message)
 
     def _note_hang(self, cause: dict[str, Any] | None) -> None:
-        """All hosts take part in a hang; the cause is told by one that knows which rank is to blame."""
+        """All hosts report a hang; the cause that names an odd rank is kept."""
         if cause and (self._hang is None or not self._hang["odd_ranks"]):
             self._hang = cause
 
@@ -167,7 +167,7 @@ class _Run:
         node.is_gone = True
         lost = Ending(1, None, host=node.host.name, lost=error)
         if self._failure is None or self._failure.lost is None:
-            # Ranks elsewhere notice at once what we notice late; their trouble was this one.
+            # Ranks on other hosts notice a lost host before we do: their failures are effects of this one.
             self._failed_at = self._failed_at or time.monotonic()
             self._failure = lost
 
@@ -180,16 +180,16 @@ class _Run:
             if not node.is_over() and node.is_silent(self._silence_seconds):
                 name = node.host.name
                 error = MachineError(
-                    f"{name} has been silent for {self._silence_seconds:.0f} s",
+                    f"{name} has sent nothing for {self._silence_seconds:.0f} s",
                     code="host-lost",
-                    remedy="look at that machine and at the network between; with --max-restarts and --min-nodes a job "
-                    "goes on without it",
+                    remedy="check that machine and the network between; with --max-restarts and --min-nodes a job "
+                    "continues without it",
                     where=name,
                 )
                 self._lose(node, error)
 
     def _pass_on(self) -> None:
-        """What the user asks, and what a failure asks of those that still run."""
+        """Send the nodes the user's stop signals, and after a failure the signals that end the others."""
         if self._asked.again:
             self._tell_once("kill", kill=True)
         elif self._asked.first:

@@ -1,4 +1,4 @@
-"""A training that somebody else's engine is to run: what is said to all engines alike."""
+"""A training for an external engine: what all engines are given."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Submission:
-    """One command, once on every node. Where it says nothing about a place, the engine's default holds."""
+    """One command, once on every node. Where a field is empty, the engine's default holds."""
 
     name: str
     """Of the job: lower-case letters, digits, '-'."""
@@ -115,7 +115,7 @@ def require_text(text: str, refused: re.Pattern[str]) -> None:
     """
     if found := refused.search(text):
         raise InputError(
-            f"{text!r} has the character {found[0]!r}, which no file for an engine may have here",
+            f"{text!r} has the character {found[0]!r}, which a file for an engine cannot have here",
             code="bad-character",
             remedy="rename the path, or write the value without it",
         )

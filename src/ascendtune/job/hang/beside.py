@@ -1,4 +1,4 @@
-"""Watches the only worker of a job from a small process beside it: the command became the worker, nobody else is left.
+"""Watches the only worker of a job from a small process beside it: the command itself has become the worker.
 
     python -m ascendtune.job.hang.beside WORKER_PID RUN_DIR
 

@@ -1,4 +1,4 @@
-"""A hang in a few lines: where is each rank since when, who is the odd one out, and where do its stacks lie?"""
+"""A hang in a few lines: the phase of each rank and since when, the odd rank, and where the stacks are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HangReport:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The ranks that the others wait for; empty where nothing tells them apart, or where none waits."""
+        """The ranks that the others wait for; empty where they do not differ, or where none waits."""
         if self.moves_on:
             return ()
         known = [stack for stack in self.stacks if stack.frames]
@@ -51,7 +51,7 @@ class HangReport:
         return ", ".join(f"{ranks(those)} on {host}" for host, those in named.items() if those)
 
     def lines(self) -> list[str]:
-        """One for the ranks that are in the same place, then who is odd."""
+        """One line for ranks in the same place, then the odd ranks."""
         groups: dict[tuple[Any, ...], list[Stack]] = {}
         for stack in self.stacks:
             key = (stack.beat.phase, stack.beat.step, telling(stack.frames) or stack.source, stack.is_stopped)
@@ -60,10 +60,10 @@ class HangReport:
         here = {stack.beat.rank for stack in self.stacks}
         lines += [f"rank {beat.rank} on {beat.host}: {beat.place}" for beat in self.beats if beat.rank not in here]
         if self.moves_on:
-            lines.append("the run goes on: what is seen is a moment")
+            lines.append("the run continues: this is a snapshot")
         elif len(self.beats) > 1:
-            elsewhere = ", as far as this host sees" if len(here) < len(self.beats) else ""
-            lines.append(f"odd one out: {self.who()}" if self.odd else f"no rank stands out{elsewhere}")
+            elsewhere = ", as far as this host can see" if len(here) < len(self.beats) else ""
+            lines.append(f"odd rank: {self.who()}" if self.odd else f"no rank differs{elsewhere}")
         return [*lines, *([f"stacks: {self.directory}"] if self.directory else [])]
 
     def as_json(self) -> dict[str, Any]:

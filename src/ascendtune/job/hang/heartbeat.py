@@ -1,6 +1,6 @@
-"""The signs of life that workers leave in a run directory, RUN/heartbeat/rank_N.json: who is where since when.
+"""The heartbeats that workers write to a run directory, RUN/heartbeat/rank_N.json: the phase of each and since when.
 
-A worker that has not yet come to its first one is known by its process alone; so is a program that is not ours.
+A worker before its first heartbeat is known by its process alone; so is a program that is not ours.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ascendtune.core.procfs import Stat, stat_of
 from ascendtune.core.rundir import RunDir
 
 STARTUP = "startup"
-"""Of a worker without a sign of life yet: its interpreter starts, torch is imported."""
+"""Of a worker before its first heartbeat: its interpreter starts, torch is imported."""
 RUNNING = "running"
-"""Of a program that gives no signs of life."""
+"""Of a program without heartbeats."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """The last sign of life of a rank: it entered `phase` of `step` at `monotonic`."""
+    """The last heartbeat of a rank: it entered `phase` of `step` at `monotonic`."""
 
     rank: int
     phase: str
@@ -67,7 +67,7 @@ def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat
 
 
 def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | None = None) -> list[Beat]:
-    """`newest_beats`, and for each process of this machine that has left none yet one from when it started.
+    """`newest_beats`, and for each process of this machine without one a heartbeat from when it started.
 
     Args:
         workers: rank -> process.

@@ -1,4 +1,4 @@
-"""Does a run hang, and which rank is to blame? Judged from signs of life and the time alone."""
+"""Does a run hang, and which rank is to blame? Decided from heartbeats and the time alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS_TO_KNOW_THE_PACE = 5
 
 @dataclass(frozen=True)
 class Limits:
-    """After how long without a sign of life a rank is silent.
+    """How long a rank may be without a heartbeat, in seconds.
 
     In a step that is `steps` × the median time of a step, but never less than `least_seconds` (a kernel is compiled for
     a new shape, a file server pauses) nor more than `first_steps_seconds`. That is also the limit until the pace is
@@ -27,7 +27,7 @@ class Limits:
     steps: float = 10
     least_seconds: float = 120
     first_steps_seconds: float = 1200
-    # What is silent for long without harm: large files are read and written.
+    # Phases that read or write large files take long without a heartbeat.
     phases: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType(
             {"preparation": 6 * 3600, "loading": 3600, "checkpoint": 3600, "export": 3600}
@@ -45,12 +45,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hang:
-    """No rank of this machine gave a sign of life for longer than its phase allows."""
+    """No rank of this machine had a heartbeat for longer than its phase allows."""
 
     beats: tuple[Beat, ...]
     """Of these ranks."""
     silent_seconds: float
-    """Since the last sign of life of any rank on this machine."""
+    """Since the last heartbeat of any rank on this machine."""
     pace_seconds: float | None
     """Median time of a step; None in the first steps."""
 
@@ -71,7 +71,7 @@ class Judge:
     def look(self, here: Sequence[Beat], now: float) -> Hang | None:
         """The hang that the beats show, if any.
 
-        One rank that is allowed to be silent (it writes a checkpoint) excuses all that wait for it.
+        A rank in a phase that takes long (it writes a checkpoint) excuses all ranks that wait for it.
 
         Args:
             here: of the processes that live on this machine.
@@ -110,11 +110,11 @@ def odd_ranks(
     apart: Collection[int] = (),
     waiting: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """The ranks that the others wait for; empty where nothing tells them apart.
+    """The ranks that the others wait for; empty where they do not differ.
 
     Args:
         stopped: ranks whose processes are stopped (SIGSTOP).
-        apart: ranks whose stacks show that they wait for nobody while others do.
+        apart: ranks whose stacks are not in a collective while others' are.
         waiting: ranks whose stacks show that they wait. Of other hosts no stacks are known, and clocks differ.
     """
     if stopped:
@@ -123,7 +123,7 @@ def odd_ranks(
     for beat in beats:
         places.setdefault((beat.step, beat.phase), []).append(beat)
     if len(places) > 1:
-        # Reading data needs nobody else; otherwise whoever is not where most are, of two equals the one silent first.
+        # Reading data needs no other rank; otherwise the minority is odd, of equal groups the one that stopped first.
         alone = [group for (_, phase), group in places.items() if phase == "data"]
         fewest = min(len(group) for group in places.values())
         few = [group for group in places.values() if len(group) == fewest]

@@ -2,7 +2,7 @@
 
 py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself,
 which works while it hangs within a collective, a system call or a kernel: faulthandler needs neither the interpreter's
-lock nor a Python instruction. A program that is not ours has only py-spy: to it the signal may mean anything.
+lock nor a Python instruction. Of a program that is not ours only py-spy is used: it may handle the signal otherwise.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stack:
-    """What a rank was doing when its stack was taken."""
+    """The stack of a rank."""
 
     beat: Beat
     silent_seconds: float
@@ -67,7 +67,7 @@ class Stack:
     is_stopped: bool
     """By SIGSTOP or Ctrl-Z."""
     file: Path
-    """What was found, of all threads."""
+    """The stacks of all its threads."""
 
 
 def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[Stack]]:
@@ -129,7 +129,7 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
         elif beat.phase == RUNNING:
             texts[beat.rank] = "", f"no stack: {why_not}"
         elif stat.state in "Tt":
-            texts[beat.rank] = "", f"no stack: kill -CONT {beat.pid} lets it go on"
+            texts[beat.rank] = "", f"no stack: the process is stopped; kill -CONT {beat.pid} continues it"
         elif not procfs.catches(beat.pid, STACKS_SIGNAL):
             texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
         else:
@@ -162,7 +162,7 @@ def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
 
 
 def _answers(asked: dict[int, tuple[Path, int]]) -> dict[int, tuple[str, str]]:
-    """What the workers have written since they were asked, once it no longer grows."""
+    """The stacks that the workers have written since the signal, once the files no longer grow."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     sizes = {rank: before for rank, (_, before) in asked.items()}
     open_ranks = set(asked)

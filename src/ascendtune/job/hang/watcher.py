@@ -26,7 +26,7 @@ from ascendtune.job.spec import OnHang
 
 LOOK_EVERY_SECONDS = 2.0
 _DEFAULT = Limits()
-# Whoever has not looked for so long was stopped or suspended, and the workers probably with it.
+# A watcher that has not looked for so long was stopped or suspended, and the workers probably with it.
 _ASLEEP_SECONDS = 30.0
 _LIST_EVERY_SECONDS = 60.0
 
@@ -49,7 +49,7 @@ def has_hung(run_dir: Path) -> bool:
 
 
 class Watcher:
-    """Call `look` again and again; it returns at once unless it is time to look, and never raises."""
+    """Call `look` repeatedly; it returns at once unless it is time to look, and never raises."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Watcher:
         look_every_seconds: float = LOOK_EVERY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch `run_dir`, where it is one in which workers leave signs of life.
+        """Watch `run_dir`, where its workers write heartbeats.
 
         Args:
-            ways: how a hang is ended; None: it is only told.
-            workers: rank -> process of those that run here by now; without, those are not seen that hang before they
-                come to their first sign of life.
+            ways: how a hang is ended; None: it is only reported.
+            workers: rank -> process of the workers on this machine; without it, a worker that hangs before its first
+                heartbeat is not seen.
         """
         self._run = RunDir(run_dir)
         self._on_hang = on_hang
@@ -106,16 +106,16 @@ class Watcher:
             self._told_since = now - hang.silent_seconds
             self._act(hang, now)
         elif here and not hang and self._told_since is not None:
-            say(f"the run goes on, after {format_duration(now - self._told_since)} without a sign of life")
+            say(f"the run continues, after {format_duration(now - self._told_since)} without a heartbeat")
             self._told_since = None
 
     def close(self) -> None:
-        """To be called when the workers are gone: puts the hang, if there was one, into run.json."""
+        """Call it when the workers have ended: records the hang, if there was one, in run.json."""
         flight_recorder.clear_away(self._run.path)
         if self.cause is None:
             return
         with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):
-            # Each host sees whether its own ranks are stopped: the one that knows whom to blame has the last word.
+            # Each host sees only whether its own ranks are stopped: the cause that names an odd rank is kept.
             if self._odd or not (self._run.read().get("exit_cause") or {}).get("odd_ranks"):
                 self._run.end_attempt("failed", self.cause)
 
@@ -143,18 +143,18 @@ class Watcher:
 
     def _act(self, hang: Hang, now: float) -> None:
         verdict = self._look_closely()
-        said = f"the run hangs: no sign of life for {format_duration(hang.silent_seconds)}{_pace(hang)}"
+        said = f"the run hangs: no heartbeat for {format_duration(hang.silent_seconds)}{_pace(hang)}"
         warn("\n  ".join([said, *verdict.lines()]))
         if self._ways is None:
             return
         say(f"on_hang: {self._on_hang}: ending all ranks, within {2 * self._ways.patience_seconds:.0f} s")
         self._odd = verdict.odd
-        blamed = f"{verdict.who()} stood out" if verdict.odd else "no rank stood out"
+        blamed = f"{verdict.who()} differed" if verdict.odd else "no rank differed"
         when = f"in step {hang.step}" if hang.step else "before its first step"
         self._error = CheckFailed(
             f"the run hung {when}: {blamed if len(verdict.beats) > 1 else hang.beats[0].phase}",
             code="run-hung",
-            remedy=f"the stacks in {verdict.directory or self._run.logs} say where; the same command goes on from the "
+            remedy=f"the stacks in {verdict.directory or self._run.logs} show where; the same command resumes from the "
             "newest checkpoint",
             where=self._run.path,
         )

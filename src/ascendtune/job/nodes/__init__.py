@@ -1,1 +1,1 @@
-"""Several hosts: who are they, do they stand on the same ground, and what runs on each?"""
+"""Several hosts: which are they, are they alike, and what runs on each?"""

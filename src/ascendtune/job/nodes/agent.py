@@ -1,18 +1,18 @@
-"""Runs on each host of a job that is started from one terminal: one node's part of it, steered by lines of JSON.
+"""Runs on each host of a job that is started from one terminal: one node's part, controlled by lines of JSON.
 
     python -m ascendtune.job.nodes.agent        (started by ascendtune.job.backend.ssh)
 
-    it hears                                        it says
+    it receives                                     it sends
     {"job": …}          from where, for whom        {"hello": …} or {"refused": …}
     {"peers": [addr]}   how the others are reached  {"endpoint": {"address", "port"}}   asked of node 0 only
     {"start": …}        what, and the node's place  {"out": text}, {"err": text} of rank 0, {"rank": N, "line": text}
                                                     {"asked": 2} by `jobs stop` on this host
-                                                    {"left_out": lines of rank 0 that the connection was too slow for}
+                                                    {"left_out": lines of rank 0 dropped, as the connection was slow}
     {"signal": 15}, {"kill": true}                  {"ended": exit code, "hang": why it was ended, or null}
     {"alive": true}     every two seconds           {"alive": true}
 
-When nothing is heard for long, or the connection ends, whoever started us is gone, or we are cut off: the workers are
-asked to stop as by a user, and killed when they cannot.
+When no message arrives for `silence_seconds`, or the connection ends, the starting host is gone or out of reach: the
+workers are asked to stop as by a user, and killed when they do not.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class Node:
     """One node's part of a job.
 
     Args:
-        hears, says: streams to the one who started it.
+        received, sent: streams from and to the starting host.
     """
 
-    def __init__(self, hears: IO[bytes], says: IO[bytes]) -> None:
-        self._says = says
-        # A connection that takes nothing more must keep neither the ranks nor this thread, which watches over them.
+    def __init__(self, received: IO[bytes], sent: IO[bytes]) -> None:
+        self._sent = sent
+        # A blocked connection must stop neither the ranks nor this thread, which watches them.
         self._outbox = LogQueue[LogSource](self._pass_on)
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._silence_seconds = float("inf")
         self._is_left = False
-        threading.Thread(target=self._listen, args=(hears,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(received,), daemon=True).start()
         threading.Thread(target=self._live, daemon=True).start()
 
     def run(self) -> None:
-        """Answer until the part is over or nobody is there any more."""
+        """Answer until the part is over or the starting host is gone."""
         self._answer()
         self._outbox.finish(self.is_left)
 
@@ -136,11 +136,11 @@ class Node:
         return exit_code
 
     def pass_on_wish(self, number: int) -> None:
-        """Somebody on this host wants the job to stop: whoever started it asks everybody."""
+        """A command on this host asks the job to stop: the starting host tells all nodes."""
         self._say(asked=number)
 
     def pending(self) -> list[dict[str, Any]]:
-        """What was heard meanwhile."""
+        """The messages received meanwhile."""
         found = []
         while not self._messages.empty():
             if (message := self._messages.get()) is not None:
@@ -148,22 +148,22 @@ class Node:
         return found
 
     def is_left(self) -> bool:
-        """Whether whoever started us is gone, or out of reach."""
-        return self._is_left or time.monotonic() - self._heard > self._silence_seconds
+        """Whether the starting host is gone, or out of reach."""
+        return self._is_left or time.monotonic() - self._last_received > self._silence_seconds
 
     def _say(self, **message: Any) -> None:
         self._outbox.put(None, encode(message).decode())
 
     def _pass_on(self, voice: LogSource | None, what: str | int) -> None:
         try:
-            self._says.write(encode(message_of(voice, what)) if voice else str(what).encode())
-            self._says.flush()
+            self._sent.write(encode(message_of(voice, what)) if voice else str(what).encode())
+            self._sent.flush()
         except (OSError, ValueError):
             self._is_left = True
 
-    def _listen(self, hears: IO[bytes]) -> None:
-        for line in hears:
-            self._heard = time.monotonic()
+    def _listen(self, received: IO[bytes]) -> None:
+        for line in received:
+            self._last_received = time.monotonic()
             message = decode(line)
             if message is not None and message != ALIVE:
                 self._messages.put(message)
@@ -177,7 +177,7 @@ class Node:
 
 
 class _Watch:
-    """Does with the processes what is asked for, and what must be done when nobody can ask any more."""
+    """Sends the processes the requested signals, and ends them when the starting host is gone."""
 
     def __init__(self, node: Node, launcher: Launcher) -> None:
         self._node = node
@@ -206,8 +206,8 @@ class _Watch:
 def joined(spec: JobSpec, hosts: Sequence[str], started_from: str) -> Iterator[Callable[[int], None]]:
     """Note that this process has a part of the job, and how that ended; takes the exit code when there is one.
 
-    Where the registry has the job from whoever started it (on this machine, or in a home that hosts share), and where
-    nothing can be noted, the job goes on without.
+    Where the registry already has the job from its starter (on this machine, or in a home that hosts share), and where
+    the registry cannot be written, the job continues without a record.
     """
     known = [job for job in registry.jobs() if job.id == spec.id]
     if any(job.started_from is None for job in known):
@@ -229,11 +229,11 @@ def main() -> None:
     node = Node(sys.stdin.buffer, sys.stdout.buffer)
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.signal(signal.SIGINT, lambda number, _: node.pass_on_wish(number))
-    # What we say beside the messages goes to stderr, which is shown with the host's name.
+    # Our log messages go to stderr, which is shown with the host's name.
     log.set_up()
     try:
         node.run()
-    except BaseException:  # noqa: BLE001  # the last one who can tell
+    except BaseException:  # noqa: BLE001  # nothing else reports it
         traceback.print_exc()
     # A thread may still wait for a line, and holds what the interpreter would want for its own end.
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Before a job starts on several hosts: do they stand on the same ground, and are they several at all?"""
+"""Checks before a job starts on several hosts: the same versions, the same kind of devices, different machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascendtune.job.nodes.difference import differ, groups_of, in_a_row, in_word
 _SKEW_SECONDS = 10.0
 
 Answers = Mapping[TargetHost, Mapping[str, Any]]
-"""What `handshake_reply.look_around` found on each host, and when it was `heard`."""
+"""What `handshake_reply.look_around` found on each host, and when it was `received`."""
 
 
 def require_alike(answers: Answers) -> None:
@@ -45,8 +45,8 @@ def require_alike(answers: Answers) -> None:
 
 def warn_of_clocks(answers: Answers) -> None:
     for host, answer in answers.items():
-        # Its answer was on the way for less than the time since: what is beyond is the clock.
-        skew = answer["time"] - answer["heard"]
+        # The answer was under way for less than this difference: the rest is the clock.
+        skew = answer["time"] - answer["received"]
         if abs(skew) > _SKEW_SECONDS:
             side = "ahead of" if skew > 0 else "behind"
             warn(f"the clock of {host.name} is {abs(skew):.0f} s {side} ours: logs will not line up")

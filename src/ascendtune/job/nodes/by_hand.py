@@ -1,4 +1,4 @@
-"""A job of several nodes, started by hand or by a scheduler once on each: the usual variables say who is who."""
+"""A job of several nodes, started once on each by hand or by a scheduler: torchrun's variables give each its rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ VARIABLES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")
 _ELSEWHERE = "192.0.2.1"
-"""Nobody's, by RFC 5737: the way there is the way out."""
+"""An address for documentation (RFC 5737), which no host has: the route to it is the default route."""
 
 
 def place_by_hand(env: Mapping[str, str]) -> NodePlace:
     """This node's place by NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; alone without NNODES, or with 1.
 
     Raises:
-        InputError: a variable is missing or is no number of its kind.
+        InputError: a variable is missing or not a number in its range.
         MachineError: no route leads to MASTER_ADDR; this is node 0, and MASTER_PORT is taken.
     """
     nnodes = _number(env, "NNODES", first=1, last=100_000) if env.get("NNODES") else 1
@@ -67,7 +67,7 @@ def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
 
 def _missing(name: str, wanted: str) -> InputError:
     return InputError(
-        f"NNODES says that there are several nodes, and {name} is not set",
+        f"NNODES is greater than 1, and {name} is not set",
         code="node-variable-missing",
         remedy=f"set it to {wanted}; or unset NNODES",
         where=f"environment variable {name}",

@@ -11,10 +11,10 @@ from pathlib import Path
 from ascendtune.core.errors import InputError
 
 _A_START_SECONDS = 600.0
-"""A server with eight devices may take that long until it can be reached again."""
+"""A server with eight devices may take that long to reboot."""
 _BEFORE_OTHERS_GO_ON_SECONDS = 120.0
 
-# What ssh takes, and nothing that it would read as an option. It takes no brackets around an address.
+# Names that ssh accepts and does not read as an option. It accepts no brackets around an address.
 _NAME = re.compile(r"(?P<user>[A-Za-z0-9_][\w.-]*@)?(?:(?P<name>[A-Za-z0-9_:][\w.:%-]*)|\[(?P<address>[\w.:%-]+)\])")
 
 
@@ -23,19 +23,19 @@ class TargetHost:
     """A machine to start a node on."""
 
     name: str
-    """As ssh takes it: a name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""
+    """As ssh accepts it: a name, an address without brackets, an alias of ~/.ssh/config, with or without `user@`."""
     slots: int | None = None
     """How many processes, where a host file says so."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Which hosts, and what of them.
+    """Which hosts a job needs, and how long it waits for them.
 
     Attributes:
         nproc: processes on each; None: one per device, or what the host file says.
-        min_nodes: with how many a job may begin or go on where others do not answer.
-        silence_seconds: after which either side takes the other for lost.
+        min_nodes: how many are enough to start or continue where others do not answer.
+        silence_seconds: time without a message after which either side considers the other lost.
         return_seconds: how long a host that is lost is waited for before a restart; None: long enough for a machine to
             start, less where others may go on without it.
     """
@@ -61,7 +61,7 @@ def hosts_of(text: str) -> tuple[TargetHost, ...]:
     """The hosts that `text` names: `host1,host2`, or the path of a file with one `host [slots=N]` a line.
 
     Raises:
-        InputError: a name that is none, a host twice, a line that is not understood, an empty file.
+        InputError: a bad name, a host named twice, a line that is not understood, an empty file.
     """
     path = Path(text)
     if path.is_file():

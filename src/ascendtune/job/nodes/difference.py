@@ -1,4 +1,4 @@
-"""In what do hosts differ that should be alike, and who is the odd one?"""
+"""Compares values of hosts that should be equal, and names the hosts that differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 _FEWEST_FOR_A_VIEW = 3
-"""Of two hosts neither is the odd one."""
+"""Of two hosts that differ, neither is the majority."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def groups_of(values: Mapping[str, str]) -> tuple[Group, ...]:
 
 
 def odd_hosts(groups: tuple[Group, ...]) -> list[str]:
-    """All but the majority; everybody where there is none."""
+    """All hosts but the majority; all where there is none."""
     return [host for group in groups if not group.is_majority for host in group.hosts]
 
 

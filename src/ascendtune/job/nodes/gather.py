@@ -1,4 +1,4 @@
-"""Before a job of several hosts starts: every host answers, stands on the same ground, and knows where to meet."""
+"""Before a job of several hosts starts: every host answers, all are alike, and node 0 has an address and a port."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Inquired:
-    """What hosts would give to a job, in the order of their ranks."""
+    """What hosts offer to a job, in the order of their ranks."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -67,7 +67,8 @@ def gather(
     inbox: queue.SimpleQueue[Received],
     asked: StopRequested,
 ) -> Gathered:
-    """Greet every node, leave out those that do not answer where that is allowed, and find where they meet.
+    """Exchange handshakes with every node, leave out those that do not answer where that is allowed, and choose an
+    address for node 0.
 
     Args:
         asked: whether the user wants to stop meanwhile.
@@ -81,7 +82,7 @@ def gather(
         troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
     ready = _allowed(cluster, nodes, hellos, troubles)
     for node, error in troubles.items():
-        warn(f"going on without {node.host.name}: {error.what}")
+        warn(f"continuing without {node.host.name}: {error.what}")
         node.end()
     answers = [hellos[node] for node in ready]
     told = {node.host: hellos[node] for node in ready}
@@ -107,7 +108,7 @@ def _allowed(
 
 @contextmanager
 def _token(run_dir: Path) -> Iterator[Path]:
-    """A file in the run directory that every node must see, and beside which it puts another."""
+    """A file in the run directory that every node must see; each creates another beside it."""
     token = run_dir / f".meeting_{secrets.token_hex(8)}"
     with translated_disk_errors(run_dir, "looking whether the run directory is shared"):
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -125,7 +126,7 @@ def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError |
     while not answer.exists():
         if time.monotonic() > deadline:
             return MachineError(
-                f"what {node.host.name} writes into the run directory is not seen here",
+                f"files that {node.host.name} writes into the run directory are not visible here",
                 code="run-not-shared",
                 remedy="put run_dir on a file system that all nodes share",
                 where=token.parent,
@@ -139,7 +140,7 @@ def _nproc(node: RemoteNode, answer: dict[str, Any], cluster: ClusterSpec) -> in
     nproc = cluster.nproc or node.host.slots or (int(answer["devices"]) if are_counted else 1)
     if are_counted and nproc > answer["devices"]:
         raise MachineError(
-            f"{nproc} devices asked for, {node.host.name} shows {answer['devices']}",
+            f"{nproc} devices requested, {node.host.name} has {answer['devices']}",
             code="not-enough-devices",
             remedy=f"use --devices {answer['devices']}, or leave the host out",
             where=node.host.name,
@@ -154,7 +155,7 @@ def _endpoint(
     asked: StopRequested,
 ) -> tuple[str, int]:
     """Where node 0 will wait for the others."""
-    # This machine is not reached by ssh; the way to it is the one on which its ssh came.
+    # This machine is not reached by ssh: its address is the one from which its ssh connections come.
     reached = [answer["address"] or answers[0]["client"] or nodes[0].host.name for answer in answers]
     nodes[0].send(peers=reached[1:] or reached)
     deadline = time.monotonic() + ANSWER_SECONDS
@@ -162,9 +163,9 @@ def _endpoint(
         said = next_message(inbox, deadline, asked)
         if said is None:
             raise MachineError(
-                f"{nodes[0].host.name} does not say where to meet",
+                f"{nodes[0].host.name} does not report an address for the rendezvous",
                 code="host-silent",
-                remedy="look whether the machine is up",
+                remedy="check that the machine is up",
                 where=nodes[0].host.name,
             )
         if said.message is None and said.node in nodes:

@@ -1,4 +1,4 @@
-"""The first question to hosts: do they answer, and what have they?"""
+"""The first exchange with hosts: whether they answer, what they have, and waiting for lost ones to return."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def handshake(
     token: Path | None = None,
     asked: StopRequested = lambda: None,
 ) -> tuple[dict[RemoteNode, dict[str, Any]], dict[RemoteNode, AscendtuneError]]:
-    """What those say that answer, and what keeps the others from it.
+    """The answers of the hosts that answer, and the errors of the others.
 
     Args:
-        silence_seconds: after which a node takes us for lost.
+        silence_seconds: time without a message after which a node considers us lost.
         token: a file that every node must see.
 
     Raises:
@@ -64,7 +64,7 @@ def handshake(
         if said.message is None:
             troubles.setdefault(said.node, said.node.why_ended())
         elif "hello" in said.message:
-            hellos[said.node] = {**said.message["hello"], "heard": time.time()}
+            hellos[said.node] = {**said.message["hello"], "received": time.time()}
         elif "refused" in said.message:
             troubles[said.node] = error_of_json(said.message["refused"], said.node.host.name)
     for node in nodes:
@@ -72,14 +72,14 @@ def handshake(
             troubles[node] = MachineError(
                 f"{node.host.name} does not answer within {ANSWER_SECONDS:.0f} s",
                 code="host-silent",
-                remedy=f"look whether `ssh {node.host.name} {node.python} -V` answers",
+                remedy=f"check that passwordless ssh works: ssh {node.host.name} {node.python} -V",
                 where=node.host.name,
             )
     return hellos, troubles
 
 
 def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: StopRequested) -> Received | None:
-    """What is said next; None when nothing is until `deadline`.
+    """The next message; None when none arrives until `deadline`.
 
     Raises:
         Stopped: the user wants to stop.
@@ -93,7 +93,7 @@ def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: Sto
 
 
 def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
-    """Wait until every host answers, for as long as it is worth; whoever then gathers them says what is still wrong.
+    """Wait until every host answers, or its patience is over; `gather` then reports hosts that still do not answer.
 
     Raises:
         Stopped: the user wants to stop.
@@ -110,7 +110,7 @@ def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:
         if not was_told:
             names = in_a_row(host.name for host in missing)
             why = next(iter(troubles.values())).what
-            say(f"waiting for {names} to come back, for at most {cluster.patience_seconds:.0f} s: {why}")
+            say(f"waiting for {names} to return, for at most {cluster.patience_seconds:.0f} s: {why}")
             was_told = True
         next_message(queue.SimpleQueue(), time.monotonic() + _TRY_EVERY_SECONDS, asked)
 

@@ -1,4 +1,4 @@
-"""What a node finds before it starts: whether it stands where the others stand, and what it has."""
+"""A node's answer to the handshake: whether the shared directories are there, its devices and its versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _APPEARS_WITHIN_SECONDS = 10.0
 
 
 def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Go to the job's directory, and say what is here.
+    """Change to the job's directory, and describe this host.
 
     Raises:
         MachineError: the directory is not there, or the run directory is not the one of the starter.
@@ -55,7 +55,7 @@ def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def endpoint(peers: list[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """Where the others find node 0, which is here: its address on the way to them, and a free port.
+    """Where the others reach node 0, which is this host: its address on the route to them, and a free port.
 
     Raises:
         InputError: MASTER_PORT is not a port.
@@ -92,7 +92,7 @@ def _of_connection(place: int) -> str | None:
 
 
 def _answer_token(token: Path, node: int) -> None:
-    """The starter has put a file into the run directory, and waits for another one beside it."""
+    """Create a file beside the one that the starting host has put into the run directory."""
     deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
     # Not is_file(), which raises where this user may not look.
     while not os.access(token, os.F_OK):
@@ -116,7 +116,7 @@ def _answer_token(token: Path, node: int) -> None:
 
 
 def _machine() -> str:
-    """What no other machine has, and no container that has devices of its own: two names for one are found by it."""
+    """An identifier of this machine or container: equal for two names of the same host."""
     return " ".join((procfs.boot_id(), *map(procfs.namespace, ("net", "pid", "mnt"))))
 
 

@@ -1,4 +1,4 @@
-"""Words on their way to somebody who may not listen: whoever speaks never waits, what becomes too much is counted."""
+"""A bounded log queue: producers never block; when it overflows the oldest lines are dropped and counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 _LIMIT_BYTES = 16 << 20
 _BYTES_OF_AN_ITEM = 100
-"""What one takes beside its text."""
+"""Memory of an item beside its text."""
 _LOOK_EVERY_SECONDS = 0.2
 
 Source = TypeVar("Source", bound=Hashable)
@@ -18,12 +18,12 @@ Source = TypeVar("Source", bound=Hashable)
 class LogQueue(Generic[Source]):
     """A queue, and a thread that passes on what is put into it, in order.
 
-    When too much waits, the oldest is left out; in its place stands how many lines that were.
+    When the queue is full, the oldest lines are dropped; their number takes their place.
 
     Args:
-        pass_on: takes a source, and its text or the number of lines that are left out. It may take its time. The source
-            is None for what is never left out.
-        limit_bytes: how much may wait.
+        pass_on: called with a source, and its text or the number of dropped lines. It may block. The source is None for
+            text that is never dropped.
+        limit_bytes: the size of the queue.
     """
 
     def __init__(self, pass_on: Callable[[Source | None, str | int], None], *, limit_bytes: int = _LIMIT_BYTES) -> None:
@@ -41,8 +41,8 @@ class LogQueue(Generic[Source]):
         """Returns at once.
 
         Args:
-            source: None for what must arrive, which is little.
-            what: text, or how many lines of the source are left out here.
+            source: None for text that must arrive.
+            what: text, or how many lines of the source were dropped here.
         """
         with self._changed:
             self._items.append((source, what))
@@ -52,11 +52,11 @@ class LogQueue(Generic[Source]):
             self._changed.notify_all()
 
     def has_room(self) -> bool:
-        """Whether nothing need be left out for what is put next; who can wait asks before."""
+        """Whether the queue has room. Callers that can wait should check this first."""
         return self._size < self._limit // 2
 
     def finish(self, is_impatient: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until everything is passed on; False when that was given up."""
+        """Wait until everything is passed on; False when `is_impatient` ended the wait."""
         while not is_impatient():
             with self._changed:
                 if not (self._items or self._left_out or self._is_busy):

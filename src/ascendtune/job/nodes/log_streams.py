@@ -1,4 +1,4 @@
-"""What the ranks of a node say, on its way to whoever started them: rank 0's streams, and the others' logs by line."""
+"""Forwards the output of a node's ranks to the starting host: rank 0's streams, and the others' logs by line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogSource(NamedTuple):
 
 
 def message_of(voice: LogSource, what: str | int) -> dict[str, Any]:
-    """As the agent says it; `what` is text, or how many lines are left out."""
+    """The agent's message; `what` is text, or how many lines were dropped."""
     if isinstance(what, int):
         return {"rank": voice.rank, "left_out": what}
     return {"rank": voice.rank, voice.stream: what}
@@ -36,7 +36,7 @@ def message_of(voice: LogSource, what: str | int) -> dict[str, Any]:
 
 @dataclass
 class _Log:
-    """What a rank has written into its log, and what of it is not yet said."""
+    """The log of a rank, and its lines that are not yet sent."""
 
     rank: int
     tail: Tail
@@ -46,11 +46,11 @@ class _Log:
 class LogStreams:
     """Made before the ranks start, so that nothing is missed.
 
-    Rank 0 never waits for whoever listens: what is too much is left out. Of logs no more is said than is listened to.
+    Rank 0 never waits for the reader: what exceeds the queue is dropped. Logs are read only as fast as they are sent.
 
     Args:
-        outbox: takes what is said.
-        ranks: those that speak into files of `logs`.
+        outbox: the queue to send through.
+        ranks: those that write to files of `logs`.
 
     Attributes:
         out, err: descriptors to start the ranks with.
@@ -73,7 +73,7 @@ class LogStreams:
             self._forwarders[-1].start()
 
     def look(self) -> None:
-        """Say what the logs have got since the last look."""
+        """Send the lines that the logs got since the last call."""
         for log in self._logs:
             if not log.unsaid:
                 log.unsaid.extend(log.tail.lines())
@@ -81,7 +81,7 @@ class LogStreams:
                 self._outbox.put(LogSource(log.rank, "line"), log.unsaid.popleft())
 
     def finish(self, is_impatient: Callable[[], bool]) -> None:
-        """Say all that is left: the ranks have ended, so nobody holds the pipes any more."""
+        """Send all that is left: the ranks have ended, so the pipes are closed."""
         for log in self._logs:
             log.unsaid.extend([*log.tail.lines(), *log.tail.rest()])
         self.look()
@@ -94,6 +94,6 @@ class LogStreams:
 
     def _forward(self, stream: Stream, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb") as pipe:
-            # Whole lines, so that those of other ranks do not come in between; but nobody waits for an endless one.
+            # Whole lines, so that lines of other ranks do not come in between; a very long line is sent in pieces.
             while line := pipe.readline(_LINE_BYTES):
                 self._outbox.put(LogSource(0, stream), line.decode(errors="surrogateescape"))

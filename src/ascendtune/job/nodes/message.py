@@ -1,4 +1,4 @@
-"""What the terminal of a job and its nodes say to each other: one JSON object a line."""
+"""The messages between the starting host and the nodes: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(line: bytes | str) -> dict[str, Any] | None:
-    """None where the line is no message: shells greet, and libraries print."""
+    """None where the line is not a message: login shells and libraries print, too."""
     try:
         message = json.loads(line)
     except ValueError:

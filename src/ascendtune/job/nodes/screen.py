@@ -1,4 +1,4 @@
-"""What the user sees of a job of several hosts, which goes on while the terminal is held, or nobody reads any more."""
+"""Terminal output of a job of several hosts. The job continues while the terminal is held or its reader has gone."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ascendtune.core.units import count_of
 from ascendtune.job.nodes.log_queue import LogQueue
 
 _LAST_WORDS_SECONDS = 5.0
-"""How long a job that was asked to stop waits for its last words to be read."""
+"""How long a job that was asked to stop waits for its last output to be read."""
 _REMEMBERED_LINES = 1000
 
 
 class _Voice(NamedTuple):
     host: str
     rank: int | None
-    """None: what is on the host itself."""
+    """None: the host itself."""
     is_out: bool = False
-    """What it says goes to stdout as it is."""
+    """Its output goes to stdout unchanged."""
 
     def __str__(self) -> str:
         return self.host if self.rank is None else f"{self.host} rank {self.rank}"
 
 
 class Screen:
-    """Shows what hosts say, with their names in front.
+    """Shows the output of hosts, with their names in front.
 
     Args:
         logs: the directory of the ranks' logs.
-        is_foreign: the program is not ours: rank 0 has a log, too, and what is said twice is shown twice.
+        is_foreign: the program is not ours: rank 0 has a log, too, and repeated lines are shown.
     """
 
     def __init__(self, logs: Path, *, is_foreign: bool) -> None:
@@ -47,7 +47,7 @@ class Screen:
         self._backlog = LogQueue[_Voice](self._write)
 
     def show(self, host: str, message: dict[str, Any]) -> None:
-        """Of a message what is to be seen. Returns at once."""
+        """Show the output in a message. Returns at once."""
         if "out" in message:
             self._backlog.put(_Voice(host, 0, is_out=True), message["out"])
         elif "err" in message:
@@ -62,16 +62,16 @@ class Screen:
             self._backlog.put(voice, f"[{voice}] {message['line']}\n")
 
     def say(self, text: str) -> None:
-        """What this machine has to say itself; it is never left out."""
+        """Show a message of this machine; it is never dropped."""
         self._backlog.put(None, text)
 
     def finish(self, *, was_asked_to_stop: bool) -> None:
-        """Wait until everything is shown; not for long where somebody has asked the job to stop."""
+        """Wait until everything is shown; for at most five seconds where the job was asked to stop."""
         began = time.monotonic()
         self._backlog.finish(lambda: was_asked_to_stop and time.monotonic() - began > _LAST_WORDS_SECONDS)
 
     def _is_news(self, rank: int, line: str) -> bool:
-        """What our workers all say is read once; what one says twice, and what other programs say, is news."""
+        """A line that all our workers print is shown once; repetitions by one rank and foreign lines are shown."""
         if self._is_foreign:
             return True
         first = self._first_said.setdefault(line, rank)
@@ -85,7 +85,7 @@ class Screen:
         # Our own messages are safe by the stream on which they came.
         data = (text if voice is None else plain(text)).encode(errors="surrogateescape")
         # Past Python's own buffers: their locks could not be had at the end of a program that is held in the middle.
-        # A terminal that goes away sends SIGHUP, which asks for a last checkpoint; nobody reads what comes until then.
+        # A terminal that closes sends SIGHUP, which asks for a last checkpoint; its output until then has no reader.
         with suppress(OSError):
             while data:
                 data = data[os.write(self._out if is_out else self._err, data) :]
@@ -94,11 +94,11 @@ class Screen:
         assert voice is not None
         has_log = voice.rank is not None and (self._is_foreign or voice.rank > 0)
         where = f"; {self._logs / f'rank_{voice.rank}.log'} has them" if has_log else ""
-        return f"[{voice}] {count_of(lines, 'line')} left out, which nobody read in time{where}\n"
+        return f"[{voice}] {count_of(lines, 'line')} dropped: the terminal did not take them in time{where}\n"
 
 
 class _Stderr(io.TextIOBase):
-    """Our own messages take their turn among what the hosts say."""
+    """Puts our own messages in order with the output of the hosts."""
 
     def __init__(self, screen: Screen, descriptor: int) -> None:
         self._screen = screen
@@ -120,7 +120,7 @@ class _Stderr(io.TextIOBase):
 
 @contextmanager
 def screen(logs: Path, *, is_foreign: bool) -> Iterator[Screen]:
-    """A screen to which our own messages go, too. Whoever leaves it without an error has called `finish`."""
+    """A screen to which our own messages go, too. Call `finish` before leaving it without an error."""
     sys.stdout.flush()
     sys.stderr.flush()
     shown = Screen(logs, is_foreign=is_foreign)
@@ -128,6 +128,6 @@ def screen(logs: Path, *, is_foreign: bool) -> Iterator[Screen]:
         try:
             yield shown
         except BaseException:
-            # What was said before is read before the error.
+            # Earlier output is shown before the error.
             shown.finish(was_asked_to_stop=True)
             raise

@@ -1,6 +1,6 @@
-"""Nodes that are started one by one agree on a run: node 0 chooses it, and tells through the directory that all share.
+"""Nodes that are started one by one agree on a run: node 0 chooses it, and publishes it in the shared directory.
 
-    RUNS/.nodes_ADDRESS_PORT/node_K.json      a question of node K: a number that nobody can guess
+    RUNS/.nodes_ADDRESS_PORT/node_K.json      a question of node K: a random number
     RUNS/.nodes_ADDRESS_PORT/answer.json      the run, and the numbers that it is the answer to
 
 A file that an earlier start left behind has another number in it, so it answers nothing. A question that is answered
@@ -24,13 +24,13 @@ from ascendtune.core.log import say
 from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
-"""The slowest node may tokenise for long."""
+"""The slowest node may need long to tokenise."""
 _TELL_AFTER_SECONDS = 15.0
 _LOOK_EVERY_SECONDS = 0.2
 
 
 def lead(runs: Path, place: NodePlace, run: Path) -> None:
-    """As node 0: tell every other node that `run` it is, and wait until each knows.
+    """As node 0: publish `run`, and wait until every other node has confirmed it.
 
     Raises:
         MachineError: a node does not ask within an hour.
@@ -48,7 +48,7 @@ def lead(runs: Path, place: NodePlace, run: Path) -> None:
         return all(question.get("knows") == question.get("nonce", "") for question in questions.values())
 
     with translated_disk_errors(directory, "telling the other nodes which run it is"):
-        # Whoever asks now asks again.
+        # A node that has already asked asks again.
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         _wait(all_know, lambda: f"for {_missing(place, directory)}", directory)
@@ -79,7 +79,7 @@ def follow(runs: Path, place: NodePlace) -> Path:
 
 
 def _say(path: Path, **content: str) -> None:
-    """Write, unless node 0 clears the directory away: it is asked again then, or everybody knows already."""
+    """Write, unless node 0 removes the directory: then the question is repeated, or every node has confirmed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)

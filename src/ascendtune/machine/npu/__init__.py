@@ -1,1 +1,1 @@
-"""What Ascend's own tools say: npu-smi, hccn_tool and the version files; all of it read without torch."""
+"""What do Ascend's tools report? npu-smi, hccn_tool and the version files, read without torch."""

@@ -1,4 +1,4 @@
-"""Numbers as the vendor writes them. What is not a number is None: NA, -, a dash of noise."""
+"""Parsers for numbers as the vendor writes them. Other text is None: NA, -, noise."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class NpuSmi:
         return replace(info, devices=self._with_ids(completed))
 
     def topology(self) -> Topology | None:
-        """The links between NPUs, or None when npu-smi does not tell."""
+        """The links between NPUs, or None when npu-smi does not report it."""
         return read_topology(self.ask("info", "-t", "topo"))
 
     def ask(self, *words: str) -> str:

@@ -1,4 +1,4 @@
-"""A device as training sees it: an object that answers, so that nobody asks `if device == "npu"`."""
+"""A device as training sees it: an object that answers, so that no code asks `if device == "npu"`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Device(ABC):
     @property
     @abstractmethod
     def torch_device(self) -> torch.device:
-        """What tensors are moved to."""
+        """The torch device that tensors are moved to."""
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class Device(ABC):
         """Memory that this device can address."""
 
     def memory_free_bytes(self) -> int:
-        """Memory that nobody holds at this moment. On CPU: what the operating system calls available."""
+        """Memory that is free now, in bytes. On CPU: what the operating system calls available."""
         return int(torch.get_device_module(self.torch_device).mem_get_info(self.index)[0])
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Device(ABC):
         return True
 
     def gradient_scaler(self) -> torch.amp.GradScaler:
-        """What keeps small fp16 gradients from vanishing, and leaves out steps in which they overflow."""
+        """Scales the loss so that small fp16 gradients do not underflow, and skips steps in which they overflow."""
         return torch.amp.GradScaler(self.kind)
 
     @property
@@ -130,7 +130,7 @@ def require_index(index: int, count: int, kind: Kind) -> None:
     """Raise MachineError when there is no device `index` among `count`."""
     if index >= count:
         raise MachineError(
-            f"there is no {kind} device {index}: torch sees {count}",
+            f"{kind} device {index} does not exist: torch sees {count}",
             code="no-such-device",
             remedy="ask for fewer devices with --devices, or check the visible-devices variable",
         )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ContainerNeeds:
-    """What a container or a scheduler is told, so that a program in it can use devices of a kind."""
+    """What a container or a scheduler needs, so that a program in it can use devices of a kind."""
 
     most_in_a_node: int | None = None
     """No server that the vendor sells has more devices."""
@@ -82,7 +82,7 @@ class Vendor(ABC):
     visible_variable = ""
     """Environment variable that limits the devices which a process sees; empty where there is none."""
     interface_variables: tuple[str, ...] = ()
-    """Environment variables that tell the collective library which network interface to use."""
+    """Environment variables that set the network interface of the collective library."""
     flight_recorder: str | None = None
     """The name of torch's flight recorder in its environment variables, where a job switches it on."""
     lists_desktop_processes = False

@@ -29,7 +29,7 @@ _ENVIRONMENT = {
     # A multiple of 68, as the first generation wants it, and less than the 30 minutes after which torch gives up:
     # HCCL's own message names the rank that is missing.
     "HCCL_EXEC_TIMEOUT": "1768",
-    # What CANN documents as its default; releases before had it the other way round and refused every peer.
+    # The documented default of CANN; earlier releases had the opposite one and refused every peer.
     "HCCL_WHITELIST_DISABLE": "1",
 }
 
@@ -93,7 +93,7 @@ class NpuVendor(Vendor):
         smi = smi or NpuSmi()
         topology = smi.topology()
         if topology is None:
-            return Peak(None, "npu-smi does not tell the topology")
+            return Peak(None, "npu-smi does not report the topology")
         wanted = [int(name) for name in ids if name.isdigit()]
         if len(wanted) < len(ids) or any(number >= len(topology.npus) for number in wanted):
             return Peak(None, f"the topology does not show the NPUs {', '.join(ids)}")

@@ -55,4 +55,4 @@ def test_the_table_and_a_peak_that_nobody_tells(tmp_path: Path) -> None:
     done = _run(tmp_path, "bench", "--max-bytes", "64", "--iterations", "2", "--expect", "peak")
     assert done.returncode == 0, done.stderr
     assert "2 ranks over hccl" in done.stdout and "every element is right at 4 sizes" in done.stdout
-    assert "npu-smi does not tell the topology" in done.stdout
+    assert "npu-smi does not report the topology" in done.stdout

@@ -11,22 +11,27 @@ import pytest
 from ascendtune.check.comm.notes import NoteWriter, read_notes
 from ascendtune.check.comm.start import Ran, Ranks
 from ascendtune.core.errors import CheckFailed
-from ascendtune.job.result import JobResult
+from ascendtune.job.result import JobResult, SeenFailure
 
 MakeRan = Callable[..., Ran]
 
 
 @pytest.fixture
 def ran(tmp_path: Path) -> MakeRan:
-    """`ran([notes of rank 0], [notes of rank 1], …)`; `launcher` is what the launcher saw, if it saw anything."""
+    """`ran([notes of rank 0], [notes of rank 1], …)`; `seen` is the rank that the launcher saw ending
+    first, and how."""
 
-    def make(*notes: Sequence[dict[str, Any]], launcher: str | None = None, names: tuple[str, ...] = ()) -> Ran:
+    def make(*notes: Sequence[dict[str, Any]], seen: tuple[int, str] | None = None, names: tuple[str, ...] = ()) -> Ran:
         for rank, of_rank in enumerate(notes):
             writer = NoteWriter(tmp_path, rank)
             for note in of_rank:
                 writer.write(note)
             writer.close()
-        outcome = JobResult(1, CheckFailed(launcher, remedy="look")) if launcher else JobResult(0)
+        outcome = JobResult(0)
+        if seen is not None:
+            rank, ending = seen
+            error = CheckFailed(f"rank {rank} {ending}", remedy="look")
+            outcome = JobResult(1, error, failure=SeenFailure("signal", error, 1, rank, ending=ending))
         return Ran(Ranks("cpu", len(notes), None, names), tmp_path, outcome, read_notes(tmp_path, len(notes)))
 
     return make

@@ -68,7 +68,7 @@ AT = {"at": "all_gather of int8"}
 
 
 @pytest.mark.parametrize(
-    ("notes", "launcher", "said"),
+    ("notes", "seen", "said"),
     [
         (
             ([*START, AT, {"absent": [1]}], START),
@@ -93,12 +93,12 @@ AT = {"at": "all_gather of int8"}
         ),
         (
             ([*START, AT, {"error": "Connection reset by peer"}], [*START, AT]),
-            "rank 1 was killed (SIGKILL)",
+            (1, "was killed (SIGKILL)"),
             "rank 1 was killed (SIGKILL) at all_gather of int8",
         ),
         (
             ([*START, AT, {"started": 9}], [*START, AT], [*START, AT, {"started": 9}]),
-            "rank 0 crashed (SIGABRT)",
+            (0, "crashed (SIGABRT)"),
             "rank 1 did not return from all_gather of int8",
         ),
         (
@@ -109,8 +109,8 @@ AT = {"at": "all_gather of int8"}
     ],
     ids=["absent", "never there", "within", "failed", "hangs", "killed", "behind", "cut off"],
 )
-def test_the_missing_rank_is_named(ran: Any, notes: Any, launcher: str | None, said: str) -> None:
-    told = ran(*notes, launcher=launcher)
+def test_the_missing_rank_is_named(ran: Any, notes: Any, seen: tuple[int, str] | None, said: str) -> None:
+    told = ran(*notes, seen=seen)
     first, second = judge(told, ["all_gather"], 5)
     assert first.code == "ranks" and first.status == "failure" and said in first.measured
     assert second.status == "unknown" and exit_code([first, second]) == 1

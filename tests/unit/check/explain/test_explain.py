@@ -266,7 +266,9 @@ def _started(run: RunDir, *, first: str) -> Job:
 def test_of_a_run_that_is_under_way_the_newest_attempt_is_read(run: RunDir) -> None:
     job = _started(run, first=_DIED)
     explanation = explain([str(run)])
-    assert explanation.is_healthy and explanation.headline().startswith("the run is under way, and no failure")
+    assert explanation.is_healthy and explanation.headline().startswith(
+        "the run is under way, and its logs show no failure"
+    )
     with (run.logs / "launcher.log").open("a") as log:
         log.write("ModuleNotFoundError: No module named 'deepspeed'\n")
     explanation = explain([str(run)])

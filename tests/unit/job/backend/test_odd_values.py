@@ -172,13 +172,13 @@ def test_a_path_that_no_file_can_hold_is_refused(character: str) -> None:
         {"sbatch": (f"--qos=a{character}b",)},
         {"partition": f"a{character}b"},
     ):
-        with pytest.raises(InputError, match="which no file for an engine may have here"):
+        with pytest.raises(InputError, match="which a file for an engine cannot have here"):
             replace(plain, **odd)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("character", ["\0", "\udcff"])
 def test_an_argument_that_no_file_can_hold_is_refused(character: str) -> None:
-    with pytest.raises(InputError, match="which no file for an engine may have here"):
+    with pytest.raises(InputError, match="which a file for an engine cannot have here"):
         replace(submissions.submission("cpu", 1), argv=("ascendtune", f"name=a{character}b"))
 
 

@@ -27,7 +27,7 @@ def test_ranks_in_the_same_place_are_one_line() -> None:
     assert said.lines() == [
         "ranks 0, 2-4: backward of step 12 for 2:00; in all_reduce at torch/distributed/distributed_c10d.py:3099",
         "rank 1: data of step 12 for 2:03; in make at ascendtune/train/batch.py:70",
-        "odd one out: rank 1",
+        "odd rank: rank 1",
         "stacks: log/stacks_1",
     ]
 
@@ -52,11 +52,11 @@ def test_ranks_of_other_machines_are_named_with_their_host() -> None:
 
 def test_a_run_that_goes_on_has_no_odd_rank() -> None:
     said = verdict(stack(0, "backward", REDUCE, silent=0.1), stack(1, "data", MAKE))
-    assert said.odd == () and "the run goes on: what is seen is a moment" in said.lines()
+    assert said.odd == () and "the run continues: this is a snapshot" in said.lines()
 
 
 def test_a_single_rank_is_not_odd() -> None:
-    assert not any("odd" in line or "stands out" in line for line in verdict(stack(0, "data", MAKE)).lines())
+    assert not any("odd" in line or "differs" in line for line in verdict(stack(0, "data", MAKE)).lines())
 
 
 def test_a_program_can_read_it() -> None:

@@ -64,10 +64,10 @@ def test_a_hang_is_told_once_and_so_is_its_end(scene: Scene) -> None:
     scene.pass_time(watcher, 600)
     assert len(scene.said) == 1
     assert scene.said[0].startswith(
-        "the run hangs: no sign of life for 2:02, where a step takes 2 s\n  rank 0: forward of"
+        "the run hangs: no heartbeat for 2:02, where a step takes 2 s\n  rank 0: forward of"
     )
     scene.pass_time(watcher, 200, from_step=101)
-    assert scene.said[1:] == ["the run goes on, after 10:02 without a sign of life"]
+    assert scene.said[1:] == ["the run continues, after 10:02 without a heartbeat"]
     scene.pass_time(watcher, 200)
     assert len(scene.said) == 3 and "the run hangs" in scene.said[2]
     watcher.close()

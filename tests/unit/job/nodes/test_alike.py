@@ -13,7 +13,7 @@ def _answers(*different: dict[str, Any]) -> dict[TargetHost, dict[str, Any]]:
     """Of as many hosts as are given, with what is different on each."""
     answers = {}
     for number, own in enumerate(different, 1):
-        answer = {"machine": str(number), "kind": "npu", "note": None, "time": 100.0, "heard": 100.5}
+        answer = {"machine": str(number), "kind": "npu", "note": None, "time": 100.0, "received": 100.5}
         versions = {"python": "3.11.9", "torch": "2.7.1", "torch_npu": "2.7.1"} | own.pop("versions", {})
         answers[TargetHost(f"node{number}")] = answer | {"versions": versions} | own
     return answers

@@ -38,7 +38,7 @@ def test_a_number_out_of_range_is_refused(name: str, value: str) -> None:
 
 
 def test_a_master_that_has_no_address_is_refused() -> None:
-    with pytest.raises(MachineError, match=r"knows no way to nowhere\.invalid"):
+    with pytest.raises(MachineError, match=r"has no route to nowhere\.invalid"):
         place_by_hand(GIVEN | {"MASTER_ADDR": "nowhere.invalid"})
 
 

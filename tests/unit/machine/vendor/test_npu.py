@@ -44,7 +44,7 @@ def test_hccs_between_910b(smi: Callable[[str, str], NpuSmi], monkeypatch: pytes
         ("info_950", "topo_950_ub", ("0", "1", "2"), "no published speed of SYS, UB"),
         ("info_910a_1.9.3_container", "topo_910b1_hccs", ("0", "1"), "no published speed of HCCS"),
         ("info_910b1_23.0.rc2_elided", "topo_910b1_hccs", ("0", "9"), "does not show the NPUs 0, 9"),
-        ("info_910b1_23.0.rc2_elided", "info_950", ("0", "1"), "does not tell the topology"),
+        ("info_910b1_23.0.rc2_elided", "info_950", ("0", "1"), "does not report the topology"),
     ],
 )
 def test_what_is_not_published_is_unknown(

@@ -51,7 +51,7 @@ def failure_policy(container: str) -> Object:
     final = {"containerName": container, "operator": "In", "values": [1, 2, 4]}
     return {
         "rules": [
-            # A node that is drained is no failure of training.
+            # Draining a node is not a failure of training.
             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
             # Wrong recipe or data, a loss that is not a number: the same again would end the same.
             {"action": "FailJob", "onExitCodes": final},
