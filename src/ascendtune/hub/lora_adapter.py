@@ -102,6 +102,7 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
             "the adapter's weights are a pickle, which can run code when it is loaded"
             if pickled
             else "the adapter has no weights: adapter_model.safetensors is missing",
+            code="adapter-pickled" if pickled else "adapter-weights-missing",
             remedy="load it with PEFT and save it with save_pretrained, if you trust it"
             if pickled
             else "copy or download the adapter again",
@@ -130,6 +131,7 @@ def _config(directory: Path) -> dict[str, Any]:
     if kind != "LORA":
         raise InputError(
             f"this is a {kind} adapter: only LoRA can be merged here",
+            code="adapter-not-lora",
             remedy="load it with PEFT and use its own merge_and_unload, if it has one",
             where=path,
         )
@@ -137,6 +139,7 @@ def _config(directory: Path) -> dict[str, Any]:
         if config.get(key):
             raise InputError(
                 f"the adapter uses {key}, which cannot be merged here",
+                code="adapter-form-unknown",
                 remedy="load it with PEFT and use merge_and_unload",
                 where=path,
             )
@@ -144,6 +147,7 @@ def _config(directory: Path) -> dict[str, Any]:
     if start.startswith(_STARTS_THAT_CHANGE_THE_BASE):
         raise InputError(
             f"the adapter was not converted: it belongs to a base that init_lora_weights: {start} changed in memory",
+            code="adapter-not-converted",
             remedy="save it with PEFT's path_initial_model_for_weight_conversion",
             where=path,
         )
@@ -161,7 +165,8 @@ def _sorted_names(
     for name, tensor in file.tensors.items():
         if tensor.dtype not in _FLOATS:
             raise InputError(
-                f"{name} is {tensor.dtype}, no floating-point type that can be added",
+                f"{name} is {tensor.dtype}, which is not a floating-point type that can be added",
+                code="adapter-dtype-unknown",
                 remedy="save the adapter in fp32 or bf16",
                 where=file.path,
             )
@@ -173,7 +178,8 @@ def _sorted_names(
                 modules[match["module"]]["embedding"] = name
         elif "lora_" in plain or plain == name or not plain.endswith((".weight", ".bias")):
             raise InputError(
-                f"the adapter holds {name}, which is no part of LoRA that is known here",
+                f"the adapter holds {name}, which is not a known part of LoRA",
+                code="adapter-part-unknown",
                 remedy="load it with PEFT and use merge_and_unload",
                 where=file.path,
             )
@@ -200,13 +206,17 @@ def _low_rank(
 ) -> LowRank:
     if missing := {"lora_A", "lora_B"} - parts.keys():
         raise InputError(
-            f"{module} has no {missing.pop()}", remedy="copy or download the adapter again", where=file.path
+            f"{module} has no {missing.pop()}",
+            code="adapter-tensor-missing",
+            remedy="copy or download the adapter again",
+            where=file.path,
         )
     a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
     rank, alpha = rank_and_alpha(config, module, file)
     if len(a) != 2 or len(b) != 2 or rank < 1 or a[0] != rank or b[1] != rank:
         raise InputError(
-            f"{module}: A is {list(a)} and B is {list(b)}, which is no pair of matrices of rank {rank}",
+            f"{module}: A is {list(a)} and B is {list(b)}, which are not matrices of rank {rank}",
+            code="adapter-rank-mismatch",
             remedy="convolutions are not merged here; otherwise the adapter's file and config do not belong together",
             where=file.path,
         )
@@ -214,6 +224,7 @@ def _low_rank(
         if part in parts and math.prod(file.tensors[parts[part]].shape) != b[0]:
             raise InputError(
                 f"{parts[part]} is {list(file.tensors[parts[part]].shape)}, B has {b[0]} rows",
+                code="adapter-shape-mismatch",
                 remedy="copy or download the adapter again",
                 where=file.path,
             )
@@ -241,6 +252,7 @@ def rank_and_alpha(config: dict[str, Any], name: str, file: SafetensorsHeader) -
     except (TypeError, ValueError, AttributeError, re.error) as error:
         raise InputError(
             f"adapter_config.json does not say rank and alpha of {name}: {error}",
+            code="adapter-config-incomplete",
             remedy="copy or download the adapter again",
             where=file.path.with_name("adapter_config.json"),
         ) from error

@@ -32,7 +32,12 @@ def read_config(section: ModelSection, directory: Path) -> Any:
             remedy = "read the model's Python files, then set model.trust_remote_code: true"
         elif section.trust_remote_code and ".py" in str(error):
             remedy = "copy the model's Python files into the folder, from where the model came from"
-        raise RecipeError(f"the model cannot be read: {first_line(error)}", remedy=remedy, where=directory) from error
+        raise RecipeError(
+            f"the model cannot be read: {first_line(error)}",
+            code="model-not-readable",
+            remedy=remedy,
+            where=directory,
+        ) from error
     return without_own_implementations(config)
 
 
@@ -131,11 +136,13 @@ def _unusable(error: Exception, directory: Path) -> RecipeError:
     if isinstance(error, ImportError):
         return RecipeError(
             f"the model's own code cannot run: {first_line(error)}",
+            code="model-code-failed",
             remedy="install what it names; code that was written for another version of transformers needs that one",
             where=directory,
         )
     return RecipeError(
         f"the weights cannot be loaded: {first_line(error)}",
+        code="weights-not-loadable",
         remedy="check that the folder holds the safetensors of this config.json, complete",
         where=directory,
     )
