@@ -63,6 +63,24 @@ class Layout:
         (name,) = parts
         return self._base.find(name)
 
+    def is_joined(self, parameter: str) -> bool:
+        """Whether the files hold a parameter of the model under another name and in another shape, as a part."""
+        found = self.name_of(parameter)
+        return (
+            found not in (None, self._base.find(parameter))
+            and self._shape_in_files(str(found)) != self._shapes[parameter]
+        )
+
+    def shared_with(self, parameter: str) -> tuple[str, list[str]] | None:
+        """Of a parameter that is one with others: the name of them all in the files, and what the model calls each.
+
+        None where it is not one with others, or the files do not hold it under a name of the model's.
+        """
+        every = dict(self._model.named_parameters(remove_duplicate=False))
+        names = [name for name, each in every.items() if each is every.get(parameter)]
+        found = next((name for name in names if name in self._base.where), None)
+        return (found, names) if found is not None and len(names) > 1 else None
+
     def pieces(self, parameter: str) -> list[Piece]:
         """The tensors of the files that a stack is made of.
 
@@ -88,6 +106,7 @@ class Layout:
                 raise InputError(
                     f"the base's files do not hold {parameter} as transformers writes it: {piece.name} is missing or "
                     "of another shape",
+                    code="base-lacks-tensor",
                     remedy="give the base that the adapter was trained on with --onto",
                     where=self._base.directory,
                 )
@@ -113,6 +132,7 @@ class Layout:
         except AttributeError as error:
             raise InputError(
                 f"the adapter changes {name}, which the base has not",
+                code="base-lacks-module",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=self._base.directory,
             ) from error
@@ -132,7 +152,8 @@ def _skeleton(base: Base, *, is_classifier: bool) -> Any:
             return kind.from_config(AutoConfig.from_pretrained(base.directory))
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(
-            f"how this model's experts lie in its files is not known: {str(error).strip().splitlines()[0]}",
+            f"the layout of this model's experts in its files is unknown: {str(error).strip().splitlines()[0]}",
+            code="base-layout-unknown",
             remedy="load it with PEFT and use merge_and_unload",
             where=base.directory,
         ) from error
