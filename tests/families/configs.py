@@ -108,6 +108,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
                  "lsh_attn_chunk_length": 8, "local_attn_chunk_length": 8, "num_buckets": 2},
     "roc_bert": {"shape_vocab_size": 32, "shape_embed_dim": 8, "pronunciation_vocab_size": 32,
                  "pronunciation_embed_dim": 8},
+    # Its cache rounds the sum of all heads up to 64.
+    "xlstm": {"hidden_size": 128},
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
     "zamba2": {"num_hidden_layers": 6, "hybrid_layer_ids": [2, 5],

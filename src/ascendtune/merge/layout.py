@@ -63,6 +63,24 @@ class Layout:
         (name,) = parts
         return self._base.find(name)
 
+    def is_joined(self, parameter: str) -> bool:
+        """Whether the files hold a parameter of the model under another name and in another shape, as a part."""
+        found = self.name_of(parameter)
+        return (
+            found not in (None, self._base.find(parameter))
+            and self._shape_in_files(str(found)) != self._shapes[parameter]
+        )
+
+    def shared_with(self, parameter: str) -> tuple[str, list[str]] | None:
+        """Of a parameter that is one with others: the name of them all in the files, and what the model calls each.
+
+        None where it is not one with others, or the files do not hold it under a name of the model's.
+        """
+        every = dict(self._model.named_parameters(remove_duplicate=False))
+        names = [name for name, each in every.items() if each is every.get(parameter)]
+        found = next((name for name in names if name in self._base.where), None)
+        return (found, names) if found is not None and len(names) > 1 else None
+
     def pieces(self, parameter: str) -> list[Piece]:
         """The tensors of the files that a stack is made of.
 

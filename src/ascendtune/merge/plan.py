@@ -101,12 +101,21 @@ class Draft:
 
     def add(self, adapter: Adapter, low_rank: LowRank) -> None:
         """Add the adapter's B @ A."""
-        found = self._find(f"{low_rank.module}.weight") or self.require_layout().name_of(f"{low_rank.module}.weight")
+        name = f"{low_rank.module}.weight"
+        found = self._find(name) or self.require_layout().name_of(name) or self._part_shared(name)
         if found is None:
-            raise _unknown(adapter, f"{low_rank.module}.weight", self.base)
+            raise _unknown(adapter, name, self.base)
         old = self._get(found)
         across = (low_rank.shape[1], low_rank.shape[0])
         fits = (across,) if low_rank.is_embedding else (low_rank.shape, across)
+        if old.shape not in fits and self.layout is not None and self.layout.is_joined(name):
+            raise InputError(
+                f"the base's file holds {low_rank.module} joined with other modules, as {found}: merging into a part "
+                "of a tensor is not supported",
+                code="base-tensor-joined",
+                remedy="use the adapter beside its base; or load both with PEFT, merge_and_unload, and save the model",
+                where=adapter.directory,
+            )
         if old.shape not in fits:
             raise InputError(
                 f"{low_rank.module} is {list(old.shape)} in the base, the adapter was made for {list(low_rank.shape)}",
@@ -194,7 +203,30 @@ class Draft:
             if outputs
         }
 
+    def _part_shared(self, parameter: str) -> str | None:
+        """The name of a tensor of its own for a parameter that several layers of the base share.
+
+        All of them get their own, each with the base's numbers: an adapter changes each layer in its own way.
+        """
+        shared = self.require_layout().shared_with(parameter)
+        if shared is None:
+            return None
+        found, names = shared
+        tensor = self.base.tensor(found)
+        for name in names:
+            if name not in self.outputs:
+                source = (self.base.files[self.base.where[found]], found)
+                self.outputs[name] = Output(name, tensor.dtype, tensor.shape, source)
+                self.file_of[name] = self.file_of[found]
+        others = ", ".join(name.removesuffix(".weight") for name in names if name != found)
+        self.notes.append(
+            f"the adapter changes layers apart that share {found} in the base: {others} get weights of their own"
+        )
+        return parameter
+
     def _find(self, name: str) -> str | None:
+        if name in self.outputs:
+            return name
         found = self.base.find(name)
         if found is None and self.base.head is None and is_head(name) and not self.is_classifier:
             return name

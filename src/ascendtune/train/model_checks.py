@@ -41,6 +41,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
         # What transformers raises. An operator that the device lacks (NotImplementedError) is another matter.
         raise RecipeError(
             f"this model does not take packed documents: {str(error).strip().splitlines()[0]}",
+            code="packing-not-possible",
             remedy="set data.packing: auto or false",
         ) from error
     in_other_company = _hidden(model, [(first + 1) % vocabulary, *others])
@@ -54,6 +55,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
             raise CheckFailed(
                 f"documents packed into one sequence see each other: hidden states differ by {difference:.3g} "
                 f"(allowed {allowed:.2g}, largest value {scale:.3g}) under attention '{attention}'",
+                code="documents-not-isolated",
                 remedy="set data.packing: false, or model.attention: sdpa; please report the model",
             )
     return max(leaked, moved)
@@ -97,6 +99,7 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
     if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
         raise RecipeError(
             "this model does not compute its score from the last token alone",
+            code="score-not-of-last-token",
             remedy="choose a decoder model whose class in transformers has a `score` head",
         )
 
@@ -106,10 +109,13 @@ def _not_finite(model: Any) -> RecipeError:
     if spoilt:
         return RecipeError(
             f"{len(spoilt)} weights of the model hold values that are not numbers, first {spoilt[0]}",
+            code="weights-not-finite",
             remedy="copy or download the model again",
         )
     return RecipeError(
-        "before any training the model computes values that are not numbers", remedy="set precision: bf16 or fp32"
+        "before any training the model computes values that are not numbers",
+        code="logits-not-finite",
+        remedy="set precision: bf16 or fp32",
     )
 
 

@@ -15,13 +15,14 @@ import torch
 from safetensors.torch import load_file
 from tests.integration.train.test_experts import MLA, SHAPE
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.merge.merge import merge
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.kernel import install
 from ascendtune.train.kernel.experts import multiply_by_group
 from ascendtune.train.tuner import apply_tuner
+from families.configs import tiny_config
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -408,6 +409,43 @@ def test_modules_that_only_choose_tokens_are_left_out(recipe: Callable[..., Reci
     assert adapted == {*LATENT, *DENSE, *shared("shared_experts")}
     with pytest.raises(RecipeError, match=r"indexer\.wk would do nothing: no gradient"):
         apply_tuner(load(directory), recipe(method=lora(["wk"])).method)
+
+
+@pytest.mark.parametrize("name", ["zamba", "zamba2"])
+def test_merge_gives_layers_that_share_weights_their_own(
+    name: str, variant: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Each layer has an adapter of its own on the one weight."""
+    directory = variant(tiny_config(name))
+    path = adapter(directory, lora(["feed_forward.down_proj"]))
+    merged = merge([str(path)], tmp_path / "merged")
+    assert merged.verification is not None
+    assert merged.verification.difference < 1e-5 < merged.verification.effect
+    torch.testing.assert_close(
+        logits(load(tmp_path / "merged")), logits(with_adapter(directory, path)), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_all_linear_leaves_out_modules_whose_adapters_peft_would_rename(
+    variant: Callable[..., Path], adapter: Callable[..., Path], recipe: Callable[..., Recipe], caplog: Any
+) -> None:
+    directory = variant(tiny_config("inkling2_text"))
+    path = adapter(directory, lora())
+    assert "weight_proj: PEFT would load adapters on them under another name" in caplog.text
+    assert "PEFT makes something else" not in caplog.text
+    assert not any("weight_proj" in name for name in load_file(path / "adapter_model.safetensors"))
+    with pytest.raises(RecipeError) as refused:
+        apply_tuner(load(directory), recipe(method=lora(["weight_proj"])).method)
+    assert refused.value.code == "lora-target-not-loadable"
+
+
+def test_merge_into_a_part_of_a_tensor_is_refused(
+    variant: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = adapter(variant(tiny_config("hrm_text")), lora(["gate_proj"]))
+    with pytest.raises(InputError) as refused:
+        merge([str(path)], tmp_path / "merged")
+    assert refused.value.code == "base-tensor-joined"
 
 
 def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> None:

@@ -1,14 +1,20 @@
-"""A verdict is remembered by what decides it, and not read where somebody else could have written it."""
+"""A verdict is remembered by what decides it, read only from files of this user, and refused in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import LlamaConfig, MambaConfig
 
 from ascendtune.core.directories import cache_directory
-from ascendtune.train.attention.verdict import Verdict, remembered
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.sections import ModelSection
+from ascendtune.train.attention.choice import choose_attention
+from ascendtune.train.attention.proof import lm_values
+from ascendtune.train.attention.verdict import Verdict, find_verdict, remembered
 
 FOUND = Verdict("sdpa", packed=True, without_gradient=["model.gate"])
 
@@ -59,3 +65,38 @@ def test_without_a_cache_every_start_tries_again(tmp_path: Path, monkeypatch: py
     find, calls = counted()
     assert [remembered("key", find) for _ in range(2)] == [FOUND] * 2
     assert len(calls) == 2
+
+
+def unusable(error: Exception) -> Callable[[Any, str], Any]:
+    def make(config: Any, implementation: str) -> Any:
+        raise error
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (KeyError("layer"), "small copies of it could not be compared: the model's code does not run on them"),
+        (
+            ValueError("hidden_size must be a multiple of 64.\nTraceback"),
+            "small copies of it could not be compared: the model's code does not run on them: "
+            "hidden_size must be a multiple of 64",
+        ),
+    ],
+)
+def test_without_a_small_copy_the_reason_is_a_sentence(error: Exception, sentence: str) -> None:
+    verdict = find_verdict(LlamaConfig(), unusable(error), lm_values, ours=["sdpa"], own=["sdpa"], must_be_causal=True)
+    assert (verdict.attention, verdict.own, verdict.padded, verdict.reason) == ("sdpa", True, False, sentence)
+
+
+def test_a_named_attention_of_ours_alone_is_refused_without_a_small_copy() -> None:
+    make = unusable(KeyError("layer"))
+    verdict = find_verdict(LlamaConfig(), make, lm_values, ours=["sdpa"], own=[], must_be_causal=True)
+    assert verdict.refused
+
+
+def test_a_reward_model_needs_a_class_with_a_score() -> None:
+    with pytest.raises(RecipeError, match="for mamba") as caught:
+        choose_attention(ModelSection(path="mamba"), "reward", MambaConfig(), "sdpa")
+    assert caught.value.code == "no-class-with-score"

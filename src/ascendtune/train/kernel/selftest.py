@@ -38,6 +38,7 @@ def try_kernel(place: Place, kernel: Kernel, device: torch.device, precision: Pr
         if again := _difference(place, expected, device, precision):
             raise MachineError(
                 f"{kernel.__name__} {reason}; since then the device computes wrong: the module's own forward {again}",
+                code="device-unusable",
                 remedy="switch this operator off under `kernel` in the recipe; `ascendtune doctor` looks at the device",
             )
         return reason

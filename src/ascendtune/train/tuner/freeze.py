@@ -55,6 +55,7 @@ def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
     if not outer:
         raise RecipeError(
             f"{type(model).__name__} keeps its layers in no list, so they cannot be told apart",
+            code="layers-not-found",
             remedy="use method.tuner: full or lora",
         )
     name = max(outer, key=lambda each: len(lists[each]))
@@ -66,6 +67,7 @@ def _chosen(blocks: nn.ModuleList, freeze: FreezeSection) -> list[tuple[int, nn.
     if first + last > len(blocks):
         raise RecipeError(
             f"method.freeze asks for {count_of(first + last, 'layer')}, the model has {len(blocks)}",
+            code="too-many-freeze-layers",
             remedy="lower method.freeze.first_layers or last_layers; method.tuner: full trains everything",
         )
     numbered = list(enumerate(blocks))
@@ -82,6 +84,7 @@ def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> 
             present = sorted({path.rpartition(".")[2] for path in modules})
             raise RecipeError(
                 f"{key}: no module '{name}' there",
+                code="unknown-module",
                 remedy=did_you_mean(name, present, f"choose from: {', '.join(present)}"),
             )
         found += matching

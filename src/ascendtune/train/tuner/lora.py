@@ -22,7 +22,7 @@ from ascendtune.core.log import say
 from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection
 from ascendtune.train.tuner.fold import TRAINED, companions, remember_companions
-from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config
+from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
 from ascendtune.train.tuner.pissa import start_as_principal_part
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, shortened
 
@@ -87,13 +87,20 @@ def _begun(model: Any, section: MethodSection) -> Any:
         modules_to_save=whole_modules(model, lora) or None,
     )
     if lora.dora:
-        _leave_out_misread(config, model, lora, targets)
-    for note in targets.notes:
-        say(note)
+        why = "PEFT loads adapters on them only as on parameters, for which it has no DoRA"
+        _leave_out(sorted(misread_names(config, model)), config, lora, targets, why, key="dora")
     with literal_names():
         tuned = get_peft_model(model, config)
+        if unreadable := unreadable_modules(tuned):
+            model = tuned.unload()
+            every = shortened(unreadable, [name for name, _ in model.named_modules()])
+            why = "PEFT would load adapters on them under another name"
+            _leave_out(every, config, lora, targets, why, key="target")
+            tuned = get_peft_model(model, config)
         if lora.init == "pissa":
             start_as_principal_part(tuned)
+    for note in targets.notes:
+        say(note)
     return tuned
 
 
@@ -108,23 +115,32 @@ def _require_plain(model: Any, parameters: list[str], lora: LoraSection) -> None
         if asked:
             raise RecipeError(
                 f"method.lora.{key} with {'experts' if experts else 'routers'} in method.lora.target: {why}",
+                code="lora-form-not-adaptable",
                 remedy=f"leave out method.lora.{key}, or {parameters[0]} and its like",
             )
 
 
-def _leave_out_misread(config: Any, model: Any, lora: LoraSection, targets: Targets) -> None:
-    """Modules that PEFT loads only as parameters cannot have DoRA."""
-    misread = sorted(misread_names(config, model))
-    if not misread:
+def _leave_out(names: list[str], config: Any, lora: LoraSection, targets: Targets, why: str, *, key: str) -> None:
+    """Take `names` out of the modules of `config`, with a note in `targets`.
+
+    Args:
+        key: of method.lora, without which the modules could stay.
+
+    Raises:
+        RecipeError: the recipe names modules, and not `all-linear`.
+    """
+    if not names:
         return
-    why = "PEFT loads adapters on them only as on parameters, for which it has no DoRA"
+    listed = ", ".join(names)
     if ALL_LINEAR not in lora.target:
+        asked = f"method.lora.{key} with {listed} in method.lora.target"
         raise RecipeError(
-            f"method.lora.dora with {', '.join(misread)} in method.lora.target: {why}",
-            remedy="leave out method.lora.dora, or these modules",
+            f"{asked if key != 'target' else f'method.lora.target: {listed}'}: {why}",
+            code="lora-target-not-loadable",
+            remedy="leave out these modules" if key == "target" else f"leave out method.lora.{key}, or these modules",
         )
-    config.target_modules -= set(misread)
-    targets.notes.append(f"method.lora.target: {ALL_LINEAR} leaves out {', '.join(misread)}: {why}")
+    config.target_modules -= set(names)
+    targets.notes.append(f"method.lora.target: {ALL_LINEAR} leaves out {listed}: {why}")
 
 
 def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> Any:
@@ -149,6 +165,7 @@ def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> 
         raise RecipeError(
             f"method.lora.dropout with an adapter of {sorted(config.target_parameters)[0]} in method.lora.start_from: "
             "PEFT adds such adapters to the weights, where no input could be dropped",
+            code="lora-form-not-adaptable",
             remedy="leave out method.lora.dropout",
             where=last,
         )
@@ -182,6 +199,7 @@ def _fitting(adapter: Path) -> Iterator[None]:
         raise RecipeError(
             "method.lora.start_from: the adapter does not fit this model: "
             f"{error.what if isinstance(error, AscendtuneError) else first_line(error)}",
+            code="adapter-does-not-fit",
             remedy="give adapters of this base model, and model.new_tokens as they were trained with",
             where=adapter,
         ) from error

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.log import warn
+from ascendtune.train.attention.proof import starred
 from ascendtune.train.tuner.fold import TRAINED
 from ascendtune.train.tuner.targets import linear_modules
 
@@ -96,14 +97,40 @@ def _write_config(tuned: Any, directory: Path) -> None:
         config.save_pretrained(directory)
 
 
+def unreadable_modules(tuned: Any) -> list[str]:
+    """Modules of which PEFT reads an adapter as one of another name: the first of each kind, as names in the model."""
+    from peft import get_peft_model_state_dict
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    if get_checkpoint_conversion_mapping(tuned.config.model_type) is None:
+        return []
+    tensors = get_peft_model_state_dict(tuned, adapter_name=TRAINED, save_embedding_layers=False)
+    kinds = {starred(name): name for name in sorted(tensors, reverse=True) if ".lora_" in name}
+    _, lost = _as_peft_reads(tuned, {name: tensors[name] for name in kinds.values()})
+    return sorted({name.removeprefix(_PREFIX).partition(".lora_")[0] for name in lost})
+
+
 def _write_tensors(tuned: Any, directory: Path) -> None:
     """Tensors of which PEFT makes others when it loads them are written as the base's files would hold them."""
-    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
     from safetensors.torch import load_file, save_file
-    from transformers.core_model_loading import revert_weight_conversion
 
     file = directory / "adapter_model.safetensors"
     tensors = load_file(file)
+    written, lost = _as_peft_reads(tuned, tensors)
+    if written.keys() != tensors.keys():
+        save_file(written, file, metadata={"format": "pt"})
+    if lost:
+        warn(
+            f"PEFT makes something else of {len(lost)} weights of this adapter when it loads them, first "
+            f"{lost[0].removeprefix(_PREFIX)}: use `ascendtune merge`"
+        )
+
+
+def _as_peft_reads(tuned: Any, tensors: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What to write so that PEFT reads `tensors`, and the names of those that it reads otherwise all the same."""
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
+    from transformers.core_model_loading import revert_weight_conversion
+
     config = tuned.peft_config[TRAINED]
 
     def is_read_as(written: dict[str, Any], name: str) -> bool:
@@ -122,16 +149,10 @@ def _write_tensors(tuned: Any, directory: Path) -> None:
     kept = {name: tensor for name, tensor in tensors.items() if name not in changed}
     for written in changed.values():
         kept |= written
-    if changed:
-        save_file(kept, file, metadata={"format": "pt"})
     # All at once, as PEFT reads them: some are made of several.
     read = convert_peft_adapter_state_dict_for_transformers(tuned, config, dict(kept), TRAINED)
     lost = [name for name in tensors if ".lora_" in name and not _is_among(read, name, tensors[name])]
-    if lost:
-        warn(
-            f"PEFT makes something else of {len(lost)} weights of this adapter when it loads them, first "
-            f"{lost[0].removeprefix(_PREFIX)}: use `ascendtune merge`"
-        )
+    return kept, lost
 
 
 def _is_among(read: dict[str, Any], name: str, tensor: Any) -> bool:

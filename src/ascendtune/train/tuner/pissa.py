@@ -41,6 +41,7 @@ def start_as_principal_part(tuned: Any) -> None:
         if TRAINED not in layer.lora_A:
             raise RecipeError(
                 f"method.lora.init: pissa is for linear layers, {name} is none",
+                code="pissa-needs-linear",
                 remedy="name linear layers in method.lora.target, or use init: zero",
             )
         weight, rank = layer.get_base_layer().weight, layer.r[TRAINED]
@@ -48,6 +49,7 @@ def start_as_principal_part(tuned: Any) -> None:
             raise RecipeError(
                 f"method.lora.rank: {rank} is more than init: pissa finds in {name}, "
                 f"which is {weight.shape[0]} × {weight.shape[1]}",
+                code="lora-rank-too-large",
                 remedy=f"set method.lora.rank to {min(weight.shape)} or less, or use init: zero",
             )
         a, b = principal_part(weight.detach(), rank, layer.scaling[TRAINED])

@@ -56,6 +56,7 @@ def choose_targets(model: Any, lora: LoraSection, *, ask: bool = True) -> Target
         if not mixtures:
             raise RecipeError(
                 f"{_KEY}: {ALL_EXPERTS}: {type(model).__name__} has no experts that stand beside a router",
+                code="no-experts",
                 remedy=f"use {_KEY}: {ALL_LINEAR}",
             )
         targets.parameters += [name for mixture in mixtures for name in mixture.parameters]
@@ -149,6 +150,7 @@ def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: b
     if not targets.modules:
         raise RecipeError(
             f"{_KEY}: {ALL_LINEAR} finds no linear module in {type(model).__name__} that an adapter works on",
+            code="no-linear-module",
             remedy="use method.tuner: full or freeze",
         )
 
@@ -193,11 +195,13 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
         if read:
             raise RecipeError(
                 f"{_KEY}: an adapter on {read[0]} would do nothing: the model's code reads its weight itself",
+                code="lora-target-without-effect",
                 remedy="leave it out",
             )
         if ask and (silent := without_gradient(model, _nested(matrices, []))):
             raise RecipeError(
                 f"{_KEY}: an adapter on {min(silent)} would do nothing: no gradient comes to it",
+                code="lora-target-without-effect",
                 remedy="leave it out",
             )
         targets.modules += matrices
@@ -216,6 +220,7 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
         if modules:
             raise RecipeError(
                 f"{_KEY}: '{name}' has no matrix that an adapter could change",
+                code="lora-target-without-matrix",
                 remedy="name linear modules, embeddings, routers or experts",
             )
         raise _unknown(model, _KEY, name)
@@ -230,6 +235,7 @@ def _unknown(model: Any, key: str, name: str) -> RecipeError:
     } | {path.rpartition(".")[2] for path, each in model.named_parameters() if each.ndim == 3}
     return RecipeError(
         f"{key}: the model has no module '{name}'",
+        code="unknown-module",
         remedy=did_you_mean(name, present, f"choose from: {', '.join(sorted(present))}"),
     )
 
@@ -241,11 +247,13 @@ def _require_wrappable(model: Any, parameter: str) -> None:
     if "weight" in asked and parameter.endswith(".weight"):
         raise RecipeError(
             f"{_KEY}: an adapter on {parameter} would do nothing: the model's code reads it without calling {holder}",
+            code="lora-target-without-effect",
             remedy="leave it out",
         )
     if others := asked - _ANSWERED:
         raise RecipeError(
             f"{_KEY}: PEFT cannot adapt {parameter}: the model's code also reads {min(others)} of {holder}",
+            code="lora-target-not-adaptable",
             remedy="leave it out",
         )
 
