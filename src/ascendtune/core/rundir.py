@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -21,6 +22,8 @@ SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
 """Free: neither torch, torchrun, DeepSpeed nor torch_npu has a handler for it."""
 _TAIL_BYTES = 64 * 1024
+# As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
+_CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": str, "recipe_hash": str}
 """Of run.json, where they are there."""
 
@@ -255,8 +258,8 @@ class RunDir:
         """Steps of the complete checkpoints, oldest first. A checkpoint gets its name only when it is complete."""
         if not self.checkpoints.is_dir():
             return []
-        names = (entry.name for entry in self.checkpoints.iterdir() if entry.is_dir())
-        return sorted(int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdigit())
+        names = (_CHECKPOINT.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(int(name[1]) for name in names if name)
 
     def remove_checkpoints_after(self, step: int) -> None:
         """A run that goes on from an earlier step must not find later weights of its former self."""

@@ -42,7 +42,7 @@ def _between_npus(ids: Sequence[str], smi: NpuSmi) -> Peak:
     topology = smi.topology()
     if topology is None:
         return Peak(None, "npu-smi does not tell the topology")
-    wanted = [int(name) for name in ids if name.isdigit()]
+    wanted = [int(name) for name in ids if name.isdecimal()]
     if len(wanted) < len(ids) or any(number >= len(topology.npus) for number in wanted):
         return Peak(None, f"the topology does not show the NPUs {', '.join(ids)}")
     npus = [topology.npus[number] for number in wanted]

@@ -113,7 +113,7 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
     value = env.get(name)
     if value is None:
         return default
-    return int(value) if value.isdigit() else None
+    return int(value) if value.isdecimal() else None
 
 
 CHECK = Check(

@@ -66,7 +66,7 @@ def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
         return "it is empty"
     if any(name != name.strip() for name in names):
         return "blanks end the list"
-    strange = [name for name in names if not name.isdigit()]
+    strange = [name for name in names if not name.isdecimal()]
     if strange:
         return f"{strange[0]!r} is no id"
     ids = [int(name) for name in names]
@@ -84,14 +84,14 @@ def _kept(names: list[str], count: int) -> list[str]:
     """What the runtime takes: everything before the first entry that it cannot use."""
     kept: list[str] = []
     for name in names:
-        if not name.isdigit() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
+        if not name.isdecimal() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
             break
         kept.append(name)
     return kept
 
 
 def _repaired(names: list[str], count: int) -> str:
-    ids = sorted({int(name) for name in map(str.strip, names) if name.isdigit() and int(name) < count})
+    ids = sorted({int(name) for name in map(str.strip, names) if name.isdecimal() and int(name) < count})
     return ",".join(map(str, ids or range(count)))
 
 
