@@ -24,6 +24,7 @@ STACKS_SIGNAL = signal.SIGUSR1
 _TAIL_BYTES = 64 * 1024
 # As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
+_LONGEST_STATE = 32
 _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": str, "recipe_hash": str}
 """Of run.json, where they are there."""
 
@@ -148,7 +149,8 @@ class RunDir:
         """
         remedy = "start a new run with another name"
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
-        if "state" not in record:
+        state = record.get("state")
+        if not isinstance(state, str) or len(state) > _LONGEST_STATE:
             raise MachineError("run.json is damaged: it says no state", remedy=remedy, where=self.run_json)
         attempts = record.get("attempts") or []
         if not isinstance(attempts, list) or not all(isinstance(each, dict) for each in attempts):
