@@ -86,7 +86,7 @@ def _picked(found: list[Leftover]) -> list[Leftover]:
         return []
     words = typer.prompt("Numbers to end (as 1,3; empty: none)", default="", show_default=False)
     numbers = words.replace(",", " ").split()
-    if wrong := [word for word in numbers if not word.isdigit() or not 1 <= int(word) <= len(found)]:
+    if wrong := [word for word in numbers if not word.isdecimal() or not 1 <= int(word) <= len(found)]:
         raise InputError(
             f"not a number of this list: {', '.join(wrong)}",
             code="unknown-process-number",

@@ -76,7 +76,7 @@ def processes_of(job: Job) -> list[dict[str, Any]]:
 
 
 def _rank(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isdecimal() else None
 
 
 def _lines(job: Job, facts: dict[str, Any]) -> list[str]:

@@ -99,14 +99,17 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     attempts, cause = facts.get("attempts") or [], facts.get("exit_cause")
     times = count_of(len(attempts), "attempt") if attempts else "training has not started"
     lines = [f"{facts['path']}: {facts['state']}, {times}"]
-    hosts = attempts[-1].get("hosts", []) if attempts else []
-    if len(hosts) > 1:
-        lines.append(f"  on {', '.join(hosts)}")
+    hosts = attempts[-1].get("hosts") if attempts else None
+    if isinstance(hosts, list) and len(hosts) > 1:
+        lines.append(f"  on {', '.join(map(str, hosts))}")
     if cause:
-        lines += [f"  {cause['what']}", *([f"  do: {cause['remedy']}"] if cause.get("remedy") else [])]
+        lines += [
+            f"  {cause.get('what', 'no cause was recorded')}",
+            *([f"  do: {cause['remedy']}"] if cause.get("remedy") else []),
+        ]
     lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds"))
     lines += _section("last evaluation", facts["last_evaluation"])
-    lines += _data(facts["data_report"])
+    lines += _data(Path(facts["path"]), facts["data_report"])
     lines += _section("chosen", facts.get("resolved"))
     lines += _section("versions", facts.get("versions"))
     places = {
@@ -118,15 +121,21 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     return [*lines, *_section("files", places)]
 
 
-def _data(reports: dict[str, Any] | None) -> list[str]:
+def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
     """The reports on training data and evaluation data."""
     from ascendtune.cli.terminal import width
     from ascendtune.data.report import DataReport, lines
 
     shown: list[str] = []
     for name, report in (reports or {}).items():
-        if report is not None:
+        if report is None:
+            continue
+        try:
             shown += ["", f"{name} data", *lines(DataReport.from_json(report), width(sys.stdout) or 100)]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # It is JSON of another form.
+            warn(f"data.json is damaged: {run / 'data.json'}")
+            break
     return shown
 
 

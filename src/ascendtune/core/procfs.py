@@ -64,7 +64,7 @@ def stat_of(pid: int) -> Stat | None:
 def stats() -> Iterator[Stat]:
     """Every process that can be seen from here."""
     for entry in _PROC.iterdir():
-        if entry.name.isdigit() and (stat := stat_of(int(entry.name))):
+        if entry.name.isdecimal() and (stat := stat_of(int(entry.name))):
             yield stat
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -41,6 +42,9 @@ STACKS_SIGNAL = signal.SIGUSR1
 OUT_OF_MEMORY = "out-of-memory"
 """The error code of a device whose memory is exhausted."""
 _TAIL_BYTES = 64 * 1024
+# As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
+_CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
+_LONGEST_STATE = 32
 _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": str, "recipe_hash": str}
 """Of run.json, where they are there."""
 
@@ -205,7 +209,8 @@ class RunDir:
         """
         remedy = "start a new run with another name"
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
-        if "state" not in record:
+        state = record.get("state")
+        if not isinstance(state, str) or len(state) > _LONGEST_STATE:
             raise MachineError(
                 "run.json is damaged: it has no state", code="record-damaged", remedy=remedy, where=self.run_json
             )
@@ -329,8 +334,8 @@ class RunDir:
         """Steps of the complete checkpoints, oldest first. A checkpoint gets its name only when it is complete."""
         if not self.checkpoints.is_dir():
             return []
-        names = (entry.name for entry in self.checkpoints.iterdir() if entry.is_dir())
-        return sorted(int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdigit())
+        names = (_CHECKPOINT.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(int(name[1]) for name in names if name)
 
     def remove_checkpoints_after(self, step: int) -> None:
         """Remove later checkpoints when a run resumes from an earlier step."""

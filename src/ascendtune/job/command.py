@@ -81,7 +81,7 @@ def checked_port(given: str, address: str) -> int:
         InputError: it is not a port.
         MachineError: it is taken.
     """
-    if not given.isdigit() or not 0 < int(given) < 65536:
+    if not given.isdecimal() or len(given) > 5 or not 0 < int(given) < 65536:
         raise InputError(
             f"MASTER_PORT={given} is not a port",
             code="bad-port",

@@ -65,7 +65,7 @@ def ranks_of(job: Job) -> dict[int, procfs.Stat]:
     return {
         int(rank): stat
         for stat in members
-        if (rank := ranks[stat.pid]) and rank.isdigit() and ranks.get(stat.parent) != rank
+        if (rank := ranks[stat.pid]) and rank.isdecimal() and ranks.get(stat.parent) != rank
     }
 
 

@@ -62,6 +62,18 @@ def test_show(ascendtune: Any, runs: Path) -> None:
     assert facts["last_metrics"]["step"] == 30 and facts["data_report"] is None
 
 
+@pytest.mark.parametrize(
+    "report", ['{"rows_read": 5}', '{"train": {"datasets": 5}}', '{"train": []}', '{"train": "x"}']
+)
+def test_show_names_a_data_report_of_another_form_and_shows_the_rest(ascendtune: Any, runs: Path, report: str) -> None:
+    run = RunDir(runs / "a")
+    run.data_report.write_text(report)
+    run.update(exit_cause={"rank": 1}, attempts=[{"hosts": [1, "b"]}])
+    shown = ascendtune("runs", "show", "runs/a")
+    assert shown.returncode == 0 and "step_10" in shown.stdout and "no cause was noted" in shown.stdout
+    assert "data.json is damaged: runs/a/data.json" in shown.stderr
+
+
 def test_show_of_something_else_is_refused(ascendtune: Any, runs: Path) -> None:
     result = ascendtune("runs", "show", "runs")
     assert result.returncode == 2 and "not a run directory" in result.stderr

@@ -59,3 +59,32 @@ def test_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, key: str
     run.run_json.write_text(json.dumps({**run.read(), key: value}))
     with pytest.raises(MachineError, match=f"run.json is damaged: its {key}"):
         run.read()
+
+
+@pytest.mark.parametrize("state", [None, 5, ["finished"], "x" * 100_000])
+def test_record_whose_state_is_no_word_is_damaged(tmp_path: Path, state: object) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("name: a\n", {}, {})
+    run.run_json.write_text(json.dumps({**run.read(), "state": state}))
+    with pytest.raises(MachineError, match=r"run\.json is damaged: it says no state"):
+        run.read()
+
+
+def test_checkpoints_are_directories_named_as_they_are_written(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.create("", {}, {})
+    for name in (
+        "step_20",
+        "step_3",
+        "step_",
+        "step_-1",
+        "step_007",
+        "step_\u00b2",
+        "step_\u0661",
+        "step_4 ",
+        ".step_5",
+    ):
+        (run.checkpoints / name).mkdir()
+    (run.checkpoints / "step_6").touch()
+    assert run.checkpoint_steps() == [3, 20]
+    assert all(run.checkpoint(step).is_dir() for step in run.checkpoint_steps())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.job.command import command
+from ascendtune.job.command import checked_port, command
 from ascendtune.job.spec import JobSpec, NodePlace
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "torchrun_argv.txt"
@@ -67,3 +67,9 @@ def test_a_taken_master_port_is_refused() -> None:
 def test_a_master_port_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(InputError, match="is not a port"):
         command(_spec(2, is_foreign=True), {"MASTER_PORT": given})
+
+
+@pytest.mark.parametrize("given", ["", "0", "65536", "-1", "1.5", "²", "port", "9" * 5000])
+def test_master_port_that_is_not_a_port_is_refused(given: str) -> None:
+    with pytest.raises(InputError, match="is not a port"):
+        checked_port(given, "127.0.0.1")

@@ -177,7 +177,7 @@ def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
         return "it is empty"
     if any(name != name.strip() for name in names):
         return "a blank ends the list"
-    strange = [name for name in names if not name.isdigit()]
+    strange = [name for name in names if not name.isdecimal()]
     if strange:
         return f"{strange[0]!r} is not an id"
     ids = [int(name) for name in names]
@@ -195,14 +195,14 @@ def _kept(names: list[str], count: int) -> list[str]:
     """The entries that the runtime uses: those before the first invalid one."""
     kept: list[str] = []
     for name in names:
-        if not name.isdigit() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
+        if not name.isdecimal() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
             break
         kept.append(name)
     return kept
 
 
 def _repaired(names: list[str], count: int) -> str:
-    ids = sorted({int(name) for name in map(str.strip, names) if name.isdigit() and int(name) < count})
+    ids = sorted({int(name) for name in map(str.strip, names) if name.isdecimal() and int(name) < count})
     return ",".join(map(str, ids or range(count)))
 
 

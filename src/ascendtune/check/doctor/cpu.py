@@ -83,7 +83,7 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
     """Those that the kind's variable names; all where it is not set, or not by plain numbers."""
     names = outside.env.get(vendor_of(kind).visible_variable, "").split(",")
-    if not all(name.isdigit() and int(name) < len(devices) for name in names):
+    if not all(name.isdecimal() and int(name) < len(devices) for name in names):
         return devices
     return [devices[int(name)] for name in names]
 
@@ -108,7 +108,7 @@ def _home(outside: Outside, bus_id: str | None) -> int:
     # NVIDIA writes the domain with eight digits, the kernel with four.
     place = re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", (bus_id or "").lower())
     said = outside.text(f"/sys/bus/pci/devices/{place[0]}/numa_node").strip() if place else ""
-    return int(said) if said.isdigit() else -1
+    return int(said) if said.isdecimal() else -1
 
 
 def _status(outside: Outside, name: str) -> str:

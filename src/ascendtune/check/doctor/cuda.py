@@ -36,7 +36,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
             remedy="pip uninstall torch; install torch from its CUDA index",
         )
         return
-    branch = int(driver.split(".")[0]) if driver and driver.split(".")[0].isdigit() else None
+    branch = int(driver.split(".")[0]) if driver and driver.split(".")[0].isdecimal() else None
     oldest = _OLDEST_DRIVER.get(int(cuda.split(".")[0]))
     if branch is None or oldest is None:
         yield unknown(

@@ -110,7 +110,7 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
     value = env.get(name)
     if value is None:
         return default
-    return int(value) if value.isdigit() else None
+    return int(value) if value.isdecimal() else None
 
 
 HCCL_HOST_CHECK = Check(

@@ -102,7 +102,7 @@ def _limit(outside: Outside) -> int | None:
         # In a container the path may be that of the host, and the root the container's own group.
         for each in (PurePath(path), *PurePath(path).parents)
     ]
-    return min((int(number) for number in told if number.isdigit() and int(number) < 1 << 60), default=None)
+    return min((int(number) for number in told if number.isdecimal() and int(number) < 1 << 60), default=None)
 
 
 MEMORY_LIMIT_CHECK = Check(

@@ -115,7 +115,7 @@ class Outside:
     @property
     def npu_nodes(self) -> tuple[Path, ...]:
         """/dev/davinci0, /dev/davinci1, …, sorted by number."""
-        found = [path for path in self.path("/dev").glob("davinci*") if path.name[7:].isdigit()]
+        found = [path for path in self.path("/dev").glob("davinci*") if path.name[7:].isdecimal()]
         return tuple(sorted(found, key=lambda path: int(path.name[7:])))
 
     @property

@@ -168,7 +168,7 @@ def _guilty(first: Event, scans: Sequence[Scan]) -> tuple[int | None, str | None
             return launcher.rank, launcher.host
     host = names.get("host") or first.host
     said = names.get("guilty_rank") or names.get("rank")
-    if said is not None and said.isdigit():
+    if said is not None and said.isdecimal():
         return int(said), host
     if first.rank is not None:
         return first.rank, host

@@ -57,4 +57,4 @@ def summary(lines: list[str]) -> Summary | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.lstrip("-").isdigit() else None
+    return int(text) if text and text.lstrip("-").isdecimal() else None

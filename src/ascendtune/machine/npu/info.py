@@ -172,7 +172,7 @@ def _first_line(row: Row, header: Header | None) -> Accelerator | None:
     npu, name, health = natural(values.get("npu")), word(values.get("name")), word(values.get("health"))
     if npu is None or not (_is_word(name) or _is_word(health)) or _BUS.fullmatch(health or ""):
         return None
-    if name is not None and name.isdigit():
+    if name is not None and name.isdecimal():
         return None
     used, total = pair(values.get("hugepages"))
     return Accelerator(

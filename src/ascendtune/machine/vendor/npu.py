@@ -94,7 +94,7 @@ class NpuVendor(Vendor):
         topology = smi.topology()
         if topology is None:
             return Peak(None, "npu-smi does not report the topology")
-        wanted = [int(name) for name in ids if name.isdigit()]
+        wanted = [int(name) for name in ids if name.isdecimal()]
         if len(wanted) < len(ids) or any(number >= len(topology.npus) for number in wanted):
             return Peak(None, f"the topology does not show the NPUs {', '.join(ids)}")
         npus = [topology.npus[number] for number in wanted]
