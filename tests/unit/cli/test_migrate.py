@@ -77,7 +77,7 @@ def test_run_refuses(tmp_path: Path, started: list[Any], capsys: pytest.CaptureF
     assert _called("run", str(tmp_path / "gone.py")) == 2
     (tmp_path / "train.py").touch()
     assert _called("run", str(tmp_path)) == 2
-    assert f"this is a directory, not a script\n   do: give a Python file, such as {tmp_path}/train.py" in (
+    assert f"the script is a directory\n   do: give a Python file, such as {tmp_path}/train.py" in (
         capsys.readouterr().err
     )
     assert _called("run", "--devices", "5", str(tmp_path / "train.py")) == 3

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ascendtune.check.doctor.combinations import known
 
 from ascend_node.node import Cann, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
+from ascendtune.check.doctor.packages import known
 from ascendtune.check.finding import Finding
 from ascendtune.machine.inventory import Accelerator
 
