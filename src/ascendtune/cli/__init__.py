@@ -1,1 +1,1 @@
-"""The command line: reads arguments and prints results. Only this room prints."""
+"""What does the user type, and what is printed? One file per command; only this room prints."""

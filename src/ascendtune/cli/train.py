@@ -85,7 +85,7 @@ def train(
     if dry_run:
         run = RunDir(loaded.run_directory())
         if not run.run_json.is_file():
-            print(f"# {run} is not there yet: `ascendtune train` makes it and the data before it starts this")
+            print(f"# {run} does not exist yet: `ascendtune train` prepares it and the data before it runs this")
         show_command(job(run.path), where)
         return
     if not prepare:

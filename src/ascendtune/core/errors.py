@@ -41,7 +41,7 @@ class AscendtuneError(Exception):
         self,
         what: str,
         *,
-        code: str = "",
+        code: str,
         remedy: str,
         where: str | Path | None = None,
         further: Sequence[AscendtuneError] = (),

@@ -84,7 +84,7 @@ def exit_cause_of_worker(error: BaseException, rank: int) -> dict[str, Any]:
     """`exit_cause` for the exception that ended a worker on this host."""
     if not isinstance(error, AscendtuneError):
         remedy = "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more"
-        error = AscendtuneError(f"{type(error).__name__}: {error}", remedy=remedy)
+        error = AscendtuneError(f"{type(error).__name__}: {error}", code="unexpected-exception", remedy=remedy)
     kind: CauseKind = "exception"
     if isinstance(error, Stopped):
         kind = "stop"

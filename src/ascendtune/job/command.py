@@ -120,7 +120,7 @@ def program(word: str) -> str:
     if not path.is_file():
         otherwise = "check its name and PATH"
         remedy = path_suggestion(path, otherwise) if "/" in word or path.suffix else otherwise
-        raise InputError(f"there is no program '{word}'", code="no-such-program", remedy=remedy)
+        raise InputError(f"no such program: '{word}'", code="no-such-program", remedy=remedy)
     if not os.access(path, os.X_OK):
         remedy = f"start it as `python {word}`" if path.suffix == ".py" else f"chmod +x {word}, or name its interpreter"
         raise InputError(f"'{word}' is not executable", code="program-not-executable", remedy=remedy, where=path)

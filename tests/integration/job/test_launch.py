@@ -55,7 +55,7 @@ def test_every_rank_is_heard_and_the_first_failure_is_the_exit_code() -> None:
         mine = [line for line in lines if line.startswith(f"[rank {rank}] ")]
         assert sorted(mine) == [f"[rank {rank}] err {job.id}", f"[rank {rank}] out {rank} 2 {rank} True"]
     assert "error: rank 1 ended with exit code 7\n" in done.stderr and "Traceback" not in done.stderr
-    assert done.stderr.rstrip().endswith(str(job.logs / "rank_1.log"))
+    assert f"where: {job.logs / 'rank_1.log'}\n" in done.stderr
     assert _run("jobs", "logs", "smoke", "--rank", "0", "--lines", "1").stdout in map("{}\n".format, lines)
     assert members_of(job) == []
 

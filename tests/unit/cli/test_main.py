@@ -120,7 +120,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def run(error: BaseException, *words: str) -> tuple[int, str]:
         monkeypatch.setitem(COMMANDS, "fail", Entry("nowhere:nothing", "Fails."))
-        monkeypatch.setattr(entry, "load", lambda table, name: _fail_with(error))
+        monkeypatch.setattr(entry, "resolve_name", lambda target: _fail_with(error))
         monkeypatch.setenv("ASCENDTUNE_DEBUG", "")
         with pytest.raises(SystemExit) as left:
             entry.main([*words, "fail"])
@@ -131,14 +131,17 @@ def failing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def test_every_error_found_is_told_with_its_place(failing: Any) -> None:
-    further = [RecipeError("two", remedy="mend two", where="r.yaml:2")]
-    code, said = failing(RecipeError("one", remedy="mend one", where="r.yaml:1", further=further))
+    further = [RecipeError("two", code="test", remedy="mend two", where="r.yaml:2")]
+    code, said = failing(RecipeError("one", code="test", remedy="mend one", where="r.yaml:1", further=further))
     assert code == 2
-    assert said == ("error: one\n   do: mend one\nwhere: r.yaml:1\nerror: two\n   do: mend two\nwhere: r.yaml:2\n")
+    assert said == "".join(
+        f"error: {name}\n   do: mend {name}\nwhere: r.yaml:{line}\n code: test\n"
+        for line, name in enumerate(("one", "two"), 1)
+    )
 
 
 def test_the_class_of_an_error_is_its_exit_code(failing: Any) -> None:
-    assert failing(MachineError("no", remedy="yes"))[0] == 3
+    assert failing(MachineError("no", code="test", remedy="yes"))[0] == 3
     assert failing(KeyboardInterrupt())[0] == 130
 
 
@@ -149,7 +152,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(failing: Any) -> None
         "error: this is a bug in ascendtune: ZeroDivisionError: by zero; run with --debug for the traceback\n"
     )
     assert "Traceback" in failing(ZeroDivisionError(), "--debug")[1]
-    assert "Traceback" in failing(InputError("no", remedy="yes"), "--debug")[1]
+    assert "Traceback" in failing(InputError("no", code="test", remedy="yes"), "--debug")[1]
 
 
 def test_a_missing_extra_is_named_and_a_missing_module_of_ours_is_a_bug(failing: Any) -> None:
@@ -183,7 +186,7 @@ _INTERRUPTED = """
 import atexit, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "ascendtune.core.table":
+        if name == "ascendtune.core.terminal_text":
             signal.raise_signal(signal.SIGINT)
 sys.argv, when = ["ascendtune", "--version"], sys.argv[1]
 if when == "import":

@@ -66,7 +66,7 @@ def test_record_whose_state_is_no_word_is_damaged(tmp_path: Path, state: object)
     run = RunDir(tmp_path / "run")
     run.create("name: a\n", {}, {})
     run.run_json.write_text(json.dumps({**run.read(), "state": state}))
-    with pytest.raises(MachineError, match=r"run\.json is damaged: it says no state"):
+    with pytest.raises(MachineError, match=r"run\.json is damaged: it has no state"):
         run.read()
 
 

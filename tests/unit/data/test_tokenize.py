@@ -13,7 +13,7 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.data import skeleton
 from ascendtune.data.conversation import Conversation
-from ascendtune.data.shards import NO_ANSWER_LEFT, NOTHING_TO_LEARN, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.shards import NO_ANSWER_LEFT, NO_ANSWER_SPAN, REFUSED, TOO_LONG, Outcome
 from ascendtune.data.spans import Rendered
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
@@ -88,7 +88,7 @@ def test_the_end_is_cut_with_its_eos_and_counted(template: ChatTemplate, tmp_pat
 def test_rows_without_a_label_are_dropped(template: ChatTemplate, tmp_path: Path) -> None:
     long = chat("a very long question " * 10, "answer")
     outcome, dataset = run([long, chat("a", "b"), chat("a", "b", train=False)], template, tmp_path / "o", max_length=40)
-    assert [(number, reason) for number, reason, _ in outcome.dropped] == [(0, NO_ANSWER_LEFT), (2, NOTHING_TO_LEARN)]
+    assert [(number, reason) for number, reason, _ in outcome.dropped] == [(0, NO_ANSWER_LEFT), (2, NO_ANSWER_SPAN)]
     assert len(dataset) == outcome.rows == 1 and outcome.truncated_rows == 0
     assert dataset.row(0)[0].tolist() == expected(chat("a", "b"), template)[0]
 

@@ -49,9 +49,16 @@ def test_a_system_message_for_rows_that_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [{"prompt": 3}, {"messages": []}, {"messages": [SYSTEM]}, {"messages": "text"}, {"question": "why?"}]
+    ("row", "code"),
+    [
+        ({"prompt": 3}, "bad-row"),
+        ({"messages": []}, "bad-row"),
+        ({"messages": [SYSTEM]}, "bad-row"),
+        ({"messages": "text"}, "bad-row"),
+        ({"question": "why?"}, "data-format-mismatch"),
+    ],
 )
-def test_a_row_that_asks_nothing_is_named(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_a_row_that_asks_nothing_is_named(tmp_path: Path, row: dict[str, Any], code: str) -> None:
     with pytest.raises(DataError) as error:
         read_prompts(rows_in(tmp_path, {"prompt": "why?"}, row))
-    assert error.value.code == "bad-row" and "rows.jsonl:2" in str(error.value)
+    assert error.value.code == code and "rows.jsonl:2" in str(error.value)

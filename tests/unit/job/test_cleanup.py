@@ -21,9 +21,9 @@ def test_process_of_a_job_is_left_behind_when_the_job_has_ended(
     job = registry.register(JobSpec(("x",), tmp_path / "run", nproc=1, kind="cpu"), [], watched=True)
     with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: job.id}) as worker:
         try:
-            assert worker.pid not in {each.stat.pid for each in cleanup.left_behind([], tmp_path)}
+            assert worker.pid not in {each.stat.pid for each in cleanup.find_leftovers([], tmp_path)}
             registry.close(job, 0)
-            [found] = [each for each in cleanup.left_behind([], tmp_path) if each.stat.pid == worker.pid]
+            [found] = [each for each in cleanup.find_leftovers([], tmp_path) if each.stat.pid == worker.pid]
             assert found.job_id == job.id and found.is_ours
         finally:
             worker.kill()

@@ -59,7 +59,7 @@ def test_secrets_of_a_command_line_are_not_kept(state: Path) -> None:
 
 
 def test_a_job_is_closed_however_it_ends() -> None:
-    for error, code in ((InputError("no", remedy="yes"), 2), (KeyboardInterrupt(), 1)):
+    for error, code in ((InputError("no", code="test", remedy="yes"), 2), (KeyboardInterrupt(), 1)):
         job = _registered()
         with pytest.raises(type(error)), registry.closing(job):
             raise error

@@ -80,7 +80,9 @@ def test_a_cause_of_rank_0_is_shown_unless_rank_0_has_printed_it(
 ) -> None:
     run = _running(tmp_path)
     before = run.read()
-    run.end_attempt("failed", exit_cause(kind, CheckFailed("rank 0 was killed (SIGKILL)", remedy="look"), rank=0))
+    run.end_attempt(
+        "failed", exit_cause(kind, CheckFailed("rank 0 was killed (SIGKILL)", code="test", remedy="look"), rank=0)
+    )
 
     result = job_result(run.path, before, Ending(1, run.logs / "launcher.log"), None)
 

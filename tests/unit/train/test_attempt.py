@@ -50,7 +50,7 @@ def test_a_full_disk_is_told_with_its_place() -> None:
 
 
 def test_our_own_errors_stay_and_unknown_ones_are_not_guessed_at() -> None:
-    ours = RecipeError("wrong", remedy="mend it")
+    ours = RecipeError("wrong", code="test", remedy="mend it")
     assert attempt._translated(ours) is ours
     assert attempt._translated(RuntimeError("something else")) is None
     assert attempt._translated(NotImplementedError("not yet")) is None

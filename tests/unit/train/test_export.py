@@ -18,7 +18,7 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.mark.parametrize(
     ("checkpoints", "keep", "said", "lower"),
-    [(0, 2, ": a model of ", False), (9, 2, ": 3 checkpoints of ", True), (9, 1, ": 2 checkpoints of ", False)],
+    [(0, 2, "(a model of ", False), (9, 2, "(3 checkpoints of ", True), (9, 1, "(2 checkpoints of ", False)],
 )
 def test_only_what_helps_is_advised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: int, keep: int, said: str, lower: bool

@@ -238,9 +238,9 @@ class NotesSync(Strategy):
         yield
         self._is_synced = True
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, module: nn.Module, loss: torch.Tensor) -> None:
         self.synced.append(self._is_synced)
-        super().backward(loss)
+        super().backward(module, loss)
 
 
 def test_gradients_are_summed_over_ranks_at_the_last_micro_batch_of_a_step_only(make_loop: MakeLoop) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 import math
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -44,15 +44,15 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
     page = template.substitute(
-        title=escape(f"align: {candidate.name}, {reference.name}"),
+        title=html.escape(f"align: {candidate.name}, {reference.name}"),
         outcome="parted" if comparison.parted else "aligned",
-        verdict=escape(sentence),
-        reference=escape(f"{reference.path} ({reference.kind})"),
-        candidate=escape(f"{candidate.path} ({candidate.kind})"),
+        verdict=html.escape(sentence),
+        reference=html.escape(f"{reference.path} ({reference.kind})"),
+        candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
         losses=_chart(pair.steps, {"reference": pair.reference, "candidate": pair.candidate}, at=comparison.step),
         differences=_chart(pair.steps, {"difference": pair.difference}, area=limit, log=True, at=comparison.step),
         stages="\n".join(map(_row, comparison.findings)),
-        basis=escape(comparison.noise.basis),
+        basis=html.escape(comparison.noise.basis),
     )
     write_atomically(path, page.encode())
 
@@ -63,10 +63,10 @@ def _row(finding: Finding) -> str:
         *([f"do: {finding.remedy}"] if finding.remedy and finding.status != "ok" else []),
         *finding.evidence,
     ]
-    small = "".join(f"<small>{escape(note)}</small>" for note in notes)
+    small = "".join(f"<small>{html.escape(note)}</small>" for note in notes)
     stage = f'<span class="en">{finding.code}</span><span class="zh">{_CHINESE[finding.code]}</span>'
     result = f'<span class="en">{finding.status}</span><span class="zh">{_RESULTS[finding.status]}</span>'
-    return f'<tr><td>{stage}<td class="{finding.status}">{result}<td>{escape(finding.measured)}{small}'
+    return f'<tr><td>{stage}<td class="{finding.status}">{result}<td>{html.escape(finding.measured)}{small}'
 
 
 def _chart(

@@ -50,7 +50,8 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
     """
     if not path.exists():
         raise InputError(
-            "there is no such file or directory",
+            "no such file or directory",
+            code="no-such-path",
             remedy=path_suggestion(path, "give a file or a directory"),
             where=path,
         )

@@ -129,7 +129,7 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
         elif beat.phase == RUNNING:
             texts[beat.rank] = "", f"no stack: {why_not}"
         elif stat.state in "Tt":
-            texts[beat.rank] = "", f"no stack: the process is stopped; kill -CONT {beat.pid} continues it"
+            texts[beat.rank] = "", f"no stack: kill -CONT {beat.pid} continues it"
         elif not procfs.catches(beat.pid, STACKS_SIGNAL):
             texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
         else:

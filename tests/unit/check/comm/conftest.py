@@ -30,7 +30,7 @@ def ran(tmp_path: Path) -> MakeRan:
         outcome = JobResult(0)
         if seen is not None:
             rank, ending = seen
-            error = CheckFailed(f"rank {rank} {ending}", remedy="look")
+            error = CheckFailed(f"rank {rank} {ending}", code="test", remedy="look")
             outcome = JobResult(1, error, failure=SeenFailure("signal", error, 1, rank, ending=ending))
         return Ran(Ranks("cpu", len(notes), None, names), tmp_path, outcome, read_notes(tmp_path, len(notes)))
 

@@ -59,7 +59,7 @@ def test_where_all_others_agree_it_is_ours() -> None:
 
 
 def test_who_does_not_answer() -> None:
-    gone = MachineError("node2 does not answer within 30 s", remedy="look", where="node2")
+    gone = MachineError("node2 does not answer within 30 s", code="test", remedy="look", where="node2")
     (found,) = _answers("nodes_answer", {"node1": _answer()}, node2=gone)
     assert found.status == "failure" and found.measured == gone.what
     (found,) = _answers("nodes_answer", {"node1": _answer()})

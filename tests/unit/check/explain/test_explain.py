@@ -221,7 +221,7 @@ def test_a_run_that_finished_is_healthy_whatever_earlier_attempts_said(run: RunD
 @pytest.mark.parametrize("host", [None, "node2"])
 @pytest.mark.parametrize("kind", ["exit", "signal", "launcher"])
 def test_a_log_that_says_why_outranks_a_cause_seen_from_outside(run: RunDir, kind: CauseKind, host: str | None) -> None:
-    error = CheckFailed("rank 3 on node2 was killed (SIGKILL)", remedy="look at dmesg")
+    error = CheckFailed("rank 3 on node2 was killed (SIGKILL)", code="test", remedy="look at dmesg")
     run.end_attempt("failed", exit_cause(kind, error, rank=3, host=host, signal_name="SIGKILL"))
     assert explain([str(run)]).headline() == "rank 3 on node2 was killed (SIGKILL)"
     (run.logs / "rank_3.log").write_text("RuntimeError: CANN error: the moon is not what it should be\n")

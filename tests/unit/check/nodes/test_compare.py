@@ -121,7 +121,7 @@ def test_what_every_node_has_is_told_once() -> None:
 
 def test_a_silent_node_is_named_before_all() -> None:
     answers = {name: FOUR[name] for name in ("node1", "node2")}
-    gone = MachineError("node3 does not answer within 30 s", remedy="look", where="node3")
+    gone = MachineError("node3 does not answer within 30 s", code="test", remedy="look", where="node3")
     assert _sentence(answers, node3=gone) == "node3 does not answer; the other 2 are alike and train on 8 NPU (910B4)"
 
 
@@ -146,7 +146,7 @@ def test_the_table_of_differences() -> None:
 
 def test_json_holds_everything_of_every_node() -> None:
     answers = {**FOUR, "node2": _odd(driver="24.1.0")}
-    gone = MachineError("node5 is not there", remedy="look", where="node5")
+    gone = MachineError("node5 is not there", code="test", remedy="look", where="node5")
     told = json.loads(as_json("v", 1, NodeAnswers(answers, {"node5": gone}), compare(answers), ()))
     assert {name: answer_of_json(answer) for name, answer in told["nodes"].items()} == answers
     assert told["silent"] == {"node5": {"what": "node5 is not there", "remedy": "look"}}

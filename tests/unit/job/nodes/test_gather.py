@@ -31,7 +31,7 @@ def test_more_processes_than_a_host_has_devices_are_refused_with_their_number() 
 
 def test_refusal_to_name_a_meeting_place_is_the_error_of_that_host() -> None:
     node, heard = node_of("node2"), queue.SimpleQueue[Heard]()
-    error = InputError("MASTER_PORT is not a port", remedy="unset it")
+    error = InputError("MASTER_PORT is not a port", code="test", remedy="unset it")
     heard.put(Heard(node, {"refused": error_to_json(error)}))
     answer = {"address": "10.0.0.2", "client": None}
     with pytest.raises(AscendtuneError) as refused:

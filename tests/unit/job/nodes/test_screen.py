@@ -25,6 +25,6 @@ def test_output_goes_to_stdout_as_it_is_and_all_else_to_stderr_with_its_host(
     assert [line.partition(",")[0] for line in err.splitlines()] == [
         "step 1",
         "[node2] Connection closed",
-        "[node2 rank 0] 3 lines left out",
+        "[node2 rank 0] 3 lines dropped: the terminal did not take them in time",
         "[node2 rank 1] of rank 1",
     ]
