@@ -206,7 +206,7 @@ def test_a_job_goes_on_while_its_terminal_is_held(
     assert job.returncode == 0
     assert f"dropped: the terminal did not take them in time; {run.logs}/rank_1.log has them" in err
     assert out.endswith(f"{199_999:099}\n")
-    left_out = [int(count.replace(",", "")) for count in re.findall(r"nodea rank 0\] ([\d,]+) lines? left out", err)]
+    left_out = [int(count.replace(",", "")) for count in re.findall(r"nodea rank 0\] ([\d,]+) lines? dropped", err)]
     assert out.count("\n") + err.count("err 0 2\n") + sum(left_out) == 200_002
 
 

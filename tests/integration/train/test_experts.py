@@ -73,7 +73,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def choose(function: Callable[..., Any]) -> None:
         monkeypatch.setitem(install.TABLE, "plain", {"experts": "plain"})
-        monkeypatch.setattr(install, "load", lambda table, part: function)
+        monkeypatch.setattr(install, "resolve_name", lambda name: function)
 
     choose(grouped)
     return choose

@@ -123,7 +123,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     functions: dict[str, Callable[..., Any]] = {}
     monkeypatch.setattr(CpuDevice, "kernels", "plain")
     monkeypatch.setitem(install.TABLE, "plain", {part: part for part in PLAIN})
-    monkeypatch.setattr(install, "load", lambda table, part: functions[part])
+    monkeypatch.setattr(install, "resolve_name", lambda part: functions[part])
 
     def choose(**others: Callable[..., Any]) -> None:
         functions.update(PLAIN | others)

@@ -365,7 +365,7 @@ def test_the_kernel_for_experts_computes_with_adapters(
 
     monkeypatch.setattr(CpuDevice, "kernels", "plain")
     monkeypatch.setitem(install.TABLE, "plain", {"experts": "plain"})
-    monkeypatch.setattr(install, "load", lambda table, part: grouped)
+    monkeypatch.setattr(install, "resolve_name", lambda name: grouped)
     changes = {"model": {"path": str(base("Qwen3MoeConfig", MOE))}, "method": lora(BOTH), "optim": STEPS}
     ours = train(**changes)
     assert ours.run.read()["resolved"]["kernel"]["experts"] == "2 of 2 modules, grouped"
@@ -420,7 +420,8 @@ def test_merge_gives_layers_that_share_weights_their_own(
     path = adapter(directory, lora(["feed_forward.down_proj"]))
     merged = merge([str(path)], tmp_path / "merged")
     assert merged.verification is not None
-    assert merged.verification.difference < 1e-5 < merged.verification.effect
+    # The adapter changes the tiny zamba by 2e-6 only.
+    assert 100 * merged.verification.difference < merged.verification.effect
     torch.testing.assert_close(
         logits(load(tmp_path / "merged")), logits(with_adapter(directory, path)), rtol=1e-5, atol=1e-5
     )
