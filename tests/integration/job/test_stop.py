@@ -88,7 +88,7 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], Started]]:
 def _nothing(*anything: object) -> None: ...
 
 
-def _stop(job: Job, grace: float = 20) -> tuple[stop.Stopped, str]:
+def _stop(job: Job, grace: float = 20) -> tuple[stop.StopResult, str]:
     said: list[str] = []
     result = stop.stop(job, grace_seconds=grace, say=said.append, show=_nothing)
     return result, " ".join(line.split()[0] for line in said)
@@ -96,7 +96,7 @@ def _stop(job: Job, grace: float = 20) -> tuple[stop.Stopped, str]:
 
 def test_a_worker_is_given_the_time_for_its_checkpoint(started: Callable[[str], Started]) -> None:
     job = started(_SLOW)
-    assert _stop(job.job) == (stop.Stopped((), (), was_killed=False), "SIGINT")
+    assert _stop(job.job) == (stop.StopResult((), (), was_killed=False), "SIGINT")
     assert (job.directory / "checkpoint").read_text() == "whole" and job.noted == [signal.SIGINT]
     assert members_of(job.job) == [] and job.driver.wait(5) == 130
     ended = registry.find(job.job.id)
@@ -105,7 +105,7 @@ def test_a_worker_is_given_the_time_for_its_checkpoint(started: Callable[[str], 
 
 def test_a_worker_that_ignores_everything_is_killed_in_the_end(started: Callable[[str], Started]) -> None:
     job = started(_DEAF)
-    assert _stop(job.job, grace=0.3) == (stop.Stopped((), (), was_killed=True), "SIGINT SIGTERM SIGKILL")
+    assert _stop(job.job, grace=0.3) == (stop.StopResult((), (), was_killed=True), "SIGINT SIGTERM SIGKILL")
     assert job.noted == [signal.SIGINT, signal.SIGTERM]
     assert members_of(job.job) == [] and job.driver.wait(5) == 130
 
@@ -116,7 +116,7 @@ def test_a_worker_whose_driver_was_killed_is_found_by_its_mark(started: Callable
     job.driver.wait()
     until(lambda: job.noted == [signal.SIGTERM])
     assert state_of(job.job) == "lost" and len(members_of(job.job)) == 2, "the worker and the guard"
-    assert _stop(job.job) == (stop.Stopped((), (), was_killed=True), "SIGTERM SIGKILL")
+    assert _stop(job.job) == (stop.StopResult((), (), was_killed=True), "SIGTERM SIGKILL")
     ended = registry.find(job.job.id)
     assert (state_of(ended), ended.exit_code) == ("ended", 137)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ascendtune.cli.run_summary import find_runs
 
+from ascendtune.cli.runs import find_runs
 from ascendtune.core.rundir import RunDir
 from bad_files import BAD_FILES
 
@@ -70,7 +70,7 @@ def test_show_names_a_data_report_of_another_form_and_shows_the_rest(ascendtune:
     run.data_report.write_text(report)
     run.update(exit_cause={"rank": 1}, attempts=[{"hosts": [1, "b"]}])
     shown = ascendtune("runs", "show", "runs/a")
-    assert shown.returncode == 0 and "step_10" in shown.stdout and "no cause was noted" in shown.stdout
+    assert shown.returncode == 0 and "step_10" in shown.stdout and "no cause was recorded" in shown.stdout
     assert "data.json is damaged: runs/a/data.json" in shown.stderr
 
 

@@ -7,33 +7,32 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ascendtune.job.nodes.hosts import Host
-from ascendtune.job.nodes.remote import Heard
 
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError
 from ascendtune.job.nodes import gather
-from ascendtune.job.nodes.cluster_spec import Wanted
+from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
+from ascendtune.job.nodes.connection import Received
 from ascendtune.job.nodes.message import error_to_json
 
 
 def node_of(name: str) -> Any:
-    return SimpleNamespace(host=Host(name), say=lambda **message: None)
+    return SimpleNamespace(host=TargetHost(name), send=lambda **message: None)
 
 
 def test_more_processes_than_a_host_has_devices_are_refused_with_their_number() -> None:
-    node, wanted = node_of("node2"), Wanted((Host("node2"),), nproc=9)
+    node, cluster = node_of("node2"), ClusterSpec((TargetHost("node2"),), nproc=9)
     with pytest.raises(MachineError) as refused:
-        gather._nproc(node, {"kind": "npu", "devices": 8}, wanted)
+        gather._nproc(node, {"kind": "npu", "devices": 8}, cluster)
     assert "9 devices" in refused.value.what and "--devices 8" in refused.value.remedy
-    assert gather._nproc(node, {"kind": "cpu", "devices": 1}, wanted) == 9
-    assert gather._nproc(node, {"kind": "npu", "devices": 8}, Wanted((Host("node2"),))) == 8
+    assert gather._nproc(node, {"kind": "cpu", "devices": 1}, cluster) == 9
+    assert gather._nproc(node, {"kind": "npu", "devices": 8}, ClusterSpec((TargetHost("node2"),))) == 8
 
 
 def test_refusal_to_name_a_meeting_place_is_the_error_of_that_host() -> None:
-    node, heard = node_of("node2"), queue.SimpleQueue[Heard]()
+    node, inbox = node_of("node2"), queue.SimpleQueue[Received]()
     error = InputError("MASTER_PORT is not a port", code="test", remedy="unset it")
-    heard.put(Heard(node, {"refused": error_to_json(error)}))
+    inbox.put(Received(node, {"refused": error_to_json(error)}))
     answer = {"address": "10.0.0.2", "client": None}
     with pytest.raises(AscendtuneError) as refused:
-        gather._endpoint([node], [answer], cast(Any, heard), lambda: None)
+        gather._endpoint([node], [answer], cast(Any, inbox), lambda: None)
     assert refused.value.what == "node2: MASTER_PORT is not a port" and refused.value.exit_code == 2

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ascendtune.core.errors import MachineError
-from ascendtune.train.strategy import swapped_state
+from ascendtune.train.strategy import deepspeed_disk
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_damaged_group_is_a_damaged_checkpoint(tmp_path: Path, damage: Callable[
     file = tmp_path / "group_0.safetensors"
     damage(file)
     with pytest.raises(MachineError, match="the checkpoint is damaged") as refused:
-        swapped_state._load(file, tmp_path)
+        deepspeed_disk._load_group(file, tmp_path)
     assert why in refused.value.what and refused.value.where == str(tmp_path)
 
 
@@ -39,6 +39,6 @@ def test_fault_of_the_program_is_not_taken_for_a_damaged_checkpoint(
     def fail(_: Path) -> None:
         raise TypeError
 
-    monkeypatch.setattr(swapped_state, "load_file", fail)
+    monkeypatch.setattr(deepspeed_disk, "load_file", fail)
     with pytest.raises(TypeError):
-        swapped_state._load(tmp_path, tmp_path)
+        deepspeed_disk._load_group(tmp_path, tmp_path)
