@@ -28,8 +28,8 @@ dist.destroy_process_group()
 # The device files by which a real node is known are not simulated.
 _MAIN = """
 import sys
-from ascendtune.machine import visible
-visible._npus = lambda dev: ("0", "1")
+from ascendtune.machine.vendor.npu import NpuVendor
+NpuVendor.device_ids = lambda self, dev: ("0", "1")
 from ascendtune.cli.main import main
 main(sys.argv[1:])
 """
