@@ -35,7 +35,7 @@ quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
 test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
 	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
 	@$(MAKE) --no-print-directory deepspeed-env || echo 'the tests of DeepSpeed will be skipped'
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 	@if [ -f $(DEEPSPEED) ]; then $(MAKE) --no-print-directory deepspeed-tests; fi
 
 check: lint types contracts unit ## What to run before a commit.

@@ -40,6 +40,8 @@ def compare(
 
 
 def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
+    from ascendtune.recipe.changes import kind_of_loss
+
     metrics = [_of_steps(run.read_metrics()) for run in runs]
     evaluations = [_evaluations(run) for run in runs]
     recipes = _recipes(runs)
@@ -51,7 +53,7 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "same_data": len(set(data)) == 1 if all(data) else None,
         "first_common_step": min(set.intersection(*map(set, metrics)), default=None),
         "first_different_batch": _first_different_batch(metrics),
-        "loss_kinds": None if recipes is None else [_kind_of_loss(recipe) for recipe in recipes],
+        "loss_kinds": None if recipes is None else [kind_of_loss(recipe) for recipe in recipes],
         "loss": _curves(metrics, "loss"),
         **{name: _curves(metrics, name) for name in _REWARDS if all(_has(each, name) for each in metrics)},
         **({"evaluation_loss": _curves(evaluations, "loss")} if all(evaluations) else {}),
@@ -101,12 +103,6 @@ def _differences(recipes: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     values = {key: [recipe.get(key) for recipe in recipes] for key in keys}
     return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
-
-
-def _kind_of_loss(recipe: dict[str, Any]) -> str:
-    """The kind of the loss; losses of different kinds are not comparable."""
-    stage = recipe.get("method.stage", "sft")
-    return f"{stage}, {recipe.get('method.preference.loss', 'sigmoid')}" if stage == "preference" else str(stage)
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:

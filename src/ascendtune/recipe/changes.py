@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ascendtune.core.errors import InputError, RecipeError
@@ -48,7 +48,7 @@ _FREE_TO_CHANGE = (
 
 def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
     """Raise where `--allow-change` names no key."""
-    leaves = [key.split(".") for key in _leaves(recipe.model_dump(mode="json"))]
+    leaves = [key.split(".") for key in leaves_of(recipe.model_dump(mode="json"))]
     known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
     for key in allow_change:
         if key not in known:
@@ -61,8 +61,8 @@ def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
 
 def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]) -> None:
     """Raise where `recipe` differs from that of the run in what changes the training."""
-    before = _leaves(Recipe.load(run.recipe).model_dump(mode="json"))
-    after = _leaves(recipe.model_dump(mode="json"))
+    before = leaves_of(Recipe.load(run.recipe).model_dump(mode="json"))
+    after = leaves_of(recipe.model_dump(mode="json"))
     if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
         raise RecipeError(
             f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
@@ -128,8 +128,19 @@ def _may_change(key: str, allowed: Sequence[str]) -> bool:
     return key.startswith(_FREE_TO_CHANGE) or any(key == each or key.startswith(each + ".") for each in allowed)
 
 
-def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def leaves_of(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted key: `{"optim.learning_rate": …}`; a list is one value."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= leaves_of(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
+
+
+def kind_of_loss(leaves: Mapping[str, Any]) -> str:
+    """What the recorded loss measures: values of different kinds cannot be compared.
+
+    Args:
+        leaves: of a recipe, by dotted key.
+    """
+    stage = leaves.get("method.stage", "sft")
+    return f"{stage}, {leaves.get('method.preference.loss', 'sigmoid')}" if stage == "preference" else str(stage)

@@ -17,6 +17,7 @@ from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.changes import leaves_of
 
 _OURS = {name: name for name in ("step", "loss", "grad_norm", "learning_rate", "labelled_tokens", "batch_hash")}
 _TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}
@@ -125,7 +126,7 @@ def _read_run(run: RunDir) -> Side:
         path=run.path,
         kind="ascendtune",
         curve=_metrics(run),
-        recipe=_leaves(read_document(run.recipe).values),
+        recipe=leaves_of(read_document(run.recipe).values),
         run=record,
         precision=precision.get("compute"),
         layers=_layers(record.get("model_directory")),
@@ -262,10 +263,3 @@ def _tensorboard(path: Path) -> tuple[Iterator[dict[str, Any]], dict[str, str]]:
 def _scalar_of(tensor: Any) -> float | None:
     values = list(tensor.float_val) or list(tensor.double_val)
     return float(values[0]) if len(values) == 1 and math.isfinite(values[0]) else None
-
-
-def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat

@@ -7,7 +7,6 @@ things and no number shows it, `unknown` where one side recorded nothing to comp
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.core.errors import NoVerdict
 from ascendtune.core.units import count_of
+from ascendtune.recipe.changes import kind_of_loss
 
 # Keys that decide where things go and how they are computed, not what is computed.
 _FREE = (
@@ -98,18 +98,13 @@ def _as_warning(finding: Finding) -> Finding:
 
 
 def _require_same_kind(reference: Side, candidate: Side) -> None:
-    kinds = [_kind_of_loss(side.recipe) for side in (reference, candidate) if side.recipe is not None]
+    kinds = [kind_of_loss(side.recipe) for side in (reference, candidate) if side.recipe is not None]
     if len(set(kinds)) > 1:
         raise NoVerdict(
             f"the losses are of different kinds: {' and '.join(kinds)}",
             code="different-losses",
             remedy="compare runs with the same method.stage and method.preference.loss",
         )
-
-
-def _kind_of_loss(recipe: dict[str, Any]) -> str:
-    stage = recipe.get("method.stage", "sft")
-    return f"{stage} ({recipe.get('method.preference.loss', 'sigmoid')})" if stage == "preference" else str(stage)
 
 
 def _exceeding(pair: Pair, noise: Noise) -> int | None:
