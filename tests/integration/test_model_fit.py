@@ -191,8 +191,8 @@ def test_weights_of_multi_token_prediction_are_left_out_with_a_message(
     assert "multi-token" not in caplog.text
     add(**{"mtp.layers.0.weight": torch.zeros(8), "mtp.norm.weight": torch.zeros(8)})(model)
     _load(model)
-    (said,) = caplog.messages
-    assert said.startswith("2 weights of layers for multi-token prediction (MTP) are not loaded")
+    said = "2 weights of layers for multi-token prediction (MTP) are not loaded"
+    assert sum(message.startswith(said) for message in caplog.messages) == 1
 
 
 def test_reward_model_begins_with_a_score_and_without_a_head(model: Path) -> None:
