@@ -210,7 +210,7 @@ data:
   max_length: 1024  # short rows are packed up to it
 
 optim:
-  learning_rate: 2e-3  # high: the weights are random at the start
+  learning_rate: 2e-3  # high: the weights are random
   scheduler: cosine
   min_learning_rate_ratio: 0.05
   warmup_steps: 50
