@@ -29,7 +29,7 @@ def test_clocks_that_agree() -> None:
     assert found.status == "ok" and "2 nodes are within 6.0 ms" in found.measured
 
 
-@pytest.mark.parametrize(("ahead", "said"), [(12.0, "12.0 s (give or take 1.0 ms) ahead of"), (-2.0, "2.0 s")])
+@pytest.mark.parametrize(("ahead", "said"), [(12.0, "12.0 s (± 1.0 ms) ahead of"), (-2.0, "2.0 s")])
 def test_a_clock_that_is_off(ahead: float, said: str) -> None:
     (found,) = _clocks((0.0, 0.001), (ahead, 0.001), (0.001, 0.001))
     assert found.status == "warning" and found.measured.startswith(f"the clock of node2 is {said}")
@@ -53,7 +53,7 @@ def test_a_clock_that_cannot_be_told() -> None:
 def test_where_all_others_agree_it_is_ours() -> None:
     (found,) = _clocks((-5.0, 0.001), (-5.3, 0.001))
     assert found.measured == (
-        "the clock of this machine is 5.0 s (give or take 1.0 ms) ahead of those of both nodes, which agree"
+        "the clock of this machine is 5.0 s (± 1.0 ms) ahead of those of both nodes, which agree"
     )
     assert len(_clocks((-5.0, 0.001), (5.0, 0.001))) == 2
 

@@ -25,8 +25,8 @@ GIB = 1 << 30
 
 FAILING: list[tuple[str, str, str, str]] = [
     # check, machine, status, what is said
-    ("accelerators", "driver-not-loaded", "failure", "8 NPUs on the PCI bus, and no /dev/davinci"),
-    ("accelerators", "no-torch-npu", "failure", "no torch_npu"),
+    ("accelerators", "driver-not-loaded", "failure", "8 NPUs on the PCI bus, but no /dev/davinci"),
+    ("accelerators", "no-torch-npu", "failure", "torch_npu is not installed"),
     ("device_nodes", "node-missing", "failure", "not hisi_hdc"),
     ("npu_smi", "container-without-dcmi", "warning", "no proof of a broken card"),
     ("npu_smi", "npu-smi-absent", "unknown", "training does not need it"),
@@ -53,7 +53,7 @@ FAILING: list[tuple[str, str, str, str]] = [
     ("npu_network", "address-twice", "failure", "NPU 0, 7 share the address 10.20.0.17"),
     ("npu_network", "udp-source-differs", "warning", "UDP source port is set in 2 ways: auto for NPU 1, 2, 3, 4"),
     ("npu_network", "udp-source-fixed", "ok", "UDP source ports fixed (4791)"),
-    ("npu_network", "container-without-driver", "unknown", "hccn_tool was not found"),
+    ("npu_network", "container-without-driver", "unknown", "hccn_tool is not here"),
     ("memory_limit", "memory-limited", "warning", "8.0 GiB of host memory"),
     ("cpu_governor", "saves-power", "warning", "4 of 4 cores save power"),
     ("numa", "cores-of-one-socket", "warning", "no core of the NUMA node of NPU 1, NPU 3, NPU 5, NPU 7"),
@@ -254,7 +254,7 @@ def test_environment(lay: Lay, env: dict[str, str]) -> None:
         ({"HCCL_IF_IP": "192.168.7.2"}, "ok", "eth0"),
         ({"HCCL_CONNECT_TIMEOUT": "60"}, "failure", "EI0001"),
         ({"HCCL_EXEC_TIMEOUT": "3600"}, "warning", "not below HCCL_EVENT_TIMEOUT"),
-        ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is no number"),
+        ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is not a number"),
     ],
 )
 def test_hccl_host(lay: Lay, env: dict[str, str], status: str, said: str) -> None:
