@@ -52,9 +52,7 @@ def test_a_clock_that_cannot_be_told() -> None:
 
 def test_where_all_others_agree_it_is_ours() -> None:
     (found,) = _clocks((-5.0, 0.001), (-5.3, 0.001))
-    assert found.measured == (
-        "the clock of this machine is 5.0 s (± 1.0 ms) ahead of those of both nodes, which agree"
-    )
+    assert found.measured == ("the clock of this machine is 5.0 s (± 1.0 ms) ahead of those of both nodes, which agree")
     assert len(_clocks((-5.0, 0.001), (5.0, 0.001))) == 2
 
 
