@@ -15,6 +15,7 @@ import torch
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.core.errors import NoVerdict
 
 Align = Callable[..., Comparison]
 
@@ -176,6 +177,23 @@ def test_nan_at_one_step_is_named(train: Any, tmp_path: Path) -> None:
     lines[11]["loss"] = None
     (other / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     assert parted(align(run, other)) == ("later", 12)
+
+
+def test_loss_that_is_never_a_number_parts_at_step_one(train: Any, tmp_path: Path) -> None:
+    run = train().run.path
+    other = _copy_of(run, tmp_path / "nan")
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    (other / "metrics.jsonl").write_text("".join(json.dumps({**each, "loss": None}) + "\n" for each in lines))
+    assert parted(align(run, other)) == ("forward", 1)
+    with pytest.raises(NoVerdict) as caught:
+        align(other, other)
+    assert caught.value.code == "no-common-steps"
+
+
+def test_sparse_records_of_a_run_are_means_over_its_tokens(train: Any) -> None:
+    found = align(train(track={"every_steps": 5}).run.path, train().run.path)
+    assert parted(found) is None and found.pair.steps.tolist() == [5, 10, 15, 20]
+    assert float(found.pair.difference.max()) < 1e-6
 
 
 def _exported(run: Any, place: Path, kind: str) -> Path:

@@ -1,9 +1,10 @@
-"""The numbers that a training run recorded, step by step, whoever recorded them."""
+"""Loss curves: the numbers that a training recorded, step by step, and two curves at the same steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from ascendtune.core.errors import DataError
 
 Floats = NDArray[np.float64]
+_MOST_STEPS = 2**53
+"""Above it a float does not hold every whole number."""
 _COLUMNS = ("loss", "grad_norm", "learning_rate", "labelled_tokens")
 
 
@@ -22,6 +25,7 @@ class Curve:
     Attributes:
         steps: (records,) int64, strictly increasing.
         losses, grad_norms, learning_rates: (records,) float64, NaN where not recorded or not finite.
+        is_token_mean: a record of several steps is the mean over their labelled tokens, not over the steps.
         labelled_tokens: (records,) float64, NaN where not recorded.
         batch_hashes: (records,) names of the rows of the last step of a record; None where not recorded.
         resolution: half a unit of the last digit that losses were written with; 0 at full precision.
@@ -34,6 +38,7 @@ class Curve:
     labelled_tokens: Floats
     batch_hashes: tuple[str | None, ...]
     resolution: float
+    is_token_mean: bool = False
 
     @classmethod
     def of_records(
@@ -51,19 +56,13 @@ class Curve:
         Raises:
             DataError: no record has a step and a loss.
         """
-        kept = [
-            record
-            for record in records
-            if isinstance(step := record.get(names["step"]), int | float)
-            and step == int(step)
-            and names["loss"] in record
-        ]
+        kept = [record for record in records if names["step"] in record and names["loss"] in record]
         columns = {
             name: np.array([_number(record.get(key)) for record in kept], dtype=np.float64)
             for name, key in names.items()
             if name != "batch_hash"
         }
-        hashes = [record.get(names["batch_hash"]) for record in kept] if "batch_hash" in names else []
+        hashes = [record.get(names.get("batch_hash", "")) for record in kept]
         resolution = _resolution([record[names["loss"]] for record in kept]) if rounded else 0.0
         return cls.of_columns(columns, hashes, resolution=resolution, source=source)
 
@@ -74,26 +73,26 @@ class Curve:
         """A curve from arrays.
 
         Args:
-            columns: (records,) float64 by name, as in `of_records`. Of records of the same step the last counts.
-            batch_hashes: one per record, or none.
+            columns: (records,) float64 by name, as in `of_records`. A record whose step is not a whole number is left
+                out. Of records of the same step the last counts.
+            batch_hashes: one per record.
 
         Raises:
-            DataError: there is no record.
+            DataError: no record has a step.
         """
+        columns = {name: np.where(np.isfinite(each), each, np.nan) for name, each in columns.items()}
+        is_step = (columns["step"] >= 0) & (columns["step"] < _MOST_STEPS) & (columns["step"] % 1 == 0)
+        columns = {name: each[is_step] for name, each in columns.items()}
+        batch_hashes = [each for each, kept in zip(batch_hashes, is_step.tolist(), strict=True) if kept]
         steps = columns["step"].astype(np.int64)
         if not len(steps):
-            raise DataError(
-                "no record with a step and a loss was found",
-                code="no-training-records",
-                remedy="give a run directory, trainer_state.json, trainer_log.jsonl, TensorBoard events or a CSV",
-                where=source,
-            )
+            raise no_records(source)
         # np.unique finds the first of equal steps.
         unique, from_the_end = np.unique(steps[::-1], return_index=True)
         last = len(steps) - 1 - from_the_end
         missing = np.full(len(unique), np.nan)
         values = {name: columns[name][last] if name in columns else missing for name in _COLUMNS}
-        hashes = tuple(batch_hashes[each] for each in last.tolist()) if batch_hashes else (None,) * len(unique)
+        hashes = tuple(batch_hashes[each] for each in last.tolist())
         return cls(
             unique,
             values["loss"],
@@ -112,7 +111,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Pair:
-    """What two curves say about the same steps.
+    """The losses of two curves at the same steps.
 
     Attributes:
         steps: (records,) int64, the last step of each record.
@@ -133,12 +132,17 @@ class Pair:
         scale = np.maximum(np.abs(self.reference), 1.0)
         return np.abs(self.candidate - self.reference) / scale
 
+    @property
+    def relative(self) -> Floats:
+        """(records,) float64: |candidate - reference| / |reference|, as others' acceptance rules count it."""
+        return np.abs(self.candidate - self.reference) / np.maximum(np.abs(self.reference), 1e-12)
+
 
 def paired(reference: Curve, candidate: Curve) -> Pair:
     """Losses of the steps that both have recorded.
 
     Where one side recorded means over several steps and the other every step, the other's steps are averaged over the
-    same windows: without weights, as transformers' Trainer does.
+    same windows: without weights, as transformers' Trainer does, or by labelled tokens, as our runs do.
     """
     if reference.is_sparse() and not candidate.is_sparse():
         steps, losses, means = _over_windows(reference, candidate)
@@ -159,11 +163,25 @@ def _over_windows(sparse: Curve, dense: Curve) -> tuple[NDArray[np.int64], Float
     lengths = np.diff(sparse.steps, prepend=0)
     # A single NaN would propagate into every later sum.
     is_number = np.isfinite(dense.losses)
-    sums = np.concatenate(([0.0], np.cumsum(np.where(is_number, dense.losses, 0.0))))
-    numbers = np.concatenate(([0], np.cumsum(is_number)))
-    is_whole = numbers[ends] - numbers[begins] == lengths
-    means = (sums[ends] - sums[begins])[is_whole] / lengths[is_whole]
+    by_tokens = sparse.is_token_mean and bool(np.isfinite(dense.labelled_tokens).all())
+    weights = np.where(is_number, dense.labelled_tokens if by_tokens else 1.0, 0.0)
+    sums, totals, numbers = (
+        np.concatenate(([0.0], np.cumsum(each)))
+        for each in (np.where(is_number, dense.losses, 0.0) * weights, weights, is_number)
+    )
+    is_whole = (numbers[ends] - numbers[begins] == lengths) & (totals[ends] > totals[begins])
+    means = (sums[ends] - sums[begins])[is_whole] / (totals[ends] - totals[begins])[is_whole]
     return sparse.steps[is_whole], sparse.losses[is_whole], means
+
+
+def no_records(source: str | Path) -> DataError:
+    """The error for a file without losses."""
+    return DataError(
+        "no record with a step and a loss was found",
+        code="no-training-records",
+        remedy="give a run directory, trainer_state.json, trainer_log.jsonl, TensorBoard events or a CSV",
+        where=source,
+    )
 
 
 def _number(value: Any) -> float:

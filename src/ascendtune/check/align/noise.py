@@ -1,4 +1,4 @@
-"""How far two correct trainings may differ because numbers are rounded.
+"""How far two correct trainings may differ because of rounding.
 
 A rounding to p significant bits has a relative error of at most u = 2^-p (Higham, Accuracy and Stability of Numerical
 Algorithms, 2002, section 2.1). Every block of a decoder rounds the residual stream twice. Errors of rounding behave as
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Curve, Floats, paired
 from ascendtune.check.align.side import Side
+from ascendtune.core.errors import NoVerdict
+from ascendtune.core.units import count_of
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
 _LAYERS = 32
@@ -34,8 +36,8 @@ _CERTAIN = 4.0
 _SUM_ROUNDINGS = 8
 """Roundings to fp32 that a recorded loss has gone through beside the model: the sum, the mean, ranks."""
 _GROWTH = 0.5
-"""How much of the limit is added by every step, which passes its difference on through the weights. Stable trainings
-showed no growth in 60 steps (fp32, learning rates 3e-4 to 3e-3); this leaves room for longer ones."""
+"""Share of the first limit that every further step adds. Stable trainings showed no growth in 60 steps (fp32, learning
+rates 3e-4 to 3e-3); the rest is a margin for longer ones."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +48,21 @@ class Noise:
         loss: of the loss of one step whose weights are the same.
         grad_norm: of the gradient norm of the same step.
         basis: where the limits come from, for the report.
+        measured: steps in ascending order, and the largest difference of repeated runs up to each.
     """
 
     loss: float
     grad_norm: float
     basis: str
-    measured: Floats | None = None
+    measured: tuple[NDArray[np.int64], Floats] | None = None
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
         """(records,) float64: the limit of the difference of losses at each of `steps`."""
         if self.measured is not None:
-            # What repeated runs differ by, three times as wide because they are few.
-            at = np.minimum(np.searchsorted(np.arange(1, len(self.measured) + 1), steps), len(self.measured) - 1)
-            return np.maximum(3 * self.measured[at], self.loss)
+            steps_measured, largest = self.measured
+            at = np.searchsorted(steps_measured, steps, side="right") - 1
+            # Three times as wide, because repeated runs are few.
+            return np.where(at < 0, self.loss, np.maximum(3 * largest[at], self.loss))
         return np.asarray(self.loss * (1 + _GROWTH * (steps - 1)), dtype=np.float64)
 
 
@@ -79,16 +83,25 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
 
 
 def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) -> Noise:
-    """Limits from runs of the same recipe on the reference machine: the largest difference up to each step."""
-    differences: list[Floats] = []
-    for repeat in repeats:
-        pair = paired(reference.curve, repeat.curve)
-        dense = np.zeros(int(pair.steps[-1]) if len(pair.steps) else 0)
-        dense[pair.steps - 1] = np.nan_to_num(pair.difference)
-        differences.append(np.maximum.accumulate(dense))
-    length = min(map(len, differences))
-    largest = np.max([each[:length] for each in differences], axis=0)
-    return Noise(expected.loss, expected.grad_norm, f"{len(repeats)} repeated runs", measured=largest)
+    """Limits from runs of the same recipe on the reference machine: the largest difference up to each step.
+
+    Raises:
+        NoVerdict: a repeated run has no loss at a step of the reference.
+    """
+    pairs = [paired(reference.curve, repeat.curve) for repeat in repeats]
+    for repeat, pair in zip(repeats, pairs, strict=True):
+        if not np.isfinite(pair.difference).any():
+            raise NoVerdict(
+                "the repeated run has no loss at a step of the reference",
+                code="no-common-steps",
+                remedy="give a repetition of the reference run with --noise-runs",
+                where=repeat.path,
+            )
+    steps = np.concatenate([pair.steps for pair in pairs])
+    differences = np.nan_to_num(np.concatenate([pair.difference for pair in pairs]))
+    order = np.argsort(steps, kind="stable")
+    measured = steps[order], np.maximum.accumulate(differences[order])
+    return Noise(expected.loss, expected.grad_norm, count_of(len(repeats), "repeated run"), measured)
 
 
 def _first_number(curves: Sequence[Curve]) -> float:

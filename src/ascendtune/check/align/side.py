@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ascendtune.check.align.curve import Curve, Floats
+from ascendtune.check.align.curve import Curve, Floats, no_records
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular
@@ -31,13 +31,14 @@ _NAMES = {
     "grad_norm": ("grad_norm", "train/grad_norm", "grad norm"),
     "learning_rate": ("learning_rate", "train/learning_rate", "lr"),
 }
+_EVENTS = "events.out.tfevents"
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What is known about one training.
+    """One training, as far as its record describes it.
 
     Attributes:
         recipe: leaves of recipe.yaml by dotted key; None for a foreign log.
@@ -65,6 +66,12 @@ class Side:
         size = attempts[-1].get("world_size")
         return size if isinstance(size, int) else None
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """SHA-256 of the adapters that training went on from."""
+        listed = self.run.get("adapters")
+        return tuple(str(_object(each).get("digest")) for each in (listed if isinstance(listed, list) else []))
+
 
 def read_side(path: Path) -> Side:
     """Find out what `path` is, and read it.
@@ -83,7 +90,7 @@ def read_side(path: Path) -> Side:
         )
     if path.is_dir():
         return _read_directory(path)
-    if path.name.startswith("events.out.tfevents"):
+    if path.name.startswith(_EVENTS):
         return _foreign(path, "TensorBoard", *_tensorboard(path), rounded=False)
     if path.suffix == ".jsonl":
         return _json_lines(path)
@@ -106,7 +113,7 @@ def _read_directory(path: Path) -> Side:
         if (path / name).is_file():
             return read_side(path / name)
     checkpoints = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda each: each.stat().st_mtime)
-    events = sorted(path.rglob("events.out.tfevents*"))
+    events = sorted(each for each in path.rglob(f"{_EVENTS}*") if each.is_file())
     if found := [*events[-1:], *checkpoints[-1:]]:
         return read_side(found[-1])
     raise InputError(
@@ -119,16 +126,17 @@ def _read_directory(path: Path) -> Side:
 
 def _read_run(run: RunDir) -> Side:
     record = run.read()
-    resolved = record.get("resolved") or {}
-    precision = resolved.get("precision") or {}
+    precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
+    recipe = leaves_of(read_document(run.recipe).values)
     return Side(
         name=run.path.name,
         path=run.path,
         kind="ascendtune",
-        curve=_metrics(run),
-        recipe=leaves_of(read_document(run.recipe).values),
+        # A preference's loss is a mean over pairs: its steps have as many.
+        curve=replace(_metrics(run), is_token_mean=recipe.get("method.stage") in ("pretrain", "sft")),
+        recipe=recipe,
         run=record,
-        precision=precision.get("compute"),
+        precision=precision if isinstance(precision, str) else None,
         layers=_layers(record.get("model_directory")),
     )
 
@@ -174,8 +182,13 @@ def _layers(model_directory: Any) -> int | None:
     if not config.is_file():
         return None
     content = read_json_object(config)
-    found = content.get("num_hidden_layers") or (content.get("text_config") or {}).get("num_hidden_layers")
-    return found if isinstance(found, int) else None
+    found = content.get("num_hidden_layers") or _object(content.get("text_config")).get("num_hidden_layers")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """`value` if it is a JSON object, else an empty one: a run directory may come from a stranger."""
+    return value if isinstance(value, dict) else {}
 
 
 def _foreign(path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool) -> Side:
@@ -185,19 +198,15 @@ def _foreign(path: Path, kind: str, records: Iterator[dict[str, Any]], names: di
 def _trainer_state(path: Path) -> Side:
     history = read_json_object(path, _MOST_BYTES).get("log_history")
     if not isinstance(history, list):
-        raise DataError(
-            "log_history is missing: this is not a trainer_state.json",
-            code="no-training-records",
-            remedy="give the trainer_state.json of the newest checkpoint",
-            where=path,
-        )
+        raise no_records(path)
     records = (each for each in history if isinstance(each, dict))
     return _foreign(path, "transformers Trainer", records, _TRAINER, rounded=True)
 
 
 def _json_lines(path: Path) -> Side:
-    lines = read_regular_file(path, _MOST_BYTES).splitlines()
-    # A last line without newline may be cut off.
+    content = read_regular_file(path, _MOST_BYTES)
+    # A last line without newline is a write that was cut off.
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
     records = [parsed_json(line, path) for line in lines if line.strip()]
     rows = [each for each in records if isinstance(each, dict)]
     if rows and "current_steps" in rows[0]:
@@ -231,6 +240,8 @@ def _names_of(columns: list[str], path: Path) -> dict[str, str]:
     Raises:
         DataError: no column is known as the step or as the loss.
     """
+    if not columns:
+        raise no_records(path)
     by_name: dict[str, str] = {}
     for column in columns:
         by_name.setdefault(column.rpartition(" - ")[2].strip().lower(), column)
@@ -250,7 +261,8 @@ def _tensorboard(path: Path) -> tuple[Iterator[dict[str, Any]], dict[str, str]]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     by_step: dict[int, dict[str, Any]] = {}
-    for file in sorted(path.parent.glob("events.out.tfevents*")):
+    # The loader of TensorBoard would wait for a pipe.
+    for file in sorted(each for each in path.parent.glob(f"{_EVENTS}*") if each.is_file()):
         for event in LegacyEventFileLoader(str(file)).Load():
             for value in event.summary.value:
                 number = value.simple_value if value.HasField("simple_value") else _scalar_of(value.tensor)

@@ -54,10 +54,10 @@ class Comparison:
     step: int | None
 
     @property
-    def mean_difference(self) -> float:
-        """Mean over the steps of |candidate - reference| / |reference|."""
-        scale = np.maximum(np.abs(self.pair.reference), 1e-12)
-        return float(np.nanmean(np.abs(self.pair.candidate - self.pair.reference) / scale))
+    def mean_difference(self) -> float | None:
+        """Mean over the steps of |candidate - reference| / |reference|; None where no step has a number on both."""
+        known = self.pair.relative[np.isfinite(self.pair.relative)]
+        return float(known.mean()) if len(known) else None
 
 
 def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
@@ -68,9 +68,9 @@ def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
     """
     _require_same_kind(reference, candidate)
     pair = paired(reference.curve, candidate.curve)
-    if not len(pair.steps):
+    if not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
         raise NoVerdict(
-            "no step was recorded by both sides",
+            "no step that both sides recorded has a loss",
             code="no-common-steps",
             remedy="record the same steps: track.every_steps, or logging_steps: 1 in the other trainer",
             where=f"{reference.path} and {candidate.path}",
@@ -111,9 +111,12 @@ def _exceeding(pair: Pair, noise: Noise) -> int | None:
     """The first step whose losses differ by more than rounding explains; a number beside NaN does."""
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
     beyond = np.flatnonzero((pair.difference > noise.band(pair.steps)) | one_is_nan)
-    if not len(beyond) or (noise.measured is None and _is_amplified(pair, noise, int(beyond[0]))):
+    if not len(beyond):
         return None
-    return int(pair.steps[beyond[0]])
+    first = int(beyond[0])
+    if not one_is_nan[first] and noise.measured is None and _is_amplified(pair, noise, first):
+        return None
+    return int(pair.steps[first])
 
 
 def _is_amplified(pair: Pair, noise: Noise, beyond: int) -> bool:
@@ -123,7 +126,7 @@ def _is_amplified(pair: Pair, noise: Noise, beyond: int) -> bool:
     one step to the next, or one that adds up with the updates: then it grows with a power of the steps, at most the
     third, for a fault in the optimizer during a linear warm-up.
     """
-    difference = np.maximum(np.nan_to_num(pair.difference[: beyond + 1], nan=np.inf), noise.loss)
+    difference = np.maximum(np.nan_to_num(pair.difference[: beyond + 1]), noise.loss)
     so_far = np.maximum.accumulate(difference)
     jumps = bool(np.any(difference[1:] > _JUMP * so_far[:-1]))
     grown = so_far[-1] / so_far[len(so_far) // 2]
@@ -187,10 +190,7 @@ def _data(reference: Side, candidate: Side) -> Finding:
 
 def _start(reference: Side, candidate: Side) -> Finding:
     """3: did both start from the same weights?"""
-    first, second = (
-        (side.run.get("weights_hash"), tuple(each.get("digest") for each in side.run.get("adapters") or []))
-        for side in (reference, candidate)
-    )
+    first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
     if first[0] and first == second:
         return ok("start", "both started from the same files of weights")
     if first[1] != second[1] and first[0] and second[0]:
@@ -211,8 +211,11 @@ def _forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
             f"the first step recorded by both is {pair.steps[0]}",
             remedy="record step 1: track.every_steps: 1, or logging_first_step: true in the other trainer",
         )
+    if np.isnan(pair.reference[0]) and np.isnan(pair.candidate[0]):
+        return unknown("forward", "the loss of step 1 is not a number on either side")
     difference, limit = float(pair.difference[0]), noise.loss
-    said = f"loss of step 1: {pair.reference[0]:.9g} and {pair.candidate[0]:.9g}, {difference:.2g} apart"
+    apart = f", {difference:.2g} apart" if np.isfinite(difference) else ""
+    said = f"loss of step 1: {pair.reference[0]:.9g} and {pair.candidate[0]:.9g}{apart}"
     if exceeding != 1:
         return ok("forward", f"{said} (limit {limit:.2g})")
     return Finding(
@@ -279,8 +282,7 @@ def _update(reference: Side, candidate: Side, pair: Pair, exceeding: int | None)
 
 def _later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
     """7: do the curves stay together?"""
-    scale = np.maximum(np.abs(pair.reference), 1e-12)
-    relative = np.abs(pair.candidate - pair.reference) / scale
+    relative = pair.relative
     if not np.isfinite(relative).any():
         return unknown("later", "no step has a number on both sides")
     mean, largest = float(np.nanmean(relative)), float(np.nanmax(relative))

@@ -11,6 +11,7 @@ import pytest
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.noise import expected_noise, measured_noise
 from ascendtune.check.align.side import Side
+from ascendtune.core.errors import NoVerdict
 
 
 def side(losses: list[float], *, precision: str | None = "fp32", layers: int | None = 4, tokens: float = 100.0) -> Side:
@@ -51,3 +52,16 @@ def test_measured_noise_is_three_times_the_largest_difference_so_far() -> None:
     )
     assert np.allclose(noise.band(np.array([2, 3, 4, 9])), [0.3, 0.3, 0.6, 0.6])
     assert noise.band(np.array([1]))[0] == noise.loss
+
+
+def test_steps_of_repeated_runs_may_be_large_and_must_be_common() -> None:
+    far, missing = 10**12, np.full(1, np.nan)
+
+    def at(step: int) -> Side:
+        one = Curve(np.array([step]), np.array([2.0]), missing, missing, missing, (None,), 0.0)
+        return Side("run", Path("run"), "CSV", one)
+
+    noise = measured_noise(at(far), [at(far)], expected_noise(at(far), at(far)))
+    assert noise.band(np.array([far]))[0] == noise.loss
+    with pytest.raises(NoVerdict):
+        measured_noise(at(far), [at(1)], noise)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,42 @@ def test_newest_checkpoint_of_a_trainer_is_read(tmp_path: Path) -> None:
         history = [{"step": each, "loss": 2.0} for each in range(10, step + 1, 10)]
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert read_side(tmp_path).curve.steps.tolist() == [10, 20]
+
+
+def test_last_line_without_an_end_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "trainer_log.jsonl").write_text('{"current_steps": 1, "loss": 2.5}\n{"current_steps": 2, "lo')
+    assert read_side(tmp_path).curve.steps.tolist() == [1]
+
+
+@pytest.mark.parametrize("step", ["nan", "inf", "1e300", "-1", "1.5", "text"])
+def test_row_whose_step_is_not_a_whole_number_is_left_out(tmp_path: Path, step: str) -> None:
+    (tmp_path / "a.csv").write_text(f"step,loss\n{step},9\n1,2.5\n")
+    assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [2.5]
+
+
+STRANGE: dict[str, dict[str, Any]] = {
+    "precision": {"resolved": {"precision": ["bf16"]}},
+    "ranks": {"attempts": [{"world_size": "x"}]},
+    "adapters": {"adapters": [3]},
+    "model directory": {"model_directory": 7},
+}
+
+
+@pytest.mark.parametrize("facts", STRANGE.values(), ids=STRANGE)
+def test_run_of_a_stranger_with_fields_of_another_kind_is_read(tmp_path: Path, facts: dict[str, Any]) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"state": "finished", "attempts": [], **facts}))
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5, "batch_hash": 7}\n')
+    found = read_side(tmp_path)
+    assert found.curve.losses.tolist() == [2.5]
+    assert (found.precision, found.world_size, found.layers) == (None, None, None)
+
+
+def test_pipe_among_the_events_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.out.tfevents.1")
+    with pytest.raises(DataError) as caught:
+        read_side(tmp_path / "events.out.tfevents.1")
+    assert caught.value.code == "no-training-records"
 
 
 WRONG = {
