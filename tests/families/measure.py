@@ -150,10 +150,10 @@ class _Reference:
         A router's near tie goes one way in fp32 and the other in fp64, and training makes more of it with each step:
         losses must be those of one of the two.
         """
-        found = []
-        for dtype in (torch.float32, torch.float64):
-            with suppress(RuntimeError, ValueError, TypeError, NotImplementedError):
-                found.append(causal_lm.train(load(dtype), self.rows, steps=STEPS, learning_rate=learning_rate))
+        found = [causal_lm.train(load(torch.float32), self.rows, steps=STEPS, learning_rate=learning_rate)]
+        # Parts of some models do not take fp64; what fails in fp32, too, is a fault.
+        with suppress(RuntimeError, ValueError, TypeError):
+            found.append(causal_lm.train(load(torch.float64), self.rows, steps=STEPS, learning_rate=learning_rate))
         return found
 
 

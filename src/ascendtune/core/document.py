@@ -1,4 +1,4 @@
-"""A YAML or JSON file as plain values with their places, and `a.b=c` overrides.
+"""A YAML or JSON file as plain values with their places.
 
 YAML is read with positions: `1e-4` is a number, a duplicate key is an error, and each value keeps the place that it
 came from, for error messages and for `origins.json`, which tells default, file and override apart.
@@ -9,7 +9,6 @@ Size, depth and number of values are bounded, including what aliases repeat: any
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import yaml
 
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import is_endless
-from ascendtune.core.mask import holds_secret, is_name_of_secret, without_secrets
+from ascendtune.core.mask import holds_secret, is_name_of_secret
 from ascendtune.core.suggest import closest
 
 Path_ = tuple[str | int, ...]
@@ -32,7 +31,6 @@ _DEEPEST = 32
 # JSON can escape all of them, and YAML these and more; a name or a path with one of them is a mistake or an attack.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MERGE = "tag:yaml.org,2002:merge"
-_INDEX = re.compile(r"[0-9]{1,6}")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -363,54 +361,12 @@ def require_no_secrets(document: Document, remedy: str) -> None:
             waiting += [((*path, key), each) for key, each in inner]
 
 
-def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Set `a.b=c` words in place; the value is read as YAML.
+def parse_value(text: str, where: str) -> Any:
+    """A single value, read as in a file.
 
     Raises:
-        RecipeError: a word without `=`, or a path through something that is not a section.
+        RecipeError: invalid YAML, or a value that a file may not hold.
     """
-    for word in overrides:
-        dotted, equals, text = word.partition("=")
-        where = f"command line '{without_secrets(word)}'"
-        if not equals or not all(dotted.split(".")):
-            raise RecipeError(
-                "not an override: '=' or a key is missing",
-                code="invalid-override",
-                remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
-                where=where,
-            )
-        value = _value_of_word(text, where)
-        *parents, last = (int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
-        target: Any = document.values
-        for part in parents:
-            if isinstance(target, dict) and isinstance(part, str):
-                if target.get(part) is None:
-                    target[part] = {}
-                target = target[part]
-            elif isinstance(target, list) and isinstance(part, int) and part < len(target):
-                target = target[part]
-            else:
-                target = None
-        fits = (isinstance(target, dict) and isinstance(last, str)) or (
-            isinstance(target, list) and isinstance(last, int) and last < len(target)
-        )
-        if not fits:
-            raise RecipeError(
-                f"'{dotted}' does not lead to a key",
-                code="override-path-missing",
-                remedy="`ascendtune recipe schema` lists the keys",
-                where=where,
-            )
-        target[last] = value
-        path = (*parents, last)
-        for length in range(1, len(path)):
-            document.places.setdefault(path[:length], where)
-        for known in [known for known in document.places if known[: len(path)] == path]:
-            del document.places[known]
-        document.places[path] = where
-
-
-def _value_of_word(text: str, where: str) -> Any:
     try:
         loader = _Loader(text, where)
         try:

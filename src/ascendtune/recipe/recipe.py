@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
-from ascendtune.core.document import Document, apply_overrides, read_document, require_no_secrets
+from ascendtune.core.document import Document, read_document, require_no_secrets
+from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
 from ascendtune.recipe.ignored_keys import ignored_keys
 from ascendtune.recipe.llamafactory.detect import is_llamafactory_recipe, require_native_overrides

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.document import Document, apply_overrides, parse_document, read_document
+from ascendtune.core.document import Document, parse_document, read_document
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.files import expanded, is_endless
+from ascendtune.core.overrides import apply_overrides
 from ascendtune.recipe.recipe import Recipe
 
 HOSTILE = {

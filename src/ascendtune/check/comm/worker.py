@@ -29,7 +29,7 @@ TASKS: dict[str, Callable[[World, dict[str, Any]], None]] = {
 }
 
 _ECHO_SECONDS = 1.0
-"""How long a rank waits before exiting when its peer is gone, so that torchrun sees the peer's exit first."""
+"""A rank that has lost its peer waits this long before it exits: torchrun then reports the peer first."""
 
 
 def main(kind: str, directory: str, work: str) -> int:

@@ -1,0 +1,60 @@
+"""Words of the command line, `a.b=c`, that change a document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ascendtune.core.document import Document, parse_value
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.mask import without_secrets
+
+_INDEX = re.compile(r"[0-9]{1,6}")
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
+    """Set `a.b=c` words in place; the value is read as YAML.
+
+    Raises:
+        RecipeError: a word without `=`, or a path through something that is not a section.
+    """
+    for word in overrides:
+        dotted, equals, text = word.partition("=")
+        where = f"command line '{without_secrets(word)}'"
+        if not equals or not all(dotted.split(".")):
+            raise RecipeError(
+                "not an override: '=' or a key is missing",
+                code="invalid-override",
+                remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
+                where=where,
+            )
+        value = parse_value(text, where)
+        *parents, last = (int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
+        target: Any = document.values
+        for part in parents:
+            if isinstance(target, dict) and isinstance(part, str):
+                if target.get(part) is None:
+                    target[part] = {}
+                target = target[part]
+            elif isinstance(target, list) and isinstance(part, int) and part < len(target):
+                target = target[part]
+            else:
+                target = None
+        fits = (isinstance(target, dict) and isinstance(last, str)) or (
+            isinstance(target, list) and isinstance(last, int) and last < len(target)
+        )
+        if not fits:
+            raise RecipeError(
+                f"'{dotted}' does not lead to a key",
+                code="override-path-missing",
+                remedy="`ascendtune recipe schema` lists the keys",
+                where=where,
+            )
+        target[last] = value
+        path = (*parents, last)
+        for length in range(1, len(path)):
+            document.places.setdefault(path[:length], where)
+        for known in [known for known in document.places if known[: len(path)] == path]:
+            del document.places[known]
+        document.places[path] = where
