@@ -564,9 +564,9 @@ FAULTS = [
         f"{_KERNELS}::test_the_structures_of_baichuan2",
     ),
     Fault(
-        "train/kernel/selftest.py",
-        "    if difference <= limit:",
-        "    if True:",
+        "train/kernel/install.py",
+        "        if not difference <= limit:",
+        "        if False:",
         "a kernel that computes something else is used",
         f"{_KERNELS}::test_a_wrong_kernel_is_found_and_taken_out",
         quick=True,

@@ -34,7 +34,7 @@ from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
 from ascendtune.train.export import require_space_for_run
-from ascendtune.train.kernel.install import fused, install_kernels
+from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import flops_per_token, load_model, read_config, recompute_activations, score_once
 from ascendtune.train.objective.base import make_objective
@@ -140,7 +140,7 @@ def set_up(
         },
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention.name, "reason": attention.reason},
-        "kernel": kernels,
+        "kernel": {part: choice.description for part, choice in kernels.items()},
         "strategy": {"name": strategy.name, "reason": strategy.reason},
         "loss": _name_of_loss(recipe, head_form),
         "packing": packed,
@@ -153,7 +153,7 @@ def set_up(
         "padding_ratio": batches.plan.padding_ratio(recipe.batch.per_device),
     }
     if strategy.is_main:
-        _say(resolved, recipe, strategy)
+        _say(resolved, kernels, recipe, strategy)
     flops = flops_per_token(model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters)
     checkpoint_every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
     require_space_for_run(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // checkpoint_every)
@@ -401,11 +401,12 @@ def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
             return how
 
 
-def _say(resolved: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:
+def _say(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Recipe, strategy: Strategy) -> None:
     device, trainable, parameters = resolved["device"], resolved["trainable"], resolved["parameters"]
+    operators = ", ".join(each.operator for each in kernels.values() if each.operator) or "of the model"
     say(
         f"{device['name']} ({device['kind']} × {strategy.world_size}), {resolved['precision']['compute']}, "
-        f"attention {resolved['attention']['name']}, kernels {', '.join(fused(resolved['kernel'])) or 'of the model'}; "
+        f"attention {resolved['attention']['name']}, kernels {operators}; "
         f"{format_count(trainable)} of {format_count(parameters)} parameters train ({trainable / parameters:.2%})"
     )
     if strategy.world_size > 1:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.kernel import install
-from ascendtune.train.kernel.experts import find_experts, multiply_by_group
+from ascendtune.train.kernel.experts import find_experts, grouped_mm, multiply_by_group
 from ascendtune.train.kernel.install import install_kernels
 from ascendtune.train.precision import Precision
 
@@ -45,6 +45,11 @@ FAMILIES: list[tuple[str, dict[str, Any], int]] = [
     ("GptOssConfig", {"num_local_experts": 4}, 0),  # has biases, gate and up alternate
     ("Qwen3Config", {}, 0),
 ]
+
+
+def installed(*arguments: Any) -> dict[str, str]:
+    """What `install_kernels` says of each part."""
+    return {part: choice.description for part, choice in install_kernels(*arguments).items()}
 
 
 def grouped(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -113,7 +118,7 @@ def assert_same_gradients(ours: dict[str, torch.Tensor], theirs: dict[str, torch
 def test_every_family(name: str, changes: dict[str, Any], layers: int) -> None:
     model = model_of(name, changes)
     before = loss_and_gradients(model, FP32)
-    outcome = install_kernels(model, "auto", find_device(), FP32)
+    outcome = installed(model, "auto", find_device(), FP32)
     expected = f"{layers} of {layers} modules, grouped" if layers else f"{OWN}: nothing of this form in it"
     assert outcome["experts"] == expected
     CALLS.clear()
@@ -134,7 +139,7 @@ def test_under_autocast_products_are_in_its_type(kernel: Callable[..., None], dt
     kernel(watched)
     model = model_of("Qwen3MoeConfig", {"num_experts": 4}, dtype)
     before = loss_and_gradients(model, BF16)
-    assert install_kernels(model, "auto", find_device(), BF16)["experts"] == "2 of 2 modules, watched"
+    assert installed(model, "auto", find_device(), BF16)["experts"] == "2 of 2 modules, watched"
     after = loss_and_gradients(model, BF16)
     assert types == {torch.bfloat16}
     assert after[0] == pytest.approx(before[0], rel=5e-3)
@@ -158,7 +163,7 @@ def test_a_wrong_kernel_is_found_and_taken_out(
     kernel(wrong)
     model = model_of("Qwen2MoeConfig", FAMILIES[0][1])
     before = loss_and_gradients(model, FP32)
-    outcome = install_kernels(model, "auto", find_device(), precision)["experts"]
+    outcome = installed(model, "auto", find_device(), precision)["experts"]
     assert outcome.startswith(f"{OWN}: {wrong.__name__}") and said in outcome
     assert f"kernel.experts: {wrong.__name__} is not used" in caplog.text
     after = loss_and_gradients(model, FP32)
@@ -196,17 +201,15 @@ def test_experts_that_compute_something_else_are_left_alone() -> None:
             self.gate_up_proj = nn.Parameter(torch.randn(4, 6, 16))
 
     model, device = nn.ModuleList([Doubled(), Plain(), Turned()]), torch.device("cpu")
-    assert [place.module for place in find_experts(model, device)] == [model[1]]
+    assert [each.module for each in find_experts(model, device)] == [model[1]]
 
 
 def test_torchs_own_grouped_product(kernel: Callable[..., None]) -> None:
     """What CUDA gets; here on the CPU, where torch has it too."""
-    from ascendtune.train.kernel.cuda import grouped_mm
-
     kernel(grouped_mm)
     model = model_of("Qwen3MoeConfig", {"num_experts": 4})
     before = loss_and_gradients(model, FP32)
-    assert install_kernels(model, "auto", find_device(), FP32)["experts"] == "2 of 2 modules, grouped_mm"
+    assert installed(model, "auto", find_device(), FP32)["experts"] == "2 of 2 modules, grouped_mm"
     assert_same_gradients(loss_and_gradients(model, FP32)[1], before[1], 1e-5)
 
 
@@ -223,11 +226,11 @@ def test_nothing_waits_for_the_device() -> None:
             return function(*arguments, **named)
 
     seen: set[str] = set()
-    (place, *_) = find_experts(model_of("Qwen3MoeConfig", {"num_experts": 4}), torch.device("cpu"))
-    samples = place.samples(torch.device("cpu"), torch.float32)
-    place.swap(lambda rows, weight, counts: (rows @ weight[0]) * counts.sum())
+    (experts, *_) = find_experts(model_of("Qwen3MoeConfig", {"num_experts": 4}), torch.device("cpu"))
+    samples = experts.samples(torch.device("cpu"), torch.float32)
+    experts.replace_forward(lambda rows, weight, counts: (rows @ weight[0]) * counts.sum())
     with Watch():
-        (output,) = place.run(*samples)
+        (output,) = experts.run(*samples)
         output.sum().backward()
     assert "index_select" in seen and not seen & waits
 

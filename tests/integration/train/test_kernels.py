@@ -20,7 +20,7 @@ from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel import install
 from ascendtune.train.kernel.install import install_kernels
 from ascendtune.train.kernel.rotary import rotate_by_halves
-from ascendtune.train.kernel.swiglu import MlpPlace
+from ascendtune.train.kernel.swiglu import FusableMlp
 from ascendtune.train.precision import Precision
 
 if TYPE_CHECKING:
@@ -146,6 +146,11 @@ def model_of(name: str, changes: dict[str, Any], dtype: torch.dtype = torch.floa
     return model
 
 
+def installed(*arguments: Any) -> dict[str, str]:
+    """What `install_kernels` says of each part."""
+    return {part: choice.description for part, choice in install_kernels(*arguments).items()}
+
+
 def loss_and_gradients(model: Any, precision: Precision) -> tuple[float, dict[str, torch.Tensor]]:
     ids = torch.arange(3, 33)[None]
     model.eval().zero_grad()
@@ -171,7 +176,7 @@ def test_every_family(
 ) -> None:
     model = model_of(name, changes)
     before = loss_and_gradients(model, FP32)
-    outcome = install_kernels(model, "auto", find_device(), FP32)
+    outcome = installed(model, "auto", find_device(), FP32)
     counts = {"rms_norm": norms, "rotary": rotary, "swiglu": mlps}
     for part, count in counts.items():
         expected = (
@@ -190,7 +195,7 @@ def test_every_family(
 def test_under_autocast(kernels: Callable[..., None], name: str, changes: dict[str, Any], dtype: torch.dtype) -> None:
     model = model_of(name, changes, dtype)
     before = loss_and_gradients(model, BF16)
-    outcome = install_kernels(model, "auto", find_device(), BF16)
+    outcome = installed(model, "auto", find_device(), BF16)
     assert all(outcome[part].endswith(PLAIN[part].__name__) for part in PLAIN), outcome
     after = loss_and_gradients(model, BF16)
     assert after[0] == pytest.approx(before[0], rel=5e-3)
@@ -240,7 +245,7 @@ def test_a_wrong_kernel_is_found_and_taken_out(
     kernels(**{part: wrong})
     model = model_of("LlamaConfig", {})
     before = loss_and_gradients(model, FP32)
-    outcome = install_kernels(model, "auto", find_device(), precision)
+    outcome = installed(model, "auto", find_device(), precision)
     assert outcome[part].startswith(f"{OWN}: {wrong.__name__}") and said in outcome[part]
     others = [each for each in PLAIN if each != part]
     assert all(outcome[each].endswith(PLAIN[each].__name__) for each in others)
@@ -260,9 +265,9 @@ def test_a_device_that_computes_wrong_after_a_failure_is_not_trained_on(
         raise RuntimeError("EZ9999: inner error")
 
     kernels(swiglu=spoil)
-    run = MlpPlace.run
+    run = FusableMlp.run
     monkeypatch.setattr(
-        MlpPlace, "run", lambda self, *samples: tuple(each + len(spoilt) for each in run(self, *samples))
+        FusableMlp, "run", lambda self, *samples: tuple(each + len(spoilt) for each in run(self, *samples))
     )
     with pytest.raises(MachineError, match="since then the device computes wrong") as stopped:
         install_kernels(model_of("LlamaConfig", {}), "auto", find_device(), FP32)
@@ -271,9 +276,9 @@ def test_a_device_that_computes_wrong_after_a_failure_is_not_trained_on(
 
 def test_what_the_recipe_chooses(kernels: Callable[..., None]) -> None:
     device = find_device()
-    off = install_kernels(model_of("LlamaConfig", {}), "off", device, FP32)
+    off = installed(model_of("LlamaConfig", {}), "off", device, FP32)
     assert set(off.values()) == {f"{OWN}, as asked"}
-    some = install_kernels(model_of("LlamaConfig", {}), KernelSection(rms_norm=False, rotary=False), device, FP32)
+    some = installed(model_of("LlamaConfig", {}), KernelSection(rms_norm=False, rotary=False), device, FP32)
     assert some == {
         "rms_norm": f"{OWN}, as asked",
         "rotary": f"{OWN}, as asked",
@@ -283,7 +288,7 @@ def test_what_the_recipe_chooses(kernels: Callable[..., None]) -> None:
 
 
 def test_a_cpu_has_none() -> None:
-    outcome = install_kernels(model_of("LlamaConfig", {}), "auto", find_device(), FP32)
+    outcome = installed(model_of("LlamaConfig", {}), "auto", find_device(), FP32)
     assert set(outcome.values()) == {f"{OWN}: no fused operator on cpu"}
 
 
@@ -399,7 +404,7 @@ def test_the_structures_of_baichuan2(kernels: Callable[..., None]) -> None:
     torch.manual_seed(0)
     model, ids = Baichuan(), torch.arange(20)[None]
     before = model(ids)
-    outcome = install_kernels(model, "auto", find_device(), FP32)
+    outcome = installed(model, "auto", find_device(), FP32)
     assert outcome["rms_norm"] == "5 of 5 modules, plain_rms_norm"
     assert outcome["swiglu"] == "2 of 2 modules, plain_swiglu"
     assert outcome["rotary"] == f"{OWN}: nothing of this form in it"
@@ -424,6 +429,6 @@ def test_forms_that_only_look_alike_are_left_alone(kernels: Callable[..., None])
     dropping = BaichuanMlp(8, 16)
     dropping.dropout = nn.Dropout(0.1)
     model = nn.ModuleList([Gated(8), Centred(8), Scaled(8, 16), dropping])
-    assert set(install_kernels(model, "auto", find_device(), FP32).values()) == {
+    assert set(installed(model, "auto", find_device(), FP32).values()) == {
         f"{OWN}: nothing of this form in it", f"{OWN}: no fused operator on cpu"
     }  # fmt: skip

@@ -10,20 +10,20 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from ascendtune.train.kernel.place import Kernel, Place, draw
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
 
 _TRIED_EXPERTS = 4
 """A real mixture has hundreds; what an operator does is shown by a few of the same size."""
 
 
-class ExpertsPlace(Place):
+class FusableExperts(FusableModule):
     """Kernels take (rows (rows, in) in the order of their experts, weight (experts, in, out), rows of each expert
     (experts,) int64, on the device) and give (rows, out); rows and weight are of one type.
 
     Nothing here waits for the device: how many rows an expert has is never asked for on the host.
     """
 
-    multiplies = True
+    multiplies_inside = True
 
     def __init__(self, module: nn.Module, *, transposed: bool) -> None:
         super().__init__(module)
@@ -85,25 +85,36 @@ class ExpertsPlace(Place):
             self.module.num_experts = count
 
 
-def find_experts(model: nn.Module, device: torch.device) -> list[Place]:
+def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """Every module of `model` that computes this form on `device`."""
     known: dict[Hashable, bool] = {}
-    places: list[Place] = []
+    found: list[FusableModule] = []
     for module in model.modules():
         if (transposed := _is_transposed(module)) is None:
             continue
-        place = ExpertsPlace(module, transposed=transposed)
-        if place.key not in known:
-            known[place.key] = _is_of_this_form(place, device)
-        if known[place.key]:
-            places.append(place)
-    return places
+        experts = FusableExperts(module, transposed=transposed)
+        if experts.key not in known:
+            known[experts.key] = _is_of_this_form(experts, device)
+        if known[experts.key]:
+            found.append(experts)
+    return found
 
 
 def multiply_by_group(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """The formula, written out."""
+    """(rows, out): rows (rows, in), sorted by expert, times weight (experts, in, out); counts: (experts,) int64."""
     parts = rows.split(counts.tolist())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight, strict=True)])
+
+
+def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """(rows, out), as `multiply_by_group`, by torch's operator for CUDA.
+
+    One kernel in bf16 from compute capability 8.0 on. Other types take torch's loop, which waits for the device at each
+    group.
+    """
+    ends = counts.cumsum(0).to(torch.int32)
+    output: torch.Tensor = torch.nn.functional.grouped_mm(rows, weight, offs=ends)
+    return output
 
 
 def _is_transposed(module: nn.Module) -> bool | None:
@@ -123,13 +134,13 @@ def _is_transposed(module: nn.Module) -> bool | None:
     return True if down == (experts, second // 2, first) else None
 
 
-def _is_of_this_form(place: ExpertsPlace, device: torch.device) -> bool:
-    samples = place.samples(device, place.module.gate_up_proj.dtype)
+def _is_of_this_form(experts: FusableExperts, device: torch.device) -> bool:
+    samples = experts.samples(device, experts.module.gate_up_proj.dtype)
     with torch.no_grad():
-        (found,) = place.run(*samples)
-        place.swap(multiply_by_group)
-        (expected,) = place.run(*samples)
-        place.restore()
+        (found,) = experts.run(*samples)
+        experts.replace_forward(multiply_by_group)
+        (expected,) = experts.run(*samples)
+        experts.restore_forward()
     scale = float(expected.abs().max())
     return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
 

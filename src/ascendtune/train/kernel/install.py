@@ -1,30 +1,30 @@
-"""Put a device's fused operators into a model, each only after it has shown that it computes the same.
+"""Put a device's fused operators into a model, each only after it has been shown to compute the same.
 
-Places are found by their structure (`place`), never by the name of a model, and changed in this one model: classes and
-modules of transformers stay as they are.
+Modules are found by their structure (`FusableModule`), never by the name of a model, and changed in this one model:
+classes and modules of transformers stay as they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, Literal
 
 import torch
 
+from ascendtune.core.errors import MachineError
 from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel.experts import find_experts
-from ascendtune.train.kernel.place import Kernel, Place
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
 from ascendtune.train.kernel.rms_norm import find_norms
 from ascendtune.train.kernel.rotary import find_rotary
-from ascendtune.train.kernel.selftest import try_kernel
 from ascendtune.train.kernel.swiglu import find_mlps
-from ascendtune.train.precision import Precision
+from ascendtune.train.precision import DTYPES, Precision
 
-# What a device says (`Device.kernels`) -> part of a model -> the operator for it.
+# `Device.kernels` -> part of a model -> the operator for it.
 TABLE: dict[str, dict[str, str]] = {
     "npu": {
         "rms_norm": "ascendtune.train.kernel.npu:npu_rms_norm",
@@ -36,22 +36,36 @@ TABLE: dict[str, dict[str, str]] = {
         "rms_norm": "ascendtune.train.kernel.liger:liger_rms_norm",
         "rotary": "ascendtune.train.kernel.liger:liger_rope",
         "swiglu": "ascendtune.train.kernel.liger:liger_silu_mul",
-        "experts": "ascendtune.train.kernel.cuda:grouped_mm",
+        "experts": "ascendtune.train.kernel.experts:grouped_mm",
     },
-    "cuda": {"experts": "ascendtune.train.kernel.cuda:grouped_mm"},
+    "cuda": {"experts": "ascendtune.train.kernel.experts:grouped_mm"},
 }
-_FINDERS: dict[str, Callable[[Any, torch.device], list[Place]]] = {
+_FINDERS: dict[str, Callable[[Any, torch.device], list[FusableModule]]] = {
     "rms_norm": find_norms,
     "rotary": find_rotary,
     "swiglu": find_mlps,
     "experts": find_experts,
 }
+# Differences of rounding, as a share of the largest value.
+_ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+_Results = dict[str, tuple[torch.Tensor, float]]
+"""Outputs and gradients by name, each with the rounding that is allowed to it."""
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """What computes one part of a model."""
+
+    description: str
+    """For run.json."""
+    operator: str | None = None
+    """The fused operator; None where the model's own forward computes all of this part."""
 
 
 def install_kernels(
     model: Any, choice: Literal["auto", "off"] | KernelSection, device: Device, precision: Precision
-) -> dict[str, str]:
-    """Swap what the recipe allows, the device has and the model contains; returns what became of each part.
+) -> dict[str, KernelChoice]:
+    """Put in what the recipe allows, the device has and the model contains; returns the outcome for each part.
 
     An operator that disagrees with the module it replaces, or fails, is taken out again with a warning.
 
@@ -62,39 +76,107 @@ def install_kernels(
     outcome = {}
     for part in _FINDERS:
         if choice == "off" or (isinstance(choice, KernelSection) and not getattr(choice, part)):
-            outcome[part] = "the model's own, as asked"
+            outcome[part] = KernelChoice("the model's own, as asked")
         elif part not in operators:
-            outcome[part] = f"the model's own: no fused operator on {device.kind}"
+            outcome[part] = KernelChoice(f"the model's own: no fused operator on {device.kind}")
         else:
-            outcome[part] = _install(part, _FINDERS[part](model, device.torch_device), operators, device, precision)
+            modules = _FINDERS[part](model, device.torch_device)
+            outcome[part] = _install(part, modules, operators, device, precision)
     return outcome
 
 
-def fused(outcome: dict[str, str]) -> list[str]:
-    """The operators in an outcome of `install_kernels`, for a line that a person reads."""
-    return [said.rpartition(", ")[2] for said in outcome.values() if not said.startswith("the model's own")]
-
-
-def _install(part: str, places: list[Place], operators: dict[str, str], device: Device, precision: Precision) -> str:
-    if not places:
-        return "the model's own: nothing of this form in it"
+def _install(
+    part: str, modules: list[FusableModule], operators: dict[str, str], device: Device, precision: Precision
+) -> KernelChoice:
+    if not modules:
+        return KernelChoice("the model's own: nothing of this form in it")
     try:
         kernel: Kernel = resolve_name(operators[part])
     except ImportError as error:
         warn(f"kernel.{part} stays the model's own: {error.name} is not installed")
-        return f"the model's own: {error.name} is not installed"
-    verdicts: dict[Hashable, str | None] = {}
-    for place in places:
-        # One test for all places of one shape.
-        if place.key in verdicts:
-            if verdicts[place.key] is None:
-                place.swap(kernel)
-            continue
-        verdicts[place.key] = try_kernel(place, kernel, device.torch_device, precision)
-    failures = {reason for reason in verdicts.values() if reason is not None}
-    for reason in sorted(failures):
+        return KernelChoice(f"the model's own: {error.name} is not installed")
+    # One test for all modules of one key.
+    failures: dict[Hashable, str | None] = {}
+    for module in modules:
+        if module.key not in failures:
+            failures[module.key] = try_kernel(module, kernel, device.torch_device, precision)
+        elif failures[module.key] is None:
+            module.replace_forward(kernel)
+    reasons = sorted({reason for reason in failures.values() if reason is not None})
+    for reason in reasons:
         warn(f"kernel.{part}: {kernel.__name__} is not used: {reason}")
-    count = Counter(verdicts[place.key] is None for place in places)[True]
+    count = sum(failures[module.key] is None for module in modules)
     if not count:
-        return f"the model's own: {kernel.__name__} {min(failures)}"
-    return f"{count} of {len(places)} modules, {kernel.__name__}"
+        return KernelChoice(f"the model's own: {kernel.__name__} {reasons[0]}")
+    return KernelChoice(f"{count} of {len(modules)} modules, {kernel.__name__}", kernel.__name__)
+
+
+def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, precision: Precision) -> str | None:
+    """Put `kernel` into `module` and compare output and gradients with those of the module's own forward.
+
+    In the type of the matrix products and in fp32: under autocast the residual stream of a model may be either.
+
+    Returns:
+        None where the kernel stays, else why the module's own forward is back.
+
+    Raises:
+        MachineError: after a failure of the operator the device no longer computes what it did before.
+    """
+    was_training = module.module.training
+    module.module.eval()
+    try:
+        expected = _results(module, device, precision)
+        module.replace_forward(kernel)
+        if (reason := _difference(module, expected, device, precision)) is None:
+            return None
+        module.restore_forward()
+        # After a failed operator an Ascend device may give garbage for everything that follows.
+        if again := _difference(module, expected, device, precision):
+            raise MachineError(
+                f"{kernel.__name__} {reason}; since then the device computes wrong: the module's own forward {again}",
+                code="device-unusable",
+                remedy="switch this operator off under `kernel` in the recipe; `ascendtune doctor` checks the device",
+            )
+        return reason
+    finally:
+        module.module.train(was_training)
+
+
+def _difference(module: FusableModule, expected: _Results, device: torch.device, precision: Precision) -> str | None:
+    try:
+        found = _results(module, device, precision)
+    # Any error of a vendor's operator: it does not exist, or does not take this type or shape.
+    except Exception as error:  # noqa: BLE001
+        return f"fails: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+    if found.keys() != expected.keys():
+        return "disagrees with the module: it gives another number of results"
+    for name, (reference, allowed) in expected.items():
+        result = found[name][0]
+        if (result.shape, result.dtype) != (reference.shape, reference.dtype):
+            return (
+                f"disagrees with the module: {name} is {tuple(result.shape)} {result.dtype}, "
+                f"not {tuple(reference.shape)} {reference.dtype}"
+            )
+        difference = (result.float() - reference.float()).abs().max().item()
+        limit = allowed * reference.float().abs().max().item()
+        if not difference <= limit:
+            return f"disagrees with the module: {name} differs by {difference:.3g} (allowed {limit:.2g})"
+    return None
+
+
+def _results(module: FusableModule, device: torch.device, precision: Precision) -> _Results:
+    found: _Results = {}
+    for dtype in dict.fromkeys((DTYPES[precision.compute], torch.float32)):
+        with torch.enable_grad(), precision.autocast():
+            samples = module.samples(device, dtype)
+            outputs = module.run(*samples)
+            weighted = [each.float() * draw(tuple(each.shape), device, torch.float32, seed=1) for each in outputs]
+            loss = torch.stack([each.sum() for each in weighted]).sum()
+        gradients = torch.autograd.grad(loss, [each for each in samples if each.requires_grad])
+        # What is bf16 anywhere between input and output is no more exact than that.
+        inside = {DTYPES[precision.compute]} if module.multiplies_inside else set()
+        allowed = max(_ALLOWED[each] for each in {dtype, *(output.dtype for output in outputs), *inside})
+        kind = str(dtype).removeprefix("torch.")
+        found |= {f"output {number} ({kind})": (each.detach(), allowed) for number, each in enumerate(outputs)}
+        found |= {f"gradient {number} ({kind})": (each, allowed) for number, each in enumerate(gradients)}
+    return found

@@ -1,4 +1,8 @@
-"""Ascend's fused operators, as the torch_npu documentation describes them."""
+"""Ascend's fused operators, as the torch_npu documentation describes them.
+
+All inputs and results: as in `FusableNorm`, `FusableRotary`, `FusableMlp` and `FusableExperts`, that is hidden
+(…, width), query (batch, heads, tokens, width), gate (…, width), rows (rows, in).
+"""
 
 from __future__ import annotations
 

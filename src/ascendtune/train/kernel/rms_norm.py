@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from ascendtune.train.kernel.place import Kernel, Place, draw, takes_one_argument
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw, takes_one_argument
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
 
 
-class NormPlace(Place):
+class FusableNorm(FusableModule):
     """Kernels take (hidden (…, width), weight (width,), ε), both tensors of one type, and give (…, width)."""
 
     def __init__(self, module: nn.Module, epsilon: float, *, one_plus: bool, keeps_type: bool) -> None:
@@ -52,13 +52,13 @@ class NormPlace(Place):
         return (functional_call(self.module, {"weight": weight}, (hidden,)),)
 
 
-def find_norms(model: nn.Module, device: torch.device) -> list[Place]:
+def find_norms(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """Every module of `model` that computes one of the two forms on `device`."""
     found = (_recognised(module, device) for module in model.modules())
-    return [place for place in found if place is not None]
+    return [norm for norm in found if norm is not None]
 
 
-def _recognised(module: nn.Module, device: torch.device) -> Place | None:
+def _recognised(module: nn.Module, device: torch.device) -> FusableModule | None:
     epsilon = next((value for name in _EPSILONS if isinstance(value := getattr(module, name, None), float)), None)
     parameters = dict(module.named_parameters())
     if epsilon is None or parameters.keys() != {"weight"} or module.weight.ndim != 1 or any(module.children()):
@@ -75,4 +75,4 @@ def _recognised(module: nn.Module, device: torch.device) -> Place | None:
         if not any(forms):
             return None
         narrow = functional_call(module, {"weight": weight}, (hidden.bfloat16(),))
-    return NormPlace(module, epsilon, one_plus=forms[1], keeps_type=narrow.dtype == torch.bfloat16)
+    return FusableNorm(module, epsilon, one_plus=forms[1], keeps_type=narrow.dtype == torch.bfloat16)

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.kernel.place import Kernel, Place, draw
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
 
 _NAME = "apply_rotary_pos_emb"
 """What the function is called in the modelling modules of transformers, and in code that models bring along."""
 _Rotate = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-class RotaryPlace(Place):
+class FusableRotary(FusableModule):
     """An attention module that calls `apply_rotary_pos_emb` of the Python module that it is written in.
 
     Kernels take (query (batch, heads, tokens, width), key, cos (batch or 1, tokens, width), sin), all of one type, and
@@ -44,8 +44,8 @@ class RotaryPlace(Place):
         forward.__kwdefaults__ = own.__kwdefaults__
         return forward
 
-    def restore(self) -> None:
-        super().restore()
+    def restore_forward(self) -> None:
+        super().restore_forward()
         self._current = self._own
 
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -56,12 +56,12 @@ class RotaryPlace(Place):
         return self._current(*samples)
 
 
-def find_rotary(model: nn.Module, device: torch.device) -> list[Place]:
+def find_rotary(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """Every attention of `model` that rotates by halves on `device`."""
     frequencies = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
     rotary_widths = sorted({2 * len(each) for each in frequencies})
     known: dict[Hashable, tuple[int, int] | None] = {}
-    places: list[Place] = []
+    found: list[FusableModule] = []
     for module in model.modules():
         if (rotate := _rotates_with(module)) is None:
             continue
@@ -71,8 +71,8 @@ def find_rotary(model: nn.Module, device: torch.device) -> list[Place]:
             pairs = [(head, width) for width in rotary_widths for head in (head_width, width) if isinstance(head, int)]
             known[rotate, head_width] = next((pair for pair in pairs if _is_by_halves(rotate, device, *pair)), None)
         if (widths := known[rotate, head_width]) is not None:
-            places.append(RotaryPlace(module, rotate, *widths))
-    return places
+            found.append(FusableRotary(module, rotate, *widths))
+    return found
 
 
 def _rotates_with(module: nn.Module) -> _Rotate | None:
@@ -99,15 +99,18 @@ def _is_by_halves(rotate: _Rotate, device: torch.device, head_width: int, rotary
     except (TypeError, RuntimeError, ValueError, IndexError):
         return False
     return all(
-        ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-        for ours, theirs in zip(found, expected, strict=True)
+        ours.shape == other.shape and torch.allclose(ours, other, rtol=1e-4, atol=1e-5)
+        for ours, other in zip(found, expected, strict=True)
     )
 
 
 def rotate_by_halves(
     query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula, written out."""
+    """Query and key rotated, the formula written out (arXiv 2104.09864, eq. 34, by halves).
+
+    Query and key: (batch, heads, tokens, width); cos, sin: (batch or 1, tokens, width); all of one dtype.
+    """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
 
     def rotate(x: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,10 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import silu
 
-from ascendtune.train.kernel.place import Kernel, Place, draw, takes_one_argument
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw, takes_one_argument
 
 
-class MlpPlace(Place):
+class FusableMlp(FusableModule):
     """Kernels take (gate, up), both (…, width), and give silu(gate) · up."""
 
     @property
@@ -43,9 +43,9 @@ class MlpPlace(Place):
         return (functional_call(self.module, _weights_on(samples[0].device, self.module), samples),)
 
 
-def find_mlps(model: nn.Module, device: torch.device) -> list[Place]:
+def find_mlps(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """Every module of `model` that computes this form on `device`."""
-    return [MlpPlace(module) for module in model.modules() if _is_gated(module, device)]
+    return [FusableMlp(module) for module in model.modules() if _is_gated(module, device)]
 
 
 def _is_gated(module: nn.Module, device: torch.device) -> bool:
@@ -57,12 +57,12 @@ def _is_gated(module: nn.Module, device: torch.device) -> bool:
         return False
     was_training = module.training
     module.eval()
-    place, x = MlpPlace(module), draw((3, _width(module)), device, next(module.parameters()).dtype)
+    mlp, x = FusableMlp(module), draw((3, _width(module)), device, next(module.parameters()).dtype)
     with torch.no_grad():
-        (found,) = place.run(x)
-        place.swap(lambda gate, up: silu(gate) * up)
-        (expected,) = place.run(x)
-        place.restore()
+        (found,) = mlp.run(x)
+        mlp.replace_forward(lambda gate, up: silu(gate) * up)
+        (expected,) = mlp.run(x)
+        mlp.restore_forward()
     module.train(was_training)
     scale = float(expected.abs().max())
     return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * scale)
@@ -74,6 +74,6 @@ def _weights_on(device: torch.device, module: nn.Module) -> dict[str, torch.Tens
 
 
 def _width(module: nn.Module) -> int:
-    """Of the input; 0 where the projections are no linear layers."""
+    """Of the input; 0 where the projections are not linear layers."""
     first = getattr(module, "gate_up_proj", None) or getattr(module, "gate_proj", None)
     return int(getattr(first, "in_features", 0))

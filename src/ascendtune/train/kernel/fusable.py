@@ -1,4 +1,4 @@
-"""A place in a model where a fused operator can stand."""
+"""Modules of a model whose forward has a known form, so that a fused operator can compute it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import nn
 Kernel = Callable[..., Any]
 
 
-class Place(ABC):
-    """A module whose forward has a known form."""
+class FusableModule(ABC):
+    """One such module, and how an operator is put into it."""
 
-    multiplies = False
-    """Whether its matrix products are made in the type of autocast, though its inputs and outputs may have another."""
+    multiplies_inside = False
+    """Whether it has matrix products, which autocast computes in its own type whatever the inputs and outputs are."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module: Any = module
@@ -26,7 +26,7 @@ class Place(ABC):
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """Equal for places where one operator does exactly the same."""
+        """Equal for modules in which one operator does exactly the same."""
 
     @abstractmethod
     def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
@@ -34,27 +34,27 @@ class Place(ABC):
 
     @abstractmethod
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Arguments of `run`; gradients of those that require one are compared."""
+        """Random arguments of `run`, of any shape that it takes; gradients of those that require one are compared."""
 
     @abstractmethod
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What comes out as the module is, its own or swapped."""
+        """Outputs of the current forward, the module's own or the replaced one; any shape."""
 
-    def swap(self, kernel: Kernel) -> None:
+    def replace_forward(self, kernel: Kernel) -> None:
         # In the instance, not the class: other models in this process have the same class. A method, so that a copy of
         # the module calls it with the copy.
         self.module.forward = MethodType(self.forward_with(kernel), self.module)
 
-    def restore(self) -> None:
+    def restore_forward(self) -> None:
         self.module.__dict__.pop("forward", None)
 
 
 def takes_one_argument(module: nn.Module) -> bool:
-    """Whether the forward is a function of one tensor: further arguments (a gate) mean a form that we do not know."""
+    """Whether the forward is a function of one tensor: further arguments (a gate) mean an unknown form."""
     return len(inspect.signature(type(module).forward).parameters) == 2
 
 
 def draw(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """Random numbers from a generator of its own: a test must not move the state that training starts from."""
+    """Random numbers of `shape`, (…,), from a separate generator: the random state of the training does not change."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(device, dtype)
