@@ -427,14 +427,14 @@ FAULTS = [
         _GUARD,
     ),
     Fault(
-        "train/objective/head_probe.py",
+        "train/objective/head.py",
         "    if not bool(((logits - expected).abs() <= _ALLOWED * expected.abs()).all()):",
         "    if not bool(((logits - expected).abs() <= expected.abs().max()).all()):",
         "what a model does to its logits beside scaling and capping is skipped in the loss",
         f"{_ALONE.format('heads')}::test_what_is_neither_scale_nor_cap_takes_the_models_own_logits",
     ),
     Fault(
-        "train/objective/head_probe.py",
+        "train/objective/head.py",
         "HeadForm(scale, reached if is_capped else None)",
         "HeadForm(scale, None)",
         "capped logits are not recognised",
@@ -462,7 +462,7 @@ FAULTS = [
         f"{_ALONE.format('chosen_attention')}::test_auto_trains_what_transformers_computes[Bloom]",
     ),
     Fault(
-        "train/objective/cross_entropy.py",
+        "train/objective/sft.py",
         "grad_weight.addmm_(grad.t(), chunk)",
         "grad_weight.copy_(grad.t() @ chunk)",
         "the head learns from the last chunk only",
@@ -470,14 +470,14 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "train/objective/cross_entropy.py",
+        "train/objective/sft.py",
         "grad_hidden * grad_output.to(grad_hidden.dtype)",
         "grad_hidden",
         "the decoder's gradient is not scaled",
         _CROSS_ENTROPY,
     ),
     Fault(
-        "train/objective/cross_entropy.py",
+        "train/objective/sft.py",
         "torch.stack(recomputed(score, hidden, head, targets, form)).sum()",
         "recomputed(score, hidden, head, targets, form)[-1]",
         "a head with an adapter learns from the last chunk only",

@@ -8,9 +8,7 @@ import torch
 
 from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.objective.decoder import decoder_of
-from ascendtune.train.objective.head import HeadForm
-from ascendtune.train.objective.head_probe import POSITIONS, head_form
+from ascendtune.train.objective.head import POSITIONS, HeadForm, decoder_of, head_form
 
 _LENGTHS = (5, 9, 7)
 # Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is

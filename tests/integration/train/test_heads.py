@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ascendtune.train.loop import Loop
-from ascendtune.train.objective.head import PLAIN, HeadForm
-from ascendtune.train.objective.head_probe import POSITIONS, head_form
+from ascendtune.train.objective.head import PLAIN, POSITIONS, HeadForm, head_form
 
 # With the caps of the real models, which the logits of fresh weights come nowhere near.
 CAPPED: list[tuple[str, dict[str, Any], HeadForm]] = [

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.objective.cross_entropy import linear_cross_entropy
 from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.objective.sft import linear_cross_entropy
 
 
 @pytest.fixture(autouse=True)

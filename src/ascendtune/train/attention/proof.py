@@ -19,7 +19,7 @@ from torch import nn
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.train.attention.small_copy import WINDOW, small_configs
-from ascendtune.train.objective.decoder import decoder_of
+from ascendtune.train.objective.head import decoder_of
 
 # None of them, and not their sum, is a multiple of a block of keys.
 _LENGTHS = (11, 6, 20)

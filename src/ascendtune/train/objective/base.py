@@ -56,9 +56,9 @@ class Objective(nn.Module, ABC):
 Mean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 TABLE = {
-    "pretrain": "ascendtune.train.objective.sft:make_sft_objective",
-    "sft": "ascendtune.train.objective.sft:make_sft_objective",
-    "reward": "ascendtune.train.objective.reward:make_reward_objective",
+    "pretrain": "ascendtune.train.objective.sft:SupervisedObjective",
+    "sft": "ascendtune.train.objective.sft:SupervisedObjective",
+    "reward": "ascendtune.train.objective.reward:RewardObjective",
     "preference": "ascendtune.train.objective.preference:make_preference_objective",
 }
 
@@ -67,7 +67,7 @@ def make_objective(model: Any, recipe: Recipe, *, head_form: HeadForm | None, me
     """The objective of the recipe's stage.
 
     Args:
-        head_form: how logits follow from `head(decoder(x))`; see `head_probe.head_form`.
+        head_form: how logits follow from `head(decoder(x))`; see `head.head_form`.
         mean_over_ranks: from this rank's (sum, count) to the mean over all ranks.
     """
     make: Callable[..., Objective] = resolve_name(TABLE[recipe.method.stage])

@@ -11,9 +11,8 @@ import torch
 from ascendtune.recipe.method import MethodSection, PreferenceSection
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.base import Objective, Outcome
-from ascendtune.train.objective.decoder import labelled_logits, labelled_states
 from ascendtune.train.objective.double_float import DoubleFloat, row_sums
-from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.objective.head import HeadForm, labelled_logits, labelled_states
 from ascendtune.train.objective.log_probs import linear_log_probs
 from ascendtune.train.objective.preference_loss import PAIRED, Pairs, kto
 from ascendtune.train.objective.reward import extras_of_pairs

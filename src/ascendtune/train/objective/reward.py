@@ -7,28 +7,24 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ascendtune.recipe.method import MethodSection, RewardSection
+from ascendtune.recipe.method import MethodSection
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.base import Objective, Outcome
-from ascendtune.train.objective.decoder import hidden_states
-
-
-def make_reward_objective(model: Any, method: MethodSection, **_: Any) -> Objective:
-    return RewardObjective(model, method.reward)
+from ascendtune.train.objective.head import hidden_states
 
 
 class RewardObjective(Objective):
     """Pairwise loss of a sequence classification model with one score.
 
     Args:
-        model: `AutoModelForSequenceClassification` with one label; `guard.scores_last_token` has looked at it.
+        model: `AutoModelForSequenceClassification` with one label; `model_checks.require_one_score` has tried it.
     """
 
     unit = "group"
 
-    def __init__(self, model: Any, options: RewardSection) -> None:
+    def __init__(self, model: Any, method: MethodSection, **_: Any) -> None:
         super().__init__(model)
-        self.options = options
+        self.options = method.reward
 
     def forward(self, batch: DeviceBatch) -> Outcome:
         """The summed loss over the pairs."""

@@ -1,21 +1,35 @@
-"""Supervised fine-tuning and pretraining: the cross-entropy of the labelled tokens."""
+"""Supervised fine-tuning and pretraining: the cross-entropy of the labelled tokens.
+
+It is computed in chunks: (labelled × vocabulary) logits never exist at once. The gradient is computed in the forward
+pass, chunk by chunk, while the logits are there (the method of Liger's fused linear cross-entropy): three matrix
+products per chunk, nothing recomputed, and unlabelled positions cost nothing.
+
+For one position with hidden state h, weights W (vocabulary × hidden) and target y, in fp32:
+
+    z = W h        loss = logsumexp(z) - z_y        dloss/dz = softmax(z) - onehot(y)
+
+Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from ascendtune.recipe.method import MethodSection
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.base import Objective, Outcome
-from ascendtune.train.objective.cross_entropy import linear_cross_entropy
-from ascendtune.train.objective.decoder import labelled_logits, labelled_states
-from ascendtune.train.objective.head import HeadForm
-
-
-def make_sft_objective(model: Any, method: MethodSection, *, head_form: HeadForm | None, **_: Any) -> Objective:
-    return SupervisedObjective(model, head_form=head_form)
+from ascendtune.train.objective.head import (
+    PLAIN,
+    HeadForm,
+    chunks,
+    labelled_logits,
+    labelled_states,
+    operands,
+    recomputed,
+)
 
 
 class SupervisedObjective(Objective):
@@ -24,10 +38,10 @@ class SupervisedObjective(Objective):
     Args:
         model: a transformers causal language model, adapters inside it or not.
         head_form: how logits follow from `head(decoder(x))`, so that the head can be fused with the loss; None takes
-            the model's own logits. `head_probe.head_form` finds out.
+            the model's own logits.
     """
 
-    def __init__(self, model: Any, *, head_form: HeadForm | None) -> None:
+    def __init__(self, model: Any, _: MethodSection, *, head_form: HeadForm | None, **__: Any) -> None:
         super().__init__(model)
         self.head_form = head_form
 
@@ -38,3 +52,91 @@ class SupervisedObjective(Objective):
             return Outcome(linear_cross_entropy(hidden, head, batch.targets, self.head_form), {})
         logits = labelled_logits(self.model, batch)
         return Outcome(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), {})
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm = PLAIN
+) -> torch.Tensor:
+    """Sum of the cross-entropy of `form.logits(head(hidden))` against `targets`, in fp32.
+
+    Args:
+        hidden: (positions, hidden) the labelled positions only.
+        head: the language-model head; a plain nn.Linear takes the fused path, anything else (an adapter around it, a
+            normalised head) is called chunk by chunk under recomputation.
+        targets: (positions,) int64 token ids.
+        form: what the model does to the output of its head.
+
+    Returns:
+        (): the sum; 0 with a gradient of 0 when there is no position.
+    """
+    if type(head) is not nn.Linear:
+        return _chunkwise(hidden, head, targets, form)
+    loss: torch.Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        *operands(hidden, head), targets, form
+    )
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        form: HeadForm,
+    ) -> torch.Tensor:
+        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        # Added at the end, in pairs: a running total of many chunks would round away the digits of each.
+        sums: list[torch.Tensor] = []
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
+        for part in chunks(len(hidden), len(weight)):
+            chunk, target = hidden[part], targets[part]
+            logits = form.logits(nn.functional.linear(chunk, weight, bias).float())
+            normaliser = torch.logsumexp(logits, dim=-1)
+            sums.append((normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum())
+            if not (wants_hidden or wants_weight or grad_bias is not None):
+                continue
+            slope = form.slope(logits)
+            grad = logits.sub_(normaliser[:, None]).exp_()
+            grad.scatter_add_(1, target[:, None], grad.new_full((len(target), 1), -1.0))
+            if form != PLAIN:
+                grad *= slope
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            grad = grad.to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad, weight, out=grad_hidden[part])
+            if grad_weight is not None:
+                if grad_weight.dtype == weight.dtype:
+                    grad_weight.addmm_(grad.t(), chunk)
+                else:
+                    grad_weight += grad.t() @ chunk
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = weight.dtype, bias.dtype if bias is not None else None
+        return torch.stack(sums).sum() if sums else hidden.new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        return (
+            grad_hidden * grad_output.to(grad_hidden.dtype) if grad_hidden is not None else None,
+            (grad_weight * grad_output).to(weight_dtype) if grad_weight is not None else None,
+            (grad_bias * grad_output).to(bias_dtype) if grad_bias is not None else None,
+            None,
+            None,
+        )
+
+
+def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm) -> torch.Tensor:
+    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits, target, reduction="sum")
+
+    if len(hidden) == 0:
+        nothing: torch.Tensor = head(hidden).float().sum()
+        return nothing
+    return torch.stack(recomputed(score, hidden, head, targets, form)).sum()
