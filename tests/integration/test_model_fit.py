@@ -244,7 +244,7 @@ _ADAPTERS: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_adapter_of_another_base_is_refused(
     damage: str, reader: str, model: Path, adapter: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from ascendtune.train.tuner import apply_tuner
+    from ascendtune.train.model import apply_tuner
 
     spoil, said = _ADAPTERS[damage]
     spoil(adapter)

@@ -20,7 +20,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.optimizer import states_of
 from ascendtune.train.strategy.deepspeed_logging import silence_deepspeed
-from ascendtune.train.tuner.fold import TRAINED, fold
+from ascendtune.train.tuner.frozen_adapters import TRAINED, write_sum
 from ascendtune.train.tuner.peft_names import write_for_peft
 
 
@@ -53,7 +53,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
             raise
         if adapted:
             _write_tables_once(temporary)
-            fold(tuned, temporary)
+            write_sum(tuned, temporary)
             write_for_peft(tuned, temporary)
         tokenizer.save(temporary, chat_template=chat_template)
         sync_tree(temporary)

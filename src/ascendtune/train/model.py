@@ -1,7 +1,8 @@
-"""A transformers model, ready for its tuner: type, attention, rows for new tokens, recomputation; its cost in FLOPs."""
+"""A transformers model: type, attention, rows for new tokens, tuner, recomputation; its cost in FLOPs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.hub.loaded_weights import prediction_weights, require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import activation_fault, read_model_config
+from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.precision import DTYPES, Precision
+from ascendtune.train.tuner.freeze import tune_layers
+from ascendtune.train.tuner.lora import add_adapter
 
 
 def read_config(section: ModelSection, directory: Path) -> Any:
@@ -169,6 +173,23 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
         for table in tables:
             table[rows:] = table[:rows].float().mean(0).to(table.dtype)
     return vocabulary - rows
+
+
+def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
+    """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel).
+
+    Args:
+        adapters: directories of `method.lora.start_from`.
+    """
+    if section.tuner == "lora":
+        return add_adapter(model, section, adapters)
+    return tune_layers(model, section) if section.tuner == "freeze" else model.requires_grad_(True)
+
+
+def trainable_share(model: Any) -> tuple[int, int]:
+    """(trainable, all) parameters; tied ones count once."""
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(count for count, trains in counts if trains), sum(count for count, _ in counts)
 
 
 def recompute_activations(model: Any, section: MemorySection) -> None:

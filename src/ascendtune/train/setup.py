@@ -36,7 +36,15 @@ from ascendtune.train.counters import Counters
 from ascendtune.train.export import require_space_for_run
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
-from ascendtune.train.model import flops_per_token, load_model, read_config, recompute_activations, score_once
+from ascendtune.train.model import (
+    apply_tuner,
+    flops_per_token,
+    load_model,
+    read_config,
+    recompute_activations,
+    score_once,
+    trainable_share,
+)
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -48,7 +56,6 @@ from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import RootModule, Strategy
-from ascendtune.train.tuner import apply_tuner, trainable_share
 
 
 def set_up(

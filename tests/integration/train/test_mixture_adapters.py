@@ -21,7 +21,7 @@ from ascendtune.merge.merge import merge
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.kernel import install
 from ascendtune.train.kernel.experts import multiply_by_group
-from ascendtune.train.tuner import apply_tuner
+from ascendtune.train.model import apply_tuner
 from families.configs import tiny_config
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.integration.train.pairs import write_pairs
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.tuner import apply_tuner
+from ascendtune.train.model import apply_tuner
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained

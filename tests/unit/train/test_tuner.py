@@ -6,21 +6,20 @@ import pytest
 import torch
 
 from ascendtune.train.optimizer import parameter_groups
-from ascendtune.train.tuner import fold, pissa
+from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
-from ascendtune.train.tuner.mixture import find_mixtures
-from ascendtune.train.tuner.reach import attributes_read
-from ascendtune.train.tuner.targets import shortened
+from ascendtune.train.tuner.module_use import attributes_read
+from ascendtune.train.tuner.targets import find_mixtures, shortened
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
 def test_the_principal_part(monkeypatch, whole_up_to):
     """Of a weight whose singular values are known: by the whole decomposition, and by subspace iteration."""
-    monkeypatch.setattr(pissa, "_WHOLE_UP_TO", whole_up_to)
+    monkeypatch.setattr(frozen_adapters, "_WHOLE_UP_TO", whole_up_to)
     torch.manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(size, 20)).Q for size in (40, 30))
     values = 0.7 ** torch.arange(20.0)
-    a, b = pissa.principal_part((left * values) @ right.T, 4, scale=2.0)
+    a, b = frozen_adapters.principal_part((left * values) @ right.T, 4, scale=2.0)
     assert (a.shape, b.shape) == ((4, 30), (40, 4))
     torch.testing.assert_close(2.0 * b @ a, (left[:, :4] * values[:4]) @ right[:, :4].T, rtol=1e-4, atol=1e-5)
 
@@ -29,7 +28,7 @@ def test_the_principal_part(monkeypatch, whole_up_to):
 def test_a_sum_of_adapters(rank):
     torch.manual_seed(0)
     pairs = [(torch.randn(2, 30), torch.randn(20, 2)), (torch.randn(3, 30), torch.randn(20, 3))]
-    a, b = fold.add(pairs, rank)
+    a, b = frozen_adapters.sum_pairs(pairs, rank)
     assert (a.shape, b.shape) == ((rank, 30), (20, rank))
     torch.testing.assert_close(b @ a, sum(up @ down for down, up in pairs), rtol=1e-5, atol=1e-5)
 
@@ -38,7 +37,7 @@ def test_a_small_difference_leaves_as_small_matrices():
     torch.manual_seed(0)
     a, b = torch.randn(4, 30), torch.randn(20, 4)
     change = 1e-3 * torch.randn(20, 4)
-    down, up = fold.add([(a, b + change), (a, -b)], 8)
+    down, up = frozen_adapters.sum_pairs([(a, b + change), (a, -b)], 8)
     assert max(down.abs().max(), up.abs().max()) < 0.2
     rounded = up.bfloat16().float() @ down.bfloat16().float()
     assert (rounded - change @ a).norm() < 0.01 * (change @ a).norm()

@@ -2,7 +2,7 @@
 
 One adapter trains. Others may stand beside it, frozen: earlier ones of `start_from`, or the one that takes a PiSSA
 start back. All are added to the base, none is ever merged into it: so what is trained on is what the base's file says,
-and the sum of the adapters is what leaves (`fold`).
+and the sum of the adapters is what leaves (`write_sum`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import say
 from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection
-from ascendtune.train.tuner.fold import TRAINED, companions, remember_companions
+from ascendtune.train.tuner.frozen_adapters import TRAINED, frozen_adapters, init_pissa, keep_frozen_adapters
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
-from ascendtune.train.tuner.pissa import start_as_principal_part
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, shortened
 
 # What PEFT's task SEQ_CLS adds to modules_to_save.
@@ -98,7 +97,7 @@ def _begun(model: Any, section: MethodSection) -> Any:
             _leave_out(every, config, lora, targets, why, key="target")
             tuned = get_peft_model(model, config)
         if lora.init == "pissa":
-            start_as_principal_part(tuned)
+            init_pissa(tuned)
     for note in targets.notes:
         say(note)
     return tuned
@@ -224,9 +223,9 @@ def _task_type(section: MethodSection) -> str:
 
 
 def _only_one_trains(tuned: Any) -> None:
-    frozen = companions(tuned)
+    frozen = frozen_adapters(tuned)
     if frozen:
-        remember_companions(tuned)
+        keep_frozen_adapters(tuned)
         tuned.base_model.set_adapter([TRAINED, *frozen])
     for name, parameter in tuned.named_parameters():
         if any(f".{each}." in f"{name}." for each in frozen):

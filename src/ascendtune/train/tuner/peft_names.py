@@ -18,7 +18,7 @@ import torch
 
 from ascendtune.core.log import warn
 from ascendtune.train.attention.proof import starred
-from ascendtune.train.tuner.fold import TRAINED
+from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.targets import linear_modules
 
 _PREFIX = "base_model.model."

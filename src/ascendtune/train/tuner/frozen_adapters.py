@@ -1,0 +1,147 @@
+"""Frozen adapters beside the one that trains; all leave as one plain LoRA adapter that gives the same model.
+
+There are earlier ones of `start_from`, and that of PiSSA, whose trained adapter starts as the principal part of each
+weight (Meng et al. 2024, arXiv:2404.02948). The paper splits W into W - s·B₀A₀, frozen, and s·BA, trained. Here the
+base stays W and a second, frozen adapter takes s·B₀A₀ away: the same function and the same gradients. W is never
+rounded again, and no other model than the one on disk has to be kept for what was trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import RecipeError
+
+TRAINED = "default"
+"""PEFT's name of the adapter that trains."""
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""A (rank, in) and B (out, rank); the scale is in B already."""
+
+# Up to here a whole decomposition takes a moment; that of an 11008 × 4096 weight takes 50 s on a core, and a model has
+# hundreds. Beyond it: subspace iteration (the paper's fast variant, with its 16 iterations).
+_WHOLE_UP_TO = 1024
+_ITERATIONS = 16
+_START = "start"
+
+
+def frozen_adapters(tuned: Any) -> list[str]:
+    """Names of the frozen adapters."""
+    return [name for name in tuned.peft_config if name != TRAINED]
+
+
+def keep_frozen_adapters(tuned: Any) -> None:
+    """Keep a copy of the frozen adapters on the host: a strategy may divide their weights among ranks."""
+    from peft import get_peft_model_state_dict
+
+    tuned.frozen_pairs = [
+        _pairs(tuned, get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False), name)
+        for name in frozen_adapters(tuned)
+    ]
+
+
+def write_sum(tuned: Any, directory: Path) -> None:
+    """Rewrite the adapter that PEFT saved in `directory`: add the frozen adapters of `tuned`, if there are any."""
+    from peft import LoraConfig
+    from safetensors.torch import load_file, save_file
+
+    if not frozen_adapters(tuned):
+        return
+    file = directory / "adapter_model.safetensors"
+    trained = load_file(file)
+    terms = [_pairs(tuned, trained, TRAINED), *tuned.frozen_pairs]
+    layers = sorted(set().union(*terms))
+    rank = max(sum(len(term[layer][0]) for term in terms if layer in term) for layer in layers)
+    folded = {key: tensor for key, tensor in trained.items() if ".lora_" not in key}
+    for layer in layers:
+        a, b = sum_pairs([term[layer] for term in terms if layer in term], rank)
+        folded |= {f"{layer}.lora_A.weight": a, f"{layer}.lora_B.weight": b}
+    save_file(folded, file, metadata={"format": "pt"})
+    config = LoraConfig.from_pretrained(directory)
+    config.r, config.lora_alpha, config.use_rslora = rank, rank, False
+    config.rank_pattern, config.alpha_pattern = {}, {}
+    if any(set(term) != set(layers) for term in terms):
+        config.target_modules = [layer.removeprefix("base_model.model.") for layer in layers]
+    config.save_pretrained(directory)
+
+
+def sum_pairs(pairs: list[Pair], rank: int) -> Pair:
+    """A (rank, in) and B (out, rank), fp32, with B·A = Σ Bᵢ·Aᵢ over `pairs`; the sum has at most that rank.
+
+    The sum is decomposed anew rather than set side by side: where two terms nearly cancel each other (PiSSA), the
+    matrices become as small as their difference, and keep it when inference casts them to bf16.
+    """
+    left = torch.cat([b for _, b in pairs], dim=1).double()
+    right = torch.cat([a for a, _ in pairs], dim=0).double()
+    (q_left, r_left), (q_right, r_right) = torch.linalg.qr(left), torch.linalg.qr(right.T)
+    u, s, vh = torch.linalg.svd(r_left @ r_right.T, full_matrices=False)
+    root = s.sqrt()
+    a, b = right.new_zeros(rank, right.shape[1]), left.new_zeros(len(left), rank)
+    a[: len(s)], b[:, : len(s)] = root[:, None] * vh @ q_right.T, q_left @ u * root
+    return a.float(), b.float()
+
+
+def _pairs(tuned: Any, tensors: dict[str, torch.Tensor], adapter: str) -> dict[str, Pair]:
+    """Layer name -> its pair, from a state dict in PEFT's naming."""
+    found = {}
+    for key, a in tensors.items():
+        if key.endswith(".lora_A.weight"):
+            layer = key.removesuffix(".lora_A.weight")
+            b = tensors[f"{layer}.lora_B.weight"] * tuned.get_submodule(layer).scaling[adapter]
+            found[layer] = a.detach().float().cpu(), b.detach().float().cpu()
+    return found
+
+
+def init_pissa(tuned: Any) -> None:
+    """Give the adapter of `tuned` (a PeftModel) the principal part of every weight, beside a frozen one that undoes it.
+
+    Raises:
+        RecipeError: the rank is larger than a weight has singular values.
+    """
+    from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
+
+    config = tuned.peft_config[TRAINED]
+    # Dropout on what takes the start away would make noise of it. The class for scores would give this adapter a score
+    # of its own, so it is asked as the plain class.
+    PeftModel.add_adapter(tuned, _START, replace(config, lora_dropout=0.0, modules_to_save=None))
+    for name, layer in tuned.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        if TRAINED not in layer.lora_A:
+            raise RecipeError(
+                f"method.lora.init: pissa is for linear layers, {name} is none",
+                code="pissa-needs-linear",
+                remedy="name linear layers in method.lora.target, or use init: zero",
+            )
+        weight, rank = layer.get_base_layer().weight, layer.r[TRAINED]
+        if rank > min(weight.shape):
+            raise RecipeError(
+                f"method.lora.rank: {rank} is more than init: pissa finds in {name}, "
+                f"which is {weight.shape[0]} × {weight.shape[1]}",
+                code="lora-rank-too-large",
+                remedy=f"set method.lora.rank to {min(weight.shape)} or less, or use init: zero",
+            )
+        a, b = principal_part(weight.detach(), rank, layer.scaling[TRAINED])
+        for adapter, sign in ((TRAINED, 1), (_START, -1)):
+            layer.lora_A[adapter].weight.data.copy_(a)
+            layer.lora_B[adapter].weight.data.copy_(sign * b)
+
+
+def principal_part(weight: torch.Tensor, rank: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (rank, in) and B (out, rank), fp32 on the host, so that scale·BA is the best approximation of that rank.
+
+    Always computed on the host and from the host's random numbers, so that a run that goes on elsewhere starts from
+    the same.
+    """
+    matrix = weight.to("cpu", torch.float32)
+    if min(matrix.shape) <= _WHOLE_UP_TO:
+        u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    else:
+        u, s, v = torch.svd_lowrank(matrix, q=rank, niter=_ITERATIONS)
+        vh = v.T
+    root = (s[:rank] / scale).sqrt()
+    return root[:, None] * vh[:rank], u[:, :rank] * root
