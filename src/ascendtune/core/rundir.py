@@ -134,6 +134,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def dumps(self) -> Path:
+        """Of single steps, for `ascendtune align`: `step-0000003/rank_0.jsonl`."""
+        return self.path / "dump"
+
+    @property
     def logs(self) -> Path:
         return self.path / "log"
 

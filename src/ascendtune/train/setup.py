@@ -33,6 +33,7 @@ from ascendtune.train.attention.proof import starred
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
+from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.export import require_space_for_run
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
@@ -210,9 +211,15 @@ def set_up(
         batches=batches, held_out=held_out,
         activations=_activation_store(recipe.memory, device), flops_per_token=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
         model=tuned, tokenizer=tokenizer, export_dtype=export_dtype,
     )  # fmt: skip
+
+
+def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, head_form: HeadForm | None) -> StepDumps:
+    head = model.get_output_embeddings() if head_form is not None else None
+    return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
 
 
 def _plan(dataset: TokenDataset, recipe: Recipe, packed: bool, global_batch: int, *, seed: int | None) -> BatchPlan:
