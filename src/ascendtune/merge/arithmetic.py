@@ -72,8 +72,12 @@ def _compute(output: Output, weights: Scratch, deltas: Scratch, layout: Layout |
     if len(output.additions) + len(output.experts) > 1:
         # Several changes are summed in fp32 and rounded once.
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-    for adapter, low_rank in output.additions:
-        weight = _add(weight, adapter, low_rank, deltas)
+    for addition in output.additions:
+        if addition.rows is None:
+            weight = _add(weight, addition.adapter, addition.low_rank, deltas)
+        else:
+            part = weight[slice(*addition.rows)]
+            part.copy_(_add(part, addition.adapter, addition.low_rank, deltas))
     for change in output.experts:
         assert layout is not None
         delta = _change_of_experts(change, layout)
@@ -121,7 +125,7 @@ def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:
     delta = torch.einsum(order, b, a) * change.scaling
     if change.piece.key == change.piece.parameter:
         return delta
-    return layout.take_apart(change.piece.parameter, delta)[change.piece.key]
+    return layout.take_apart({change.piece.parameter: delta})[change.piece.key]
 
 
 def _accumulate(weight: torch.Tensor, delta: torch.Tensor) -> None:

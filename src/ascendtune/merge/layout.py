@@ -57,19 +57,31 @@ class Layout:
         found = self._base.find(parameter)
         if found is not None:
             return found
-        parts = self.take_apart(parameter, torch.empty(self._shapes[parameter], device="meta"))
+        parts = self.take_apart({parameter: torch.empty(self._shapes[parameter], device="meta")})
         if len(parts) != 1:
             return None
         (name,) = parts
         return self._base.find(name)
 
-    def is_joined(self, parameter: str) -> bool:
-        """Whether the files hold a parameter of the model under another name and in another shape, as a part."""
+    def rows_of(self, parameter: str) -> tuple[int, int] | None:
+        """First and last row + 1 of a parameter that the files hold joined with others, in one tensor.
+
+        None where it has a tensor of its own, or lies in the shared one in another way than row by row.
+        """
         found = self.name_of(parameter)
-        return (
-            found not in (None, self._base.find(parameter))
-            and self._shape_in_files(str(found)) != self._shapes[parameter]
-        )
+        if found is None or (joined := self._shape_in_files(found)) == self._shapes[parameter]:
+            return None
+        mark = {parameter: torch.ones(self._shapes[parameter])}
+        # What is joined with it stands near it in the model.
+        near = parameter.rpartition(".")[0].rpartition(".")[0]
+        others = {name: torch.zeros(shape) for name, shape in self._shapes.items() if name.startswith(f"{near}.")}
+        for name, tensor in self.take_apart({**others, **mark}).items():
+            if self._base.find(name) == found and tensor.shape == joined and tensor.any():
+                marked = tensor.reshape(len(tensor), -1).all(dim=1).nonzero().flatten().tolist()
+                rows, *others_of_a_row = self._shapes[parameter]
+                is_block = len(marked) == rows and marked[-1] - marked[0] == rows - 1
+                return (marked[0], marked[0] + rows) if is_block and tuple(others_of_a_row) == joined[1:] else None
+        return None
 
     def shared_with(self, parameter: str) -> tuple[str, list[str]] | None:
         """Of a parameter that is one with others: the name of them all in the files, and what the model calls each.
@@ -90,8 +102,8 @@ class Layout:
         shape = self._shapes[parameter]
         if (found := self._base.find(parameter)) is not None and self._base.tensor(found).shape == shape:
             return [Piece(found, parameter, None, parameter)]
-        whole = self.take_apart(parameter, torch.empty(shape, device="meta"))
-        single = self.take_apart(parameter, torch.empty((1, *shape[1:]), device="meta"))
+        whole = self.take_apart({parameter: torch.empty(shape, device="meta")})
+        single = self.take_apart({parameter: torch.empty((1, *shape[1:]), device="meta")})
         if len(whole) == len(single):
             pieces = [Piece(name, parameter, None, name) for name in whole]
         else:
@@ -112,11 +124,11 @@ class Layout:
                 )
         return [Piece(str(self._base.find(each.name)), each.parameter, each.expert, each.key) for each in pieces]
 
-    def take_apart(self, parameter: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a file would hold of `parameter`, if it were `tensor`: name -> tensor."""
+    def take_apart(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What a file would hold of parameters with these values: name -> tensor."""
         from transformers.core_model_loading import revert_weight_conversion
 
-        return dict(revert_weight_conversion(self._model, {parameter: tensor}))
+        return dict(revert_weight_conversion(self._model, parameters))
 
     def positions(self, piece: Piece) -> torch.Tensor:
         """Positions of the numbers of `piece` in one expert: flat int64 indices, in the shape of the piece."""
@@ -124,7 +136,7 @@ class Layout:
         numbers = torch.arange(torch.Size(shape).numel()).view(shape)
         if piece.key == piece.parameter:
             return numbers
-        return self.take_apart(piece.parameter, numbers)[piece.key]
+        return self.take_apart({piece.parameter: numbers})[piece.key]
 
     def _submodule(self, name: str) -> nn.Module:
         try:

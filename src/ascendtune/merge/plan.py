@@ -32,6 +32,16 @@ class StackChange:
 
 
 @dataclass(frozen=True)
+class Addition:
+    """What an adapter of one module adds to a tensor of the files."""
+
+    adapter: Adapter
+    low_rank: LowRank
+    rows: tuple[int, int] | None = None
+    """First row and last row + 1 of the part that it is added to; None: all of the tensor."""
+
+
+@dataclass(frozen=True)
 class Output:
     """A tensor of the merged model."""
 
@@ -40,7 +50,7 @@ class Output:
     shape: tuple[int, ...]
     source: tuple[SafetensorsHeader, str]
     """The file and the name that it starts from: the base's, or the adapter's for a whole weight."""
-    additions: tuple[tuple[Adapter, LowRank], ...] = ()
+    additions: tuple[Addition, ...] = ()
     biases: tuple[tuple[Adapter, LowRank], ...] = ()
     """LoRA's own biases, for the bias of a module."""
 
@@ -108,23 +118,17 @@ class Draft:
         old = self._get(found)
         across = (low_rank.shape[1], low_rank.shape[0])
         fits = (across,) if low_rank.is_embedding else (low_rank.shape, across)
-        if old.shape not in fits and self.layout is not None and self.layout.is_joined(name):
+        rows = self.layout.rows_of(name) if old.shape not in fits and self.layout is not None else None
+        shape = old.shape if rows is None else (rows[1] - rows[0], *old.shape[1:])
+        if shape not in fits:
             raise InputError(
-                f"the base's file holds {low_rank.module} joined with other modules, as {found}: merging into a part "
-                "of a tensor is not supported",
-                code="base-tensor-joined",
-                remedy="use the adapter beside its base; or load both with PEFT, merge_and_unload, and save the model",
-                where=adapter.directory,
-            )
-        if old.shape not in fits:
-            raise InputError(
-                f"{low_rank.module} is {list(old.shape)} in the base, the adapter was made for {list(low_rank.shape)}",
+                f"{low_rank.module} is {list(shape)} in the base, the adapter was made for {list(low_rank.shape)}",
                 code="adapter-base-mismatch",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=adapter.directory,
             )
         self._require_addable(old)
-        self._set(found, replace(old, additions=(*old.additions, (adapter, low_rank))))
+        self._set(found, replace(old, additions=(*old.additions, Addition(adapter, low_rank, rows))))
         if low_rank.bias is not None:
             bias = self.base.find(f"{low_rank.module}.bias")
             if bias is None:

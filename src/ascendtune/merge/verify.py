@@ -52,12 +52,14 @@ def unround(model: Any, plan: Plan) -> list[str]:
     Raises:
         CheckFailed: a file holds other numbers than those, rounded to the nearest.
     """
-    left, merger = rounded_outputs(plan), Merger(plan.layout)
+    changed, merger = rounded_outputs(plan), Merger(plan.layout)
+    left = dict(changed)
     for name, parameter in model.named_parameters():
-        found = weight_in_files(name, left) or (plan.layout.name_of(name) if plan.layout else None)
-        if found in left and not left[found].experts:
-            output = left.pop(found)
-            _put(parameter.data, merger, output, plan)
+        found = weight_in_files(name, changed) or (plan.layout.name_of(name) if plan.layout else None)
+        if found in changed and not changed[found].experts:
+            rows = plan.layout.rows_of(name) if plan.layout else None
+            _put(parameter.data, merger, changed[found], plan, rows)
+            left.pop(found, None)
     parameters = dict(model.named_parameters())
     for name in [name for name, output in left.items() if output.experts]:
         output = left.pop(name)
@@ -67,9 +69,15 @@ def unround(model: Any, plan: Plan) -> list[str]:
     return list(left)
 
 
-def _put(target: torch.Tensor, merger: Merger, output: Output, plan: Plan) -> None:
-    """Put into `target`, a parameter or one expert of it, what `output` is before it is rounded."""
+def _put(target: torch.Tensor, merger: Merger, output: Output, plan: Plan, rows: tuple[int, int] | None = None) -> None:
+    """Put into `target`, a parameter or one expert of it, what `output` is before it is rounded.
+
+    Args:
+        rows: of `output`, where `target` is a part of it.
+    """
     exact = merger.compute(replace(output, dtype="F32"))
+    if rows is not None:
+        exact = exact[slice(*rows)]
     flat, positions = target.view(-1, 1), None
     if output.experts:
         assert plan.layout is not None

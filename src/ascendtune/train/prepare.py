@@ -25,6 +25,7 @@ from ascendtune.recipe.changes import require_known, require_same_data
 from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import Adapter, find_adapters, require_same_adapters
+from ascendtune.train.attention.model_type import require_trainable_type
 from ascendtune.train.run_choice import Choice, choose_run
 
 Progress = Callable[[str, int, int], None]
@@ -73,6 +74,7 @@ def prepare_run(
     ).resolve()
     reference = fetch_model(path).resolve() if (path := recipe.method.preference.reference) else None
     require_unquantised(model_directory)
+    require_trainable_type(recipe, model_directory)
     if reference is not None:
         require_unquantised(reference, "comparing with")
     adapters = find_adapters(recipe.method, model_directory if recipe.model.init == "pretrained" else None)

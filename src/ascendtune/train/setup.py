@@ -29,6 +29,7 @@ from ascendtune.recipe.sections import MemorySection
 from ascendtune.train import model_checks as guard
 from ascendtune.train.adapters import Adapter
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
+from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.attention.proof import starred
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
@@ -87,7 +88,8 @@ def set_up(
     if recipe.method.stage == "reward":
         score_once(config, prepared.pad_id)
     attention = choose_attention(recipe.model, recipe.method.stage, config, device.attention)
-    _require_rows_alone(recipe, attention)
+    if not attention.verdict.padded:
+        require_rows_alone(recipe, str(attention.verdict.why_padded))
     if attention.is_own and strategy.is_main:
         warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
     elif attention.verdict.reason is not None and strategy.is_main:
@@ -325,24 +327,6 @@ def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> b
     if is_main and not attention.is_own:
         warn(f"data.packing: auto pads: {why}")
     return False
-
-
-def _require_rows_alone(recipe: Recipe, attention: AttentionChoice) -> None:
-    """Raise where rows would be padded, and the model computes something else then."""
-    if attention.verdict.padded:
-        return
-    why = f"padding changes what this model computes: {attention.verdict.why_padded}"
-    method = recipe.method
-    if method.stage == "reward" or (method.stage == "preference" and method.preference.loss != "kto"):
-        raise RecipeError(
-            f"stage {method.stage} pads a pair's two answers to one length, and {why}",
-            code="pairs-need-padding",
-            remedy="choose another model, or train on single answers: stage sft, or preference with loss kto",
-        )
-    if recipe.batch.per_device > 1:
-        raise RecipeError(
-            why, code="rows-need-padding", remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step"
-        )
 
 
 def _warn_of_frozen_parts(

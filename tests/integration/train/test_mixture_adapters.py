@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tests.integration.train.test_experts import MLA, SHAPE
 
-from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.merge.merge import merge
 from ascendtune.recipe.recipe import Recipe
@@ -440,13 +440,30 @@ def test_all_linear_leaves_out_modules_whose_adapters_peft_would_rename(
     assert refused.value.code == "lora-target-not-loadable"
 
 
-def test_merge_into_a_part_of_a_tensor_is_refused(
-    variant: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
-) -> None:
-    path = adapter(variant(tiny_config("hrm_text")), lora(["gate_proj"]))
-    with pytest.raises(InputError) as refused:
-        merge([str(path)], tmp_path / "merged")
-    assert refused.value.code == "base-tensor-joined"
+@pytest.mark.parametrize("form", [{}, {"dora": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("target", [["q_proj", "gate_proj"], "all-linear"])
+def test_merge_adds_to_parts_of_joined_tensors(
+    target: Any, dtype: torch.dtype, form: dict[str, Any], variant: Callable[..., Path], adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """hrm_text's files join the gate with q, k and v, and with the up projection."""
+
+    def widen(model: Any) -> None:
+        model.to(dtype)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter *= 10
+
+    directory = variant(tiny_config("hrm_text"), widen)
+    path = adapter(directory, lora(target, **form))
+    merged = merge([str(path)], tmp_path / "merged")
+    assert merged.verification is not None
+    assert merged.verification.agrees
+    assert merged.verification.is_conclusive
+    if dtype == torch.float32:
+        adapted = logits(with_adapter(directory, path))
+        torch.testing.assert_close(logits(load(tmp_path / "merged")), adapted, rtol=1e-5, atol=1e-5)
 
 
 def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
+from ascendtune.train.attention.model_type import cannot_train
 from ascendtune.train.attention.proof import decoder_values, lm_values
 from ascendtune.train.attention.verdict import Verdict, find_verdict, remembered
 from ascendtune.train.model import class_of
@@ -78,11 +79,7 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
                 code="attention-not-equal",
                 remedy="set model.attention: auto",
             )
-        raise RecipeError(
-            f"{config.model_type} cannot be trained here: {verdict.refused}",
-            code="model-not-causal",
-            remedy="choose a decoder model; a BERT-like one is one with is_decoder: true in its config.json",
-        )
+        raise cannot_train(config.model_type, verdict.refused)
     if verdict.own:
         return AttentionChoice(
             f"transformers_{verdict.attention}", f"ours does not compute this model: {verdict.reason}", verdict

@@ -26,7 +26,6 @@ _QUICK = 8_000_000
 _BEARABLE = 120_000_000
 _WINDOWS = re.compile(r"window|chunk|^block_size$|^local_attention$|^index(er)?_(top_?k|budget|block_size)$")
 _BLOCKS_SEEN = re.compile(r"^index(er)?_top_?k_blocks$")
-_PICKED = re.compile(r"^index(er)?_(top_?k|budget)|^keep_window_size$")
 _NO_WINDOW = re.compile(r"layer|pattern|num_|use_|inference|^n_|type|_ids?$|bias|temperature")
 _EXPERT_COUNTS = re.compile(r"^(moe_)?(num|n)_(local_|routed_)?experts$")
 _EXPERTS_OF_A_TOKEN = re.compile(r"experts_per_tok|^(moe_)?top_?k$|^moe_k$")
@@ -69,11 +68,6 @@ def small_configs(config: Any, make: Callable[[Any], nn.Module]) -> Iterator[Any
     yield from (made for _, made in sorted(slow, key=lambda each: each[0]))
     if refusal is not None:
         raise refusal
-
-
-def picks_keys(config: Any) -> bool:
-    """Whether attention chooses by score which keys a token sees."""
-    return any(_PICKED.search(key) and value for key, value in config.get_text_config().to_dict().items())
 
 
 def _config(config: Any, values: Values) -> Any:

@@ -18,8 +18,8 @@ from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.files import write_atomically
 from ascendtune.train.attention.interface import register
+from ascendtune.train.attention.model_type import PICKS_KEYS, SEES_LATER_TOKENS, picks_keys
 from ascendtune.train.attention.proof import Make, NoProof, Trial
-from ascendtune.train.attention.small_copy import picks_keys
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def find_verdict(
         own_name = "eager" if "eager" in own else own[0]
         return Verdict(own_name, own=True, padded=False, reason=why, why_padded=why)
     if must_be_causal and not trial.is_causal():
-        return Verdict(ours[0], refused="its tokens see the tokens after them, so there is nothing to predict")
+        return Verdict(ours[0], refused=SEES_LATER_TOKENS)
     silent = trial.without_gradient()
     reason: str | None = None
     for name in ours:
@@ -100,9 +100,9 @@ def find_verdict(
     of_padding: str | None = None
     for name in own:
         of_padding = trial.difference_padded(name, masked=True)
-        if of_padding is None and picks_keys(config):
+        if of_padding is None and picks_keys(config.get_text_config().to_dict()):
             # Seen in some rows and not in others, so no trial is sure to meet it.
-            of_padding = "it attends to the keys with the highest scores, and the row length breaks ties"
+            of_padding = PICKS_KEYS
         if of_padding is None:
             return Verdict(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
     if "eager" not in own:

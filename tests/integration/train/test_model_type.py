@@ -1,0 +1,46 @@
+"""The table of model types that are refused before anything starts holds those that a trial on a small copy refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.train.attention.model_type import (
+    ENCODERS,
+    NEVER_CAUSAL,
+    PICKS_KEYS,
+    ROWS_ALONE,
+    SEES_LATER_TOKENS,
+    SPARSE,
+)
+from ascendtune.train.attention.proof import lm_values
+from ascendtune.train.attention.verdict import Verdict, find_verdict
+from families.configs import tiny_config
+
+
+def verdict_of(config: Any) -> Verdict:
+    from transformers import AutoModelForCausalLM
+
+    def make(small: Any, implementation: str) -> Any:
+        return AutoModelForCausalLM.from_config(small, attn_implementation=implementation)
+
+    names = ["sdpa", "eager"]
+    return find_verdict(config, make, lm_values, ours=names, own=names, must_be_causal=True)
+
+
+@pytest.mark.parametrize("name", sorted(ENCODERS | NEVER_CAUSAL))
+def test_types_that_see_later_tokens_are_those_of_a_trial(name: str) -> None:
+    config = tiny_config(name)
+    config.is_decoder = False
+    assert verdict_of(config).refused == SEES_LATER_TOKENS
+    if name in ENCODERS:
+        config.is_decoder = True
+        assert verdict_of(config).refused is None
+
+
+@pytest.mark.parametrize("name", sorted(SPARSE | set(ROWS_ALONE)))
+def test_types_whose_rows_cannot_be_padded_are_those_of_a_trial(name: str) -> None:
+    verdict = verdict_of(tiny_config(name))
+    assert not verdict.padded
+    assert (verdict.why_padded == PICKS_KEYS) == (name in SPARSE)
