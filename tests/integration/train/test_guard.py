@@ -14,7 +14,7 @@ from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.train import attempt
 from ascendtune.train import model_checks as guard
 from ascendtune.train.attention import interface
-from ascendtune.train.attention.sdpa import sdpa_attention
+from ascendtune.train.attention.interface import sdpa_attention
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.loop import Loop
 from ascendtune.train.objective.head import PLAIN

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ascendtune.train.attention.choice import Verdict, find_verdict
 from ascendtune.train.attention.model_type import (
     ENCODERS,
     NEVER_CAUSAL,
@@ -15,7 +16,6 @@ from ascendtune.train.attention.model_type import (
     SPARSE,
 )
 from ascendtune.train.attention.proof import lm_values
-from ascendtune.train.attention.verdict import Verdict, find_verdict
 from families.configs import tiny_config
 
 

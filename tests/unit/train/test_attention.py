@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.train.attention.eager import eager_attention
-from ascendtune.train.attention.sdpa import sdpa_attention
+from ascendtune.train.attention.interface import eager_attention, sdpa_attention
 
 HEADS, KEY_VALUE_HEADS, DIMENSION = 4, 2, 8
 BORDERS = (0, 5, 6, 13)

@@ -1,20 +1,52 @@
-"""Which attention a run takes, and why."""
+"""The attention of a run, with the reason: tried on a small copy of the model, and remembered."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import RecipeError
+import torch
+
+from ascendtune.core.directories import cache_directory
+from ascendtune.core.errors import AscendtuneError, RecipeError
+from ascendtune.core.files import write_atomically
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
-from ascendtune.train.attention.model_type import cannot_train
-from ascendtune.train.attention.proof import decoder_values, lm_values
-from ascendtune.train.attention.verdict import Verdict, find_verdict, remembered
+from ascendtune.train.attention.model_type import PICKS_KEYS, SEES_LATER_TOKENS, cannot_train, picks_keys
+from ascendtune.train.attention.proof import Make, NoProof, Trial, decoder_values, lm_values
 from ascendtune.train.model import class_of
 
-# What compute the same function as another of the table, on their devices.
-_STANDS_FOR = {"sdpa_fp32": "sdpa", "varlen": "sdpa", "npu_fusion": "sdpa"}
+# Functions that compute the same as another of the table, on their devices.
+_SAME_AS = {"sdpa_fp32": "sdpa", "varlen": "sdpa", "npu_fusion": "sdpa"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one config."""
+
+    attention: str
+    """`sdpa` or `eager`; the fused ones of the devices compute what `sdpa` computes."""
+    own: bool = False
+    """Of transformers, with the masks that the model makes; else ours."""
+    packed: bool = False
+    """Documents may share a sequence."""
+    padded: bool = True
+    """Rows of different lengths may share a batch."""
+    reason: str | None = None
+    """Why it is not the attention that was tried first."""
+    why_padded: str | None = None
+    """Why documents may not share a sequence."""
+    refused: str | None = None
+    """Why the model cannot be trained at all."""
+    without_gradient: list[str] = field(default_factory=list)
+    """Parameters that no token gives a gradient, with stars for numbers."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +85,8 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
     wanted = section.attention
     if wanted == "auto":
         ours, own = ["sdpa", "eager"], ["sdpa", "eager"]
-    elif wanted in _STANDS_FOR:
-        ours, own = [_STANDS_FOR[wanted]], []
+    elif wanted in _SAME_AS:
+        ours, own = [_SAME_AS[wanted]], []
     else:
         ours, own = [wanted], [wanted]
 
@@ -105,3 +137,91 @@ def _require_class_with_score(section: ModelSection, config: Any) -> None:
         code="no-class-with-score",
         remedy="choose a model that transformers' AutoModelForSequenceClassification loads",
     )
+
+
+def remembered(key: object, find: Callable[[], Verdict]) -> Verdict:
+    """The verdict of an earlier start on the same `key`, or of `find`.
+
+    Args:
+        key: plain values that decide the verdict, beside the versions of the code.
+    """
+    decisive = json.dumps([key, _versions()], sort_keys=True, default=str)
+    file = cache_directory() / "attention" / f"{hashlib.sha256(decisive.encode()).hexdigest()}.json"
+    if (known := _read(file)) is not None:
+        return known
+    verdict = find()
+    # Without a cache the next start tries again.
+    with suppress(OSError, AscendtuneError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(asdict(verdict)))
+    return verdict
+
+
+def find_verdict(
+    config: Any,
+    make: Make,
+    values_of: Callable[[Any, dict[str, Any]], torch.Tensor],
+    *,
+    ours: Sequence[str],
+    own: Sequence[str],
+    must_be_causal: bool,
+) -> Verdict:
+    """Try attentions on a small copy of the model, first ours, then its own.
+
+    Args:
+        ours: names in the attention table, in the order in which they are tried.
+        own: names of transformers'.
+        must_be_causal: the model is trained to predict the next token.
+    """
+    try:
+        trial = Trial(config, make, values_of)
+    except NoProof as error:
+        why = f"small copies of it could not be compared: {error}"
+        if not own:
+            return Verdict(ours[0], refused=why)
+        own_name = "eager" if "eager" in own else own[0]
+        return Verdict(own_name, own=True, padded=False, reason=why, why_padded=why)
+    if must_be_causal and not trial.is_causal():
+        return Verdict(ours[0], refused=SEES_LATER_TOKENS)
+    silent = trial.without_gradient()
+    reason: str | None = None
+    for name in ours:
+        difference = trial.difference_padded(register(name), masked=False)
+        if difference is None:
+            of_packing = trial.difference_packed(register(name))
+            is_packed = of_packing is None
+            return Verdict(name, packed=is_packed, reason=reason, why_padded=of_packing, without_gradient=silent)
+        reason = reason or difference
+    of_padding: str | None = None
+    for name in own:
+        of_padding = trial.difference_padded(name, masked=True)
+        if of_padding is None and picks_keys(config.get_text_config().to_dict()):
+            # Seen in some rows and not in others, so no trial is sure to meet it.
+            of_padding = PICKS_KEYS
+        if of_padding is None:
+            return Verdict(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
+    if "eager" not in own:
+        # What was asked for by name does not compute this model.
+        return Verdict(ours[0], refused=reason)
+    # One row at a time it is what the others were held against.
+    return Verdict("eager", own=True, padded=False, reason=reason, why_padded=of_padding, without_gradient=silent)
+
+
+def _versions() -> list[str]:
+    # The code of this room decides, too.
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return [version("transformers"), torch.__version__, digest.hexdigest()]
+
+
+def _read(file: Path) -> Verdict | None:
+    """What stands in `file`, where nobody but this user can have written it."""
+    try:
+        for place in (file, file.parent):
+            status = place.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+        return Verdict(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None

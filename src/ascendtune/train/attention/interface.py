@@ -1,6 +1,6 @@
-"""One attention function per device, handed to transformers under a name of ours.
+"""One attention function per device, registered with transformers under a name of this project.
 
-Every function has the signature of transformers' attention interface and the same meaning:
+Every function has the signature of transformers' attention interface and the same meaning. All inputs and results:
 
     query:  (batch, heads, tokens, head_dim)
     key, value:  (batch, key_value_heads, tokens, head_dim)
@@ -8,28 +8,27 @@ Every function has the signature of transformers' attention interface and the sa
 
 Attention is causal. With `cu_seqlens` (host integers 0 … tokens) batch is 1 and a token sees only its own document.
 Without it every row is one document, padded on the right: a causal token never sees the padding behind it, so no mask
-is needed. transformers builds no mask for a name that it has no mask function for, which is what we want: no
-(tokens × tokens) mask exists anywhere.
+is needed. transformers builds no mask for a name that it has no mask function for, as intended: no (tokens × tokens)
+mask exists anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from ascendtune.core.errors import MachineError, RecipeError
 
-AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
-
 TABLE = {
-    "eager": "ascendtune.train.attention.eager:eager_attention",
-    "sdpa": "ascendtune.train.attention.sdpa:sdpa_attention",
-    "sdpa_fp32": "ascendtune.train.attention.sdpa_fp32:sdpa_attention_in_fp32",
-    "varlen": "ascendtune.train.attention.varlen:varlen_attention",
+    "eager": "ascendtune.train.attention.interface:eager_attention",
+    "sdpa": "ascendtune.train.attention.interface:sdpa_attention",
+    "sdpa_fp32": "ascendtune.train.attention.interface:sdpa_attention_in_fp32",
+    "varlen": "ascendtune.train.attention.interface:varlen_attention",
     "npu_fusion": "ascendtune.train.attention.npu:npu_fusion_attention",
 }
 
@@ -50,10 +49,161 @@ def register(name: str) -> str:
             code="package-missing",
             remedy="set model.attention: auto",
         ) from error
-    # transformers asks a model for its own SDPA where a name contains that word; whether ours fits, a proof says.
+    # transformers asks a model whether it has an SDPA where a name contains that word; `Trial` shows whether ours fits.
     registered = f"ascendtune_{name.replace('sdpa', 'dot_product')}"
     AttentionInterface.register(registered, function)
     return registered
+
+
+def eager_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    cu_seqlens: tuple[int, ...] | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention written out: the reference for the others, and the only one with soft-capping and sinks.
+
+    Shapes as in the module. Memory grows with the square of the longest document.
+    """
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    lengths = document_lengths(cu_seqlens) if cu_seqlens else [query.shape[2]]
+    outputs = []
+    for q, k, v in zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True):
+        scores = (q @ k.transpose(-1, -2)) * scale
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        scores = scores.masked_fill(~causal_window(q.shape[2], sliding_window, q.device), float("-inf"))
+        if s_aux is not None:
+            # A sink is one more key that takes weight and gives nothing.
+            sinks = s_aux.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1).to(scores.dtype)
+            scores = torch.cat([scores, sinks], dim=-1)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+        if s_aux is not None:
+            weights = weights[..., :-1]
+        outputs.append(nn.functional.dropout(weights, dropout, module.training) @ v)
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+
+
+def causal_window(length: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """(length, length) bool: which keys a query sees. A window of w includes the query's own position."""
+    position = torch.arange(length, device=device)
+    distance = position[:, None] - position[None, :]
+    return (distance >= 0) & (distance < window) if window is not None else distance >= 0
+
+
+def sdpa_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    cu_seqlens: tuple[int, ...] | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """torch's scaled_dot_product_attention, one call per document: no mask exists that could be wrong.
+
+    Shapes as in the module. A window is a mask only for documents that are longer than it.
+    """
+    refuse_unsupported("sdpa", softcap, s_aux)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        length = q.shape[2]
+        mask = None
+        if sliding_window is not None and length > sliding_window:
+            mask = causal_window(length, sliding_window, q.device)
+        return scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scaling,
+            dropout_p=dropout if module.training else 0.0,
+            enable_gqa=grouped_heads(module),
+        )
+
+    if cu_seqlens is None or len(cu_seqlens) == 2:
+        return attend(query, key, value).transpose(1, 2).contiguous(), None
+    # `split` keeps the backward pass linear: slicing would zero a full-size gradient for every document.
+    lengths = document_lengths(cu_seqlens)
+    documents = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
+    return torch.cat([attend(q, k, v).transpose(1, 2) for q, k, v in documents], dim=1), None
+
+
+def sdpa_attention_in_fp32(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA with fp32 inside, whatever the precision outside: what `auto` takes on CPU. Shapes as in the module.
+
+    torch's flash kernel for CPU is slow on bf16: on documents of 40 to 200 tokens forward and backward take 1.3 to 4
+    times as long as the same in fp32, casts included (torch 2.13, AVX-512 with bf16 instructions); from 500 on they are
+    equal.
+    """
+    output, _ = sdpa_attention(module, query.float(), key.float(), value.float(), attention_mask, **options)
+    return output.to(query.dtype), None
+
+
+def varlen_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    cu_seqlens: tuple[int, ...] | None = None,
+    cu_seqlens_device: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """torch's variable-length flash attention: all documents in one kernel. CUDA, bf16 or fp16; the rest goes to SDPA.
+
+    Shapes as in the module; cu_seqlens_device: (documents + 1,) int32, the same numbers where the kernel reads them.
+    """
+    refuse_unsupported("varlen", softcap, s_aux)
+    fits = query.dtype in (torch.bfloat16, torch.float16) and not (dropout and module.training)
+    if cu_seqlens is None or cu_seqlens_device is None or not fits:
+        return sdpa_attention(
+            module, query, key, value, attention_mask,
+            scaling=scaling, dropout=dropout, sliding_window=sliding_window, cu_seqlens=cu_seqlens,
+        )  # fmt: skip
+    from torch.nn.attention.varlen import varlen_attn
+
+    longest = max(document_lengths(cu_seqlens))
+    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    # A flash window counts the keys to the left of the query, the model's window includes the query itself.
+    left = sliding_window - 1 if sliding_window is not None else -1
+    output = varlen_attn(
+        q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest,
+        scale=scaling, window_size=(left, 0), enable_gqa=grouped_heads(module),
+    )  # fmt: skip
+    assert isinstance(output, torch.Tensor)
+    return output.unsqueeze(0), None
 
 
 def document_lengths(cu_seqlens: tuple[int, ...]) -> list[int]:

@@ -1,6 +1,6 @@
 """Model types that a recipe cannot train, as far as config.json tells it: refused before the data and any process.
 
-The worker tries every model on a small copy (`verdict.py`) and refuses the same ones; here the answer comes
+The worker tries every model on a small copy (`choice.py`) and refuses the same ones; here the answer comes
 earlier. The tests hold this table against those trials. Free of torch.
 """
 

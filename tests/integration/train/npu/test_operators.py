@@ -224,7 +224,7 @@ def test_what_training_runs_is_among_the_cases(
 
 def attention_on_npu(dtype: torch.dtype) -> dict[str, list[list[torch.Tensor]]]:
     """On the node: output and gradients of our attention there, and of the written-out one on the CPU in fp32."""
-    from ascendtune.train.attention.eager import eager_attention
+    from ascendtune.train.attention.interface import eager_attention
     from ascendtune.train.attention.npu import npu_fusion_attention
 
     generator = torch.Generator().manual_seed(3)

@@ -12,9 +12,8 @@ from transformers import LlamaConfig, MambaConfig
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.sections import ModelSection
-from ascendtune.train.attention.choice import choose_attention
+from ascendtune.train.attention.choice import Verdict, choose_attention, find_verdict, remembered
 from ascendtune.train.attention.proof import lm_values
-from ascendtune.train.attention.verdict import Verdict, find_verdict, remembered
 
 FOUND = Verdict("sdpa", packed=True, without_gradient=["model.gate"])
 
