@@ -51,7 +51,7 @@ class Fault:
     quick: bool = False
 
 
-LOOP, DDP, GROUP = "train/loop.py", "train/strategy/ddp.py", "train/strategy/group.py"
+LOOP, DDP, GROUP = "train/loop.py", "train/strategy/ddp.py", "train/strategy/base.py"
 _LABELLED = "labelled = plan.labelled_tokens(sequences)"
 
 FAULTS = [
@@ -667,7 +667,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "train/checkpoint/named_tensors.py",
+        "train/checkpoint/content.py",
         "self._restore_optimizer(tensors)",
         "pass",
         "a resumed run forgets AdamW's moments",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,18 @@ def require_deepspeed() -> None:
             code="package-missing",
             remedy="pip install 'ascendtune[deepspeed]'; or use parallel.strategy: fsdp, which shards the same state",
         )
+
+
+def silence_deepspeed() -> None:
+    """Reduce DeepSpeed's logger to errors: on import, also by accelerate, it prints about the host to stdout.
+
+    Call this before DeepSpeed is imported: it sets the level of its logger itself, but keeps a filter.
+    """
+    logging.getLogger("DeepSpeed").addFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def stage_of(config: Config) -> int:

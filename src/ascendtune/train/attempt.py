@@ -26,15 +26,15 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
-from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
+from ascendtune.train.strategy.base import started_by_torchrun
 from ascendtune.train.strategy.choose import join
-from ascendtune.train.strategy.group import started_by_torchrun
+from ascendtune.train.supervision import Phases
 
 
 def train(run: RunDir) -> None:

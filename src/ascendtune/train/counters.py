@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ascendtune.data.plan import PackedSequence
-from ascendtune.train.stop_request import flags_of, signal_of
 from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.supervision import flags_of, signal_of
 
 
 @dataclass

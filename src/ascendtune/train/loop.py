@@ -27,11 +27,10 @@ from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
-from ascendtune.train.phases import Phases
 from ascendtune.train.precision import Precision
 from ascendtune.train.report.callback import Callback
-from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import RootModule, Strategy
+from ascendtune.train.supervision import Phases, StopRequest
 
 
 @dataclass

@@ -32,10 +32,9 @@ from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.attention.proof import starred
 from ascendtune.train.batch import Batches
-from ascendtune.train.checkpoint.checkpointer import Checkpointer
+from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.step_dumps import StepDumps
-from ascendtune.train.export import require_space_for_run
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
@@ -51,13 +50,12 @@ from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer
-from ascendtune.train.phases import Phases
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.reference import attention_of_reference, reference_key, reference_log_probs, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
-from ascendtune.train.stop_request import StopRequest
 from ascendtune.train.strategy.base import RootModule, Strategy
+from ascendtune.train.supervision import Phases, StopRequest
 
 
 def set_up(

@@ -6,7 +6,7 @@ import sys
 import time
 
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.phases import Phases
+from ascendtune.train.supervision import Phases
 from ascendtune.train.worker import write_stacks_when_asked
 
 STEPS = 20

@@ -22,10 +22,10 @@ from tests.integration.train.test_fsdp import EXACT, go_on
 from ascendtune.core.errors import CheckFailed, MachineError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
+from ascendtune.train.supervision import Phases
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train

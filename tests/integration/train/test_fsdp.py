@@ -19,10 +19,10 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.phases import Phases
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
+from ascendtune.train.supervision import Phases
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained

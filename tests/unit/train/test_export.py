@@ -11,7 +11,7 @@ from torch import nn
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.export import require_space_for_run
+from ascendtune.train.checkpoint.checkpointer import require_space_for_run
 
 Usage = namedtuple("Usage", "total used free")
 

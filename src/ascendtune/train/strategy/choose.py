@@ -18,9 +18,8 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_of
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
-from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.base import GroupStrategy, Strategy, started_by_torchrun, world_size
 from ascendtune.train.strategy.fsdp import blocks_of
-from ascendtune.train.strategy.group import GroupStrategy, started_by_torchrun, world_size
 from ascendtune.train.tuner.lora import whole_modules
 from ascendtune.train.tuner.targets import adapter_size
 

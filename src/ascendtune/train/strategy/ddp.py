@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ascendtune.train.precision import Precision
-from ascendtune.train.strategy.base import MakeOptimizer, RootModule
-from ascendtune.train.strategy.group import GroupStrategy
+from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 
 
 class DdpStrategy(GroupStrategy):

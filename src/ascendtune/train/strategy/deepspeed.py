@@ -26,15 +26,19 @@ from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import ask_disk
 from ascendtune.core.ownership import require_own
 from ascendtune.machine.torch_backend.device import Device
-from ascendtune.recipe.deepspeed_config import parts_on_disk, require_deepspeed, stage_of, zero_config
+from ascendtune.recipe.deepspeed_config import (
+    parts_on_disk,
+    require_deepspeed,
+    silence_deepspeed,
+    stage_of,
+    zero_config,
+)
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged
 from ascendtune.train.precision import Precision
-from ascendtune.train.strategy.base import MakeOptimizer, RootModule
+from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
-from ascendtune.train.strategy.deepspeed_logging import silence_deepspeed
-from ascendtune.train.strategy.group import GroupStrategy
 
 # Its directory inside a checkpoint.
 _TAG = "zero"

@@ -19,8 +19,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.strategy.base import RootModule
-from ascendtune.train.strategy.group import GroupStrategy
+from ascendtune.train.strategy.base import GroupStrategy, RootModule
 from ascendtune.train.tuner.freeze import decoder_blocks
 
 

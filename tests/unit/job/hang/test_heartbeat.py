@@ -13,7 +13,7 @@ import pytest
 
 from ascendtune.core.procfs import stat_of
 from ascendtune.job.hang.heartbeat import STARTUP, beats_of, newest_beats
-from ascendtune.train.phases import Phases
+from ascendtune.train.supervision import Phases
 
 
 @pytest.fixture
