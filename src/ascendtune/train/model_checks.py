@@ -1,4 +1,4 @@
-"""What is proven about a model before its first step."""
+"""What is shown of a model before its first step, and what its user is warned of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import CheckFailed, RecipeError
+from ascendtune.core.log import warn
+from ascendtune.core.units import count_of
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.attention.choice import AttentionChoice
+from ascendtune.train.attention.proof import starred
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.head import POSITIONS, HeadForm, decoder_of, head_form
 
@@ -99,6 +104,49 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
             "this model does not compute its score from the last token alone",
             code="score-not-of-last-token",
             remedy="choose a decoder model whose class in transformers has a `score` head",
+        )
+
+
+def warn_of_untrained_parts(
+    model: Any, recipe: Recipe, config: Any, attention: AttentionChoice, *, is_main: bool
+) -> None:
+    """Name what a user may expect to be trained and is not."""
+    if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
+        warn(
+            "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
+            "set method.lora.modules_to_save: all-embeddings to train them"
+        )
+    if not is_main:
+        return
+    # The trial of a reward model ends before its score.
+    silent = [each for each in attention.verdict.without_gradient if each != "score.weight"]
+    _warn_of_weights_without_gradient(model, silent)
+    if getattr(config.get_text_config(), "output_router_logits", False):
+        warn(
+            "config.json asks for the routers' auxiliary loss (output_router_logits): it is not added here, the "
+            "loss is that of the tokens alone"
+        )
+
+
+def _warn_of_weights_without_gradient(model: Any, silent: list[str]) -> None:
+    """Name trained weights that get no gradient; an adapter gets none where its layer's weight gets none."""
+    patterns = {each.removesuffix(".weight") for each in silent}
+    names = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+        and starred(name.partition(".lora_")[0].replace(".base_layer", "").removesuffix(".weight")) in patterns
+    ]
+    if names:
+        warn(f"no token gives {count_of(len(names), 'weight')} of this model a gradient, first {names[0]}")
+
+
+def warn_of_long_rows(config: Any, longest: int) -> None:
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        warn(
+            f"the longest row has {longest:,} tokens, the model was made for {positions:,} positions: "
+            "set data.max_length lower, or rope scaling in the model's config.json"
         )
 
 

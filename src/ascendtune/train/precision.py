@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -72,3 +73,17 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
             remedy="set model.dtype: auto, or precision: bf16",
         )
     return Precision(compute, weights, reason, device.torch_device.type)
+
+
+def export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
+    """Type of the exported weights: of a base model as it came in, of adapters as they were trained."""
+    if recipe.method.tuner == "lora":
+        # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
+        return torch.float32
+    if recipe.model.dtype != "auto":
+        return DTYPES[recipe.model.dtype]
+    source = getattr(config, "dtype", None)
+    if recipe.model.init == "random" or source not in DTYPES.values():
+        return torch.float32
+    assert isinstance(source, torch.dtype)
+    return source

@@ -1,36 +1,32 @@
-"""From a run directory to the loop: model, tuner, objective, data, optimizer, and the checkpoint to go on from."""
+"""From a run directory to the loop: model, tuner, objective, data, optimizer, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import math
 import platform
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd.graph import save_on_cpu
 
 from ascendtune import __version__
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.units import count_of, format_count
+from ascendtune.core.units import format_count
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.recipe.sections import MemorySection
-from ascendtune.train import model_checks as guard
+from ascendtune.train import model_checks
 from ascendtune.train.adapters import Adapter
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
-from ascendtune.train.attention.proof import starred
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
@@ -38,6 +34,7 @@ from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
+    activation_store,
     apply_tuner,
     flops_per_token,
     load_model,
@@ -50,7 +47,7 @@ from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer
-from ascendtune.train.precision import DTYPES, Precision, choose_precision
+from ascendtune.train.precision import Precision, choose_precision, export_dtype
 from ascendtune.train.reference import attention_of_reference, reference_key, reference_log_probs, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
@@ -79,22 +76,14 @@ def set_up(
         CheckFailed: packed documents would see each other.
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
-    # The model, ready for an objective.
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)
     config = read_config(recipe.model, directory)
     if recipe.method.stage == "reward":
         score_once(config, prepared.pad_id)
-    attention = choose_attention(recipe.model, recipe.method.stage, config, device.attention)
-    if not attention.verdict.padded:
-        require_rows_alone(recipe, str(attention.verdict.why_padded))
-    if attention.is_own and strategy.is_main:
-        warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
-    elif attention.verdict.reason is not None and strategy.is_main:
-        say(f"attention is {attention.name}; {attention.reason}")
+    attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     # The seed decides random weights and adapters, alike on every rank.
-    torch.manual_seed(recipe.seed)
     model = load_model(
         recipe.model, recipe.method.stage, directory, config,
         precision=precision, implementation=attention.implementation(),
@@ -102,44 +91,140 @@ def set_up(
     )  # fmt: skip
     if not strategy.divides_weights:
         model.to(device.torch_device)
-    export_dtype = _export_dtype(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
     # After the tuner: it copies modules, and the copies must be of the model's own modules.
     kernels = install_kernels(model, recipe.kernel, device, precision)
-    _warn_of_frozen_parts(model, recipe, config, attention, is_main=strategy.is_main)
+    model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision)
-    head_form = root.with_full_params(lambda: _look_at_head(model, recipe, strategy, precision))
+    head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
     packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
 
-    # The data, in the batches of the run.
     reference_attention, masked = None, attention.is_own
     if reference_directory := record.get("reference_directory"):
         reference_attention = attention_of_reference(recipe, reference_directory, device)
         packed = packed and _may_pack(recipe, reference_attention, is_main=strategy.is_main)
         masked = masked or reference_attention.is_own
-    dataset = TokenDataset.open(prepared.train)
-    _warn_of_long_rows(config, int(dataset.lengths.max()))
-    global_batch = record.get("global_batch") or recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
-    batches = Batches(
-        dataset, _plan(dataset, recipe, packed, global_batch, seed=recipe.seed), strategy, recipe.batch.per_device,
-        packed=packed, pad_id=prepared.pad_id, masked=masked,
-        mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
-    )  # fmt: skip
-    held_out = None
-    if prepared.eval:
-        rows = TokenDataset.open(prepared.eval)
-        at_once = recipe.batch.per_device * strategy.world_size
-        held_out = replace(batches, dataset=rows, plan=_plan(rows, recipe, packed, at_once, seed=None))
-    steps_per_epoch = batches.plan.steps_per_epoch
-    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * steps_per_epoch)
+    batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
+    model_checks.warn_of_long_rows(config, int(batches.dataset.lengths.max()))
+    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * batches.plan.steps_per_epoch)
     trainable, parameters = trainable_share(model)
     resolved = {
+        **_resolved_by_device(strategy, precision, attention, kernels),
+        "loss": _name_of_loss(recipe, head_form),
+        "packing": packed,
+        "learning_rate": recipe.learning_rate,
+        "total_steps": total_steps,
+        "steps_per_epoch": batches.plan.steps_per_epoch,
+        "global_batch": batches.plan.global_batch,
+        "parameters": parameters,
+        "trainable": trainable,
+        "padding_ratio": batches.plan.padding_ratio(recipe.batch.per_device),
+    }
+    if strategy.is_main:
+        _say(resolved, kernels, recipe, strategy)
+    checkpoint_every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
+    dtype = export_dtype(recipe, config)
+    require_space_for_run(run, recipe, model, dtype, checkpoints=(total_steps - 1) // checkpoint_every)
+
+    module, optimizer = strategy.prepare(
+        root,
+        precision,
+        lambda: make_optimizer(
+            recipe.optim, model.named_parameters(), recipe.learning_rate,
+            fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+        ),
+    )  # fmt: skip
+    in_loop = strategy.precision_of_loop(precision)
+    stop = StopRequest()
+    if recipe.method.needs_reference:
+        assert isinstance(objective, PreferenceObjective)
+        reference = reference_model(
+            recipe, reference_directory, reference_attention, objective, root, strategy, precision, tokenizer.vocab_size
+        )
+        key = reference_key(recipe, record, precision, attention.name)
+
+        def with_reference(part: str, without: Batches, steps: int) -> Batches:
+            found = reference_log_probs(
+                run.reference(part, key), without, map(without.plan.batch, range(steps)),
+                precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop,
+            )  # fmt: skip
+            return replace(without, reference=found)
+
+        with stop.listening("the reference answers so far"):
+            batches = with_reference("train", batches, min(total_steps, batches.plan.steps_per_epoch))
+            held_out = held_out and with_reference("eval", held_out, held_out.plan.steps_per_epoch)
+
+    checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
+    held.enter_context(stop.listening("a checkpoint"))
+    counters = _resume(run, record, recipe, strategy, checkpointer)
+    if strategy.is_main:
+        global_batch = batches.plan.global_batch
+        run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(device))
+    scaler = in_loop.scaler(device)
+    if scaler is not None and counters.scaler:
+        scaler.load_state_dict(counters.scaler)
+    mean_length = float(batches.dataset.lengths.mean())
+    return Loop(
+        run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
+        root=root, module=module, objective=objective,
+        optimizer=optimizer, scaler=scaler, schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
+        batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
+        flops_per_token=flops_per_token(model, mean_length=mean_length, trains_all=trainable == parameters),
+        checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
+        model=tuned, tokenizer=tokenizer, export_dtype=dtype,
+    )  # fmt: skip
+
+
+def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:
+    attention = choose_attention(recipe.model, recipe.method.stage, config, strategy.device.attention)
+    if not attention.verdict.padded:
+        require_rows_alone(recipe, str(attention.verdict.why_padded))
+    if attention.is_own and strategy.is_main:
+        warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
+    elif attention.verdict.reason is not None and strategy.is_main:
+        say(f"attention is {attention.name}; {attention.reason}")
+    return attention
+
+
+def _make_batches(
+    recipe: Recipe, strategy: Strategy, prepared: Prepared, record: dict[str, Any], *, packed: bool, masked: bool
+) -> tuple[Batches, Batches | None]:
+    """Those of the training data, and of the evaluation data where there is any."""
+
+    def plan(dataset: TokenDataset, global_batch: int, seed: int | None) -> BatchPlan:
+        return BatchPlan(
+            dataset.lengths, dataset.label_counts,
+            capacity=recipe.data.max_length if packed else None,
+            global_batch=global_batch, seed=seed, group_size=dataset.group_size,
+        )  # fmt: skip
+
+    dataset = TokenDataset.open(prepared.train)
+    at_once = recipe.batch.per_device * strategy.world_size
+    batches = Batches(
+        dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
+        strategy, recipe.batch.per_device, packed=packed, pad_id=prepared.pad_id, masked=masked,
+        mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
+    )  # fmt: skip
+    if not prepared.eval:
+        return batches, None
+    held_out = TokenDataset.open(prepared.eval)
+    return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
+
+
+def _resolved_by_device(
+    strategy: Strategy, precision: Precision, attention: AttentionChoice, kernels: dict[str, KernelChoice]
+) -> dict[str, Any]:
+    """What `auto` came to on this device, for run.json."""
+    device = strategy.device
+    return {
         "device": {
             "kind": device.kind,
             "name": device.name,
@@ -150,84 +235,12 @@ def set_up(
         "attention": {"name": attention.name, "reason": attention.reason},
         "kernel": {part: choice.description for part, choice in kernels.items()},
         "strategy": {"name": strategy.name, "reason": strategy.reason},
-        "loss": _name_of_loss(recipe, head_form),
-        "packing": packed,
-        "learning_rate": recipe.learning_rate,
-        "total_steps": total_steps,
-        "steps_per_epoch": steps_per_epoch,
-        "global_batch": global_batch,
-        "parameters": parameters,
-        "trainable": trainable,
-        "padding_ratio": batches.plan.padding_ratio(recipe.batch.per_device),
     }
-    if strategy.is_main:
-        _say(resolved, kernels, recipe, strategy)
-    flops = flops_per_token(model, mean_length=float(dataset.lengths.mean()), trains_all=trainable == parameters)
-    checkpoint_every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
-    require_space_for_run(run, recipe, model, export_dtype, checkpoints=(total_steps - 1) // checkpoint_every)
-
-    # The optimizer, and the answers of a reference.
-    module, optimizer = strategy.prepare(
-        root,
-        precision,
-        lambda: make_optimizer(
-            recipe.optim, model.named_parameters(), recipe.learning_rate,
-            fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
-        ),
-    )  # fmt: skip
-    in_loop = strategy.precision_of_loop(precision)
-    checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
-    stop = StopRequest()
-    if recipe.method.needs_reference:
-        assert isinstance(objective, PreferenceObjective)
-        reference = reference_model(
-            recipe, reference_directory, reference_attention, objective, root, strategy, precision, tokenizer.vocab_size
-        )
-        key = reference_key(recipe, record, precision, attention.name)
-
-        def with_reference(part: str, without: Batches, steps: Iterable[int]) -> Batches:
-            found = reference_log_probs(
-                run.reference(part, key), without, map(without.plan.batch, steps),
-                precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop,
-            )  # fmt: skip
-            return replace(without, reference=found)
-
-        with stop.listening("the reference answers so far"):
-            batches = with_reference("train", batches, range(min(total_steps, steps_per_epoch)))
-            held_out = held_out and with_reference("eval", held_out, range(held_out.plan.steps_per_epoch))
-
-    # The checkpoint that this start goes on from.
-    held.enter_context(stop.listening("a checkpoint"))
-    counters = _resume(run, record, recipe, strategy, checkpointer)
-    if strategy.is_main:
-        run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(strategy.device))
-    scaler = in_loop.scaler(device)
-    if scaler is not None and counters.scaler:
-        scaler.load_state_dict(counters.scaler)
-    return Loop(
-        run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
-        root=root, module=module, objective=objective,
-        optimizer=optimizer, scaler=scaler, schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
-        batches=batches, held_out=held_out,
-        activations=_activation_store(recipe.memory, device), flops_per_token=flops,
-        checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
-        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
-        model=tuned, tokenizer=tokenizer, export_dtype=export_dtype,
-    )  # fmt: skip
 
 
 def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, head_form: HeadForm | None) -> StepDumps:
     head = model.get_output_embeddings() if head_form is not None else None
     return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
-
-
-def _plan(dataset: TokenDataset, recipe: Recipe, packed: bool, global_batch: int, *, seed: int | None) -> BatchPlan:
-    return BatchPlan(
-        dataset.lengths, dataset.label_counts,
-        capacity=recipe.data.max_length if packed else None,
-        global_batch=global_batch, seed=seed, group_size=dataset.group_size,
-    )  # fmt: skip
 
 
 def _resume(
@@ -272,23 +285,13 @@ def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
     return callbacks
 
 
-def _activation_store(section: MemorySection, device: Device) -> Callable[[], AbstractContextManager[Any]]:
-    """Makes the context of a forward pass: tensors for backward go to host memory, where the recipe asks for it."""
-    if not section.offload_activations:
-        return nullcontext
-    if device.shares_host_memory:
-        warn(f"memory.offload_activations has no effect on {device.kind}: activations are in host memory already")
-        return nullcontext
-    return lambda: save_on_cpu(pin_memory=True, device_type=device.kind)
-
-
-def _look_at_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
+def _check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
     device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
     with precision.autocast():
         if recipe.method.stage == "reward":
-            guard.require_one_score(model, device, vocabulary)
+            model_checks.require_one_score(model, device, vocabulary)
             return None
-        return guard.fusible_head(model, device, vocabulary)
+        return model_checks.fusible_head(model, device, vocabulary)
 
 
 def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
@@ -298,7 +301,7 @@ def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision,
     device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
     try:
         with precision.autocast():
-            guard.prove_isolation(model, device, vocabulary, attention=attention.name, compute=precision.compute)
+            model_checks.prove_isolation(model, device, vocabulary, attention=attention.name, compute=precision.compute)
     except RecipeError as error:
         if recipe.data.packing is True:
             raise
@@ -325,61 +328,6 @@ def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> b
     if is_main and not attention.is_own:
         warn(f"data.packing: auto pads: {why}")
     return False
-
-
-def _warn_of_frozen_parts(
-    model: Any, recipe: Recipe, config: Any, attention: AttentionChoice, *, is_main: bool
-) -> None:
-    """Name what a user may expect to be trained and is not."""
-    if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
-        warn(
-            "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
-            "set method.lora.modules_to_save: all-embeddings to train them"
-        )
-    if not is_main:
-        return
-    # The trial of a reward model ends before its score.
-    _warn_of_silent_weights(model, [each for each in attention.verdict.without_gradient if each != "score.weight"])
-    if getattr(config.get_text_config(), "output_router_logits", False):
-        warn(
-            "config.json asks for the routers' auxiliary loss (output_router_logits): it is not added here, the "
-            "loss is that of the tokens alone"
-        )
-
-
-def _warn_of_silent_weights(model: Any, silent: list[str]) -> None:
-    """Name trained weights that get no gradient; an adapter gets none where its layer's weight gets none."""
-    patterns = {each.removesuffix(".weight") for each in silent}
-    names = [
-        name
-        for name, weight in model.named_parameters()
-        if weight.requires_grad
-        and starred(name.partition(".lora_")[0].replace(".base_layer", "").removesuffix(".weight")) in patterns
-    ]
-    if names:
-        warn(f"no token gives {count_of(len(names), 'weight')} of this model a gradient, first {names[0]}")
-
-
-def _warn_of_long_rows(config: Any, longest: int) -> None:
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and longest > positions:
-        warn(
-            f"the longest row has {longest:,} tokens, the model was made for {positions:,} positions: "
-            "set data.max_length lower, or rope scaling in the model's config.json"
-        )
-
-
-def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
-    if recipe.method.tuner == "lora":
-        # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
-        return torch.float32
-    if recipe.model.dtype != "auto":
-        return DTYPES[recipe.model.dtype]
-    source = getattr(config, "dtype", None)
-    if recipe.model.init == "random" or source not in DTYPES.values():
-        return torch.float32
-    assert isinstance(source, torch.dtype)
-    return source
 
 
 def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
