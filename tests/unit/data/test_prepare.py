@@ -14,9 +14,10 @@ from typing import Any, get_args
 
 import pytest
 
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.data import fingerprint as fingerprints
-from ascendtune.data.prepare import Prepared, open_prepared, prepare
+from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
 from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
@@ -420,3 +421,46 @@ def finished(cache: Path) -> list[Path]:
 
 def contents(prepared: Prepared) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in prepared.train.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../../other", "/etc", "a" * 31, "A" * 32, "a" * 33, "a" * 31 + "\n", "٣" * 32]
+)
+def test_tokens_are_found_by_their_fingerprint_alone(name: str) -> None:
+    with pytest.raises(MachineError) as refused:
+        cached_tokens(name)
+    assert refused.value.code == "record-damaged"
+
+
+def test_tokens_of_a_fingerprint_lie_in_the_cache() -> None:
+    assert cached_tokens("0f" * 16) == cache_directory() / "tokens" / ("0f" * 16)
+
+
+@pytest.mark.parametrize("spoil", ["writable by others", "of another user"])
+def test_tokens_that_others_may_have_written_are_refused(spoil: str, data: Path, model: Path, tmp_path: Path) -> None:
+    entry = prepare(section(data), model, seed=1, cache=tmp_path / "cache").directory
+    if spoil == "writable by others":
+        entry.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(entry, 65534, 65534)
+    else:
+        pytest.skip("only root can give a directory away")
+    for attempt in (
+        lambda: open_prepared(entry),
+        lambda: prepare(section(data), model, seed=1, cache=tmp_path / "cache"),
+    ):
+        with pytest.raises(MachineError) as refused:
+            attempt()
+        assert refused.value.code in ("writable-by-others", "owned-by-another-user")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"files": {}}', '{"files": {}, "format_version": 3}', "[" * 100_000])
+def test_tokens_with_a_damaged_record_are_made_again(content: str, data: Path, model: Path, tmp_path: Path) -> None:
+    made = prepare(section(data), model, seed=1, cache=tmp_path / "cache")
+    (made.directory / "prepared.json").write_text(content)
+    with pytest.raises(MachineError) as refused:
+        open_prepared(made.directory)
+    assert refused.value.code == "prepared-data-damaged"
+    again = prepare(section(data), model, seed=1, cache=tmp_path / "cache")
+    assert not again.cached
+    assert rows_of(again.train) == rows_of(made.train)

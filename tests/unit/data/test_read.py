@@ -251,6 +251,32 @@ def test_a_flipped_byte_in_compressed_data_is_noticed(tmp_path: Path) -> None:
     _refused(tmp_path / "x.jsonl.gz")
 
 
+@pytest.mark.parametrize(
+    ("name", "blank"),
+    [("x.jsonl.gz", b"\n"), ("x.jsonl.gz", b" \t\r\n"), ("x.csv.gz", b"\n"), ("x.txt.gz", b"\n"), ("x.txt.gz", b" \n")],
+)
+def test_a_small_file_of_many_blank_lines_is_refused_with_their_first(name: str, blank: bytes, tmp_path: Path) -> None:
+    row = b"a\nb\n" if name == "x.csv.gz" else b'{"a": "b"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(row + blank * 20_000_000, 1))
+    with time_limit(10, name):
+        error = _refused(tmp_path / name)
+    assert error.code == "too-many-blank-lines"
+    assert str(error.where).endswith(":3" if name == "x.csv.gz" else ":2")
+
+
+def test_blank_lines_between_rows_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes((b'{"a": 1}\n' + b"\n" * 60_000) * 3)
+    assert [row.number for row in _read(tmp_path / "x.jsonl")] == [1, 60_002, 120_003]
+
+
+def test_an_array_that_unpacks_to_many_times_its_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascendtune.data.files._MOST_UNPACKED", 1 << 20)
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'[{"a": 1}' + b" " * (2 << 20) + b"]"))
+    assert _refused(tmp_path / "x.json.gz").code == "gzip-too-large"
+
+
 def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "alpaca_en_demo.json").touch()
