@@ -148,8 +148,8 @@ def _remedy(place: Place) -> str:
     if phase == "parameter_after":
         if row.reference.dtype != row.candidate.dtype:
             return (
-                f"parameters are kept in {row.reference.dtype} and {row.candidate.dtype}: the coarser dtype loses small "
-                "updates; keep master weights in float32"
+                f"parameters are kept in {row.reference.dtype} and {row.candidate.dtype}: the coarser dtype loses "
+                "small updates; keep master weights in float32"
             )
         return _UPDATES + "its state and the parameters have"
     if place.ratio is not None or phase == "loss":
