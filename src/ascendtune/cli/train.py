@@ -28,6 +28,10 @@ def train(
     max_restarts: MaxRestarts = 0,
     dry_run: DryRun = False,
     detach: Detach = False,
+    dump_steps: Annotated[
+        str | None,
+        typer.Option(metavar="STEPS", help="Dump these steps for `ascendtune align`, e.g. 1-3,10: align.dump_steps."),
+    ] = None,
     prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the data, then exit.")] = False,
     allow_change: Annotated[
         list[str] | None,
@@ -64,7 +68,8 @@ def train(
     log.set_up()
     restrict_umask()
     require_one_starter(os.environ)
-    loaded, origins = Recipe.load_with_origins(recipe, overrides or [])
+    dumped = [f"align.dump_steps={dump_steps}"] if dump_steps is not None else []
+    loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *dumped])
     where = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )

@@ -134,6 +134,16 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def dumps(self) -> Path:
+        """Of single steps, for `ascendtune align`: `step-0000003/rank_0.jsonl`."""
+        return self.path / "dump"
+
+    @property
+    def start_weights(self) -> Path:
+        """Hashes of the weights before the first step: `{"hash", "ranks", "parameters": {name: hash}}`."""
+        return self.path / "start_weights.json"
+
+    @property
     def logs(self) -> Path:
         return self.path / "log"
 

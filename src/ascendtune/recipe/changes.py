@@ -43,6 +43,7 @@ _FREE_TO_CHANGE = (
     "parallel.",
     "batch.",
     "on_hang",
+    "align.",
 )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ascendtune.core.config import MOST, Contradiction, Section
 
@@ -152,3 +153,42 @@ class AlignSection(Section):
 
     batch_hash: bool = True
     """Hash every global batch, so that two runs can prove that they saw the same data."""
+    dump_steps: int | str | None = None
+    """Steps whose activations, gradients and parameters are dumped for `ascendtune align`, such as `1-3,10`."""
+    level: Literal["module", "op"] = "module"
+    """What is dumped of the forward pass: results of modules, or of every operator in them, too."""
+    ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
+    """Ranks that write dumps (default: all)."""
+    content: Literal["statistics", "tensors"] = "statistics"
+    """Dump statistics, or the whole tensors beside them."""
+
+    @field_validator("dump_steps")
+    @classmethod
+    def _steps_are_ranges(cls, value: int | str | None) -> int | str | None:
+        steps_in(value)
+        return value
+
+    def is_dumped(self, step: int) -> bool:
+        """Whether `dump_steps` names this step, from 1."""
+        return any(step in each for each in steps_in(self.dump_steps))
+
+
+def steps_in(text: int | str | None) -> list[range]:
+    """The steps that `1-3,10` names; none for None.
+
+    Raises:
+        Contradiction: it is not a list of steps and ranges.
+    """
+    found = []
+    for part in str(text).split(",") if text is not None else ():
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last:
+            raise Contradiction(
+                f"align.dump_steps: '{part}' is not a step or a range of steps",
+                code="impossible-value",
+                remedy="write steps from 1 on and ranges, such as 1-3,10",
+                path=("align", "dump_steps"),
+            )
+        found.append(range(first, last + 1))
+    return found

@@ -23,6 +23,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters, StepMetrics
+from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
@@ -63,6 +64,7 @@ class Loop:
     """Steps between two checkpoints."""
     counters: Counters
     phases: Phases
+    dumps: StepDumps
     stop: StopRequest
     callbacks: list[Callback]
     """Of the main rank; empty on the others."""
@@ -89,7 +91,8 @@ class Loop:
         if self._evaluates(counters.step) and counters.evaluated_step < counters.step and (reason := self._evaluate()):
             return reason
         while counters.step < self.schedule.total_steps:
-            self._step()
+            with self.dumps.step(counters.step + 1):
+                self._step()
             counters.step += 1
             if self._records(counters.step):
                 self._record()
@@ -118,6 +121,7 @@ class Loop:
                     loss, extras = self.module(self.objective, batch)
                 with self.phases.phase("backward"):
                     scaled = loss * scale
+                    self.dumps.loss(scaled)
                     self.strategy.backward(self.module, self.scaler.scale(scaled) if self.scaler else scaled)
             for name, value in (("loss", loss.detach()), *extras.items()):
                 sums[name] = sums[name] + value if name in sums else value
@@ -135,6 +139,7 @@ class Loop:
             group["lr"] = rate * group["learning_rate_factor"]
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
+        self.dumps.before_update()
         if self.strategy.clips_in_step:
             self.optimizer.step()
         norm = self.strategy.grad_norm(self.module, self._parameters)

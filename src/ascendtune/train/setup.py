@@ -16,6 +16,7 @@ from torch.autograd.graph import save_on_cpu
 
 from ascendtune import __version__
 from ascendtune.core.errors import RecipeError
+from ascendtune.core.files import write_json
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_count
@@ -33,6 +34,8 @@ from ascendtune.train.attention.proof import starred
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
+from ascendtune.train.dump.start_weights import hashes_of_weights
+from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.export import require_space_for_run
 from ascendtune.train.kernel.install import fused, install_kernels
 from ascendtune.train.loop import Loop
@@ -103,6 +106,7 @@ def set_up(
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision)
+    start_weights = hashes_of_weights(model, strategy)
     head_form = root.with_full_params(lambda: _look_at_head(model, recipe, strategy, precision))
     packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
@@ -144,6 +148,7 @@ def set_up(
         "strategy": {"name": strategy.name, "reason": strategy.reason},
         "loss": _name_of_loss(recipe, head_form),
         "packing": packed,
+        "weights_hash": start_weights["hash"],
         "learning_rate": recipe.learning_rate,
         "total_steps": total_steps,
         "steps_per_epoch": steps_per_epoch,
@@ -192,6 +197,7 @@ def set_up(
     held.enter_context(stop.listening("a checkpoint"))
     counters = _resume(run, record, recipe, strategy, checkpointer)
     if strategy.is_main:
+        write_json(run.start_weights, start_weights)
         run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(strategy.device))
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
@@ -203,9 +209,15 @@ def set_up(
         batches=batches, held_out=held_out,
         activations=_activation_store(recipe.memory, device), flops_per_token=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
         model=tuned, tokenizer=tokenizer, export_dtype=export_dtype,
     )  # fmt: skip
+
+
+def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, head_form: HeadForm | None) -> StepDumps:
+    head = model.get_output_embeddings() if head_form is not None else None
+    return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
 
 
 def _plan(dataset: TokenDataset, recipe: Recipe, packed: bool, global_batch: int, *, seed: int | None) -> BatchPlan:

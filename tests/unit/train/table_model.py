@@ -21,6 +21,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
+from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.loop import Loop
 from ascendtune.train.objective.base import Objective, Outcome
 from ascendtune.train.optimizer import Schedule, make_optimizer
@@ -105,5 +106,6 @@ def make_table_loop(
         activations=nullcontext, flops_per_token=1.0,
         checkpointer=Checkpointer(run, strategy, strategy.content(root, optimizer), keep=1),
         checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=Counters(), phases=Phases(None),
-        stop=StopRequest(), callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
+        dumps=StepDumps(run.dumps, recipe.align, strategy, root.model), stop=StopRequest(),
+        callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
     ), told  # fmt: skip

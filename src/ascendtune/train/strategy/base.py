@@ -56,6 +56,8 @@ class Strategy:
     name = "single"
     divides_weights = False
     """Whether `shard` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
+    is_sharded = False
+    """Whether a rank holds only its part of a gradient or a trained weight."""
     clips_in_step = False
     """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
 
@@ -110,6 +112,13 @@ class Strategy:
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
         """The whole of a parameter. Every rank must call it."""
         return parameter.detach()
+
+    def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        """The whole gradient of a trained parameter, in its shape, summed over ranks; None where it has none.
+
+        Every rank must call it, before the optimizer steps.
+        """
+        return parameter.grad
 
     def gather_full(self, model: nn.Module, parameters: Collection[nn.Parameter], dtype: torch.dtype) -> None:
         """Bring `parameters` of `model` together on the host of the main rank, in `dtype`; training is over after that.

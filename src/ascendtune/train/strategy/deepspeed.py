@@ -61,7 +61,7 @@ class DeepSpeedStrategy(GroupStrategy):
         self._swaps = bool(parts_on_disk(config))
         self._held = ExitStack()
         # The engine of stage 0 steps like torch's optimizers.
-        self.clips_in_step = self._stage > 0
+        self.clips_in_step = self.is_sharded = self._stage > 0
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
@@ -120,6 +120,14 @@ class DeepSpeedStrategy(GroupStrategy):
             return found.detach().clone()
         with self._deepspeed.zero.GatheredParameters([parameter], enabled=self._stage == 3):
             return parameter.detach().clone()
+
+    def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        from deepspeed.utils import safe_get_full_grad
+
+        if self._stage == 0:
+            return super().full_gradient(parameter)
+        found: torch.Tensor | None = safe_get_full_grad(parameter)
+        return found
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         assert isinstance(optimizer, EngineOptimizer)

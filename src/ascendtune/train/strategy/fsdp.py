@@ -29,6 +29,7 @@ class FsdpStrategy(GroupStrategy):
 
     name = "fsdp"
     divides_weights = True
+    is_sharded = True
 
     def shard(self, root: RootModule, precision: Precision) -> None:
         options: dict[str, Any] = {
@@ -55,6 +56,10 @@ class FsdpStrategy(GroupStrategy):
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
         assert isinstance(parameter, DTensor)
         return parameter.full_tensor().detach()
+
+    def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        gradient = parameter.grad
+        return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
     def _offload_policy(self) -> OffloadPolicy:
         if not self.recipe.parallel.fsdp.offload:

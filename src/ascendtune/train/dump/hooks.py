@@ -1,0 +1,100 @@
+"""Hooks on the modules of a model: their inputs, outputs, and the gradients of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.hooks import RemovableHandle
+
+from ascendtune.train.dump.names import plain_modules
+from ascendtune.train.dump.record import StepRecord, tensors_in
+
+
+class ModuleHooks:
+    """Writes what the modules of `model` compute into `record`, until `remove`.
+
+    A forward pass that activation checkpointing repeats is recorded once, the first time. Every call of the outermost
+    module begins a micro-batch; a forward pass without gradients is not part of the step.
+
+    Args:
+        left_out: modules that are not recorded, with all below them.
+    """
+
+    def __init__(self, model: nn.Module, record: StepRecord, left_out: Collection[nn.Module] = ()) -> None:
+        self._record = record
+        self._handles: list[RemovableHandle] = []
+        self._depth = 0
+        self._outermost: nn.Module | None = None
+        self._begun = 0
+        skipped = {below for module in left_out for below in module.modules()}
+        for name, module in plain_modules(model).items():
+            if module not in skipped:
+                after = self._after(name, kind_of(module), is_leaf=not any(True for _ in module.children()))
+                self._handles += [
+                    module.register_forward_pre_hook(self._before),
+                    module.register_forward_hook(after, with_kwargs=True),
+                ]
+
+    def remove(self) -> None:
+        """Take the hooks off: other steps cost nothing."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, module: nn.Module, _inputs: Any) -> None:
+        if _is_in_backward():
+            return
+        if self._depth == 0 and torch.is_grad_enabled() and self._outermost in (None, module):
+            self._outermost = module
+            self._record.micro_batch = self._begun
+            self._begun += 1
+        self._depth += 1
+
+    def _after(self, name: str, kind: str, *, is_leaf: bool) -> Callable[..., None]:
+        def hook(_module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
+            repeated = _is_in_backward()
+            if not repeated:
+                self._depth -= 1
+                if self._begun == 0:
+                    return
+            if is_leaf and not repeated:
+                self._add("forward", name, kind, "input", inputs)
+                self._add("forward", name, kind, "input", named)
+            if not repeated:
+                self._add("forward", name, kind, "output", output)
+            self._watch_gradients(name, kind, output)
+
+        return hook
+
+    def _add(self, phase: str, name: str, kind: str, slot: str, value: Any) -> None:
+        for where, tensor in tensors_in(value, slot):
+            self._record.add(phase, name, where, kind, tensor, micro_batch=self._record.micro_batch)
+
+    def _watch_gradients(self, name: str, kind: str, output: Any) -> None:
+        """Record the gradients of outputs when they are known.
+
+        Also in a repeated forward pass: reentrant checkpointing computes gradients of that one only, the other kind
+        of the first one only.
+        """
+        number = self._record.micro_batch
+        for slot, tensor in tensors_in(output, "output"):
+            if tensor.requires_grad:
+
+                def hook(gradient: torch.Tensor, slot: str = slot) -> None:
+                    self._record.add("backward", name, slot, kind, gradient, micro_batch=number)
+
+                self._handles.append(tensor.register_hook(hook))
+
+
+def kind_of(module: nn.Module) -> str:
+    """The class of `module`, without what FSDP2 makes of it."""
+    name = type(module).__name__
+    return name.removeprefix("FSDP") if isinstance(module, FSDPModule) else name
+
+
+def _is_in_backward() -> bool:
+    """Whether this thread computes gradients: then a forward pass is one that checkpointing repeats."""
+    return torch._C._current_graph_task_id() != -1

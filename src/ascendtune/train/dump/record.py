@@ -1,0 +1,134 @@
+"""The record of one step on one rank: collected during the step, written as `dump/step-N/rank_R.jsonl` after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.files import sync_directory, write_atomically
+from ascendtune.train.dump.statistics import Pending, measure, read
+
+FORMAT = 1
+_DEEPEST = 4
+"""Of nested outputs."""
+
+
+@dataclass
+class StepRecord:
+    """Adds tensors in the order of execution.
+
+    Attributes:
+        header: the first line of the file.
+        wide: the type of sums: fp64 where the device has it.
+        keeps_tensors: whole tensors are copied to the host, too.
+        micro_batch: which one is computed, from 0.
+    """
+
+    header: dict[str, Any]
+    wide: torch.dtype
+    keeps_tensors: bool = False
+    micro_batch: int = 0
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _measured: list[Pending] = field(default_factory=list)
+    _statistics_of: list[int] = field(default_factory=list)
+    """For each row the place of its statistics in `_measured`."""
+    _tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    _known: Any = field(default_factory=WeakIdKeyDictionary)
+    """Tensor -> (version, place in `_measured`): one that several modules return is measured once."""
+
+    def add(
+        self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor, *, micro_batch: int | None = None
+    ) -> None:
+        """Append the statistics of `tensor`, of any shape; integers and DTensors are passed over."""
+        if not tensor.is_floating_point() or isinstance(tensor, DTensor):
+            return
+        order = len(self._rows)
+        self._rows.append(
+            {
+                "order": order,
+                "phase": phase,
+                "micro_batch": micro_batch,
+                "name": name,
+                "slot": slot,
+                "kind": kind,
+                "shape": list(tensor.shape),
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+            }
+        )
+        version, place = self._known.get(tensor, (None, 0))
+        if version != tensor._version:
+            place = len(self._measured)
+            self._measured.append(measure(tensor, self.wide))
+            self._known[tensor] = (tensor._version, place)
+        self._statistics_of.append(place)
+        if self.keeps_tensors:
+            self._tensors[str(order)] = tensor.detach().to("cpu", copy=True).contiguous()
+
+    def write(self, directory: Path) -> Path:
+        """Write the record below `directory`, and return its file. It has its name only when it is whole.
+
+        Raises:
+            MachineError: the disk is full, read-only or not permitted.
+        """
+        file = directory / f"step-{self.header['step']:07d}" / f"rank_{self.header['rank']}.jsonl"
+        with translated_disk_errors(file, "writing a dump"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        if self.keeps_tensors:
+            _write_tensors(file.with_suffix(".safetensors"), self._tensors)
+        write_atomically(file, "".join(json.dumps(each) + "\n" for each in (self.header, *self.rows())))
+        return file
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What was added so far, with its statistics: waits for the device."""
+        statistics = read(self._measured)
+        return [row | statistics[place] for row, place in zip(self._rows, self._statistics_of, strict=True)]
+
+
+def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with translated_disk_errors(file, "writing a dump"):
+        try:
+            save_file(tensors, temporary)
+            sync_directory(temporary)
+            temporary.replace(file)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def header_of(*, writer: str, step: int, rank: int, world_size: int, level: str, keeps_tensors: bool) -> dict[str, Any]:
+    """The first line of a dump."""
+    return {
+        "format": FORMAT,
+        "writer": writer,
+        "step": step,
+        "rank": rank,
+        "world_size": world_size,
+        "level": level,
+        "content": "tensors" if keeps_tensors else "statistics",
+        "complete": True,
+    }
+
+
+def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in what a module takes or returns: `output`, `output.0`, `output.logits`."""
+    if isinstance(value, torch.Tensor):
+        yield slot, value
+    elif depth < _DEEPEST and isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from tensors_in(each, f"{slot}.{number}", depth + 1)
+    elif depth < _DEEPEST and isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from tensors_in(each, f"{slot}.{key}", depth + 1)
