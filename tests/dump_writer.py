@@ -50,6 +50,8 @@ class DumpWriter:
         self.micro_batch: int | None = 0
 
     def add(self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor) -> None:
+        if not tensor.is_floating_point():
+            return
         order = len(self.lines)
         of_step = phase in ("gradient", "parameter_before", "parameter_after")
         line = {"order": order, "phase": phase, "micro_batch": None if of_step else self.micro_batch}
@@ -75,7 +77,7 @@ class DumpWriter:
         for name, parameter in self.model.named_parameters():
             value = parameter.grad if phase == "gradient" else parameter
             if parameter.requires_grad and value is not None:
-                self.add(phase, name, "", type(parameter).__name__, value)
+                self.add(phase, name, phase.partition("_")[0], "", value)
 
     def write(self, directory: Path) -> None:
         place = directory / "dump" / f"step-{self.step:07d}"

@@ -35,7 +35,6 @@ _NAMES = {
 _EVENTS = "events.out.tfevents"
 _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
-_DUMP = "dump"
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
 
@@ -50,6 +49,7 @@ class Side:
         precision: the type matrices were multiplied in; None where the record does not say.
         layers: depth of the model; None where config.json is not at hand.
         dump: tensors of some steps; None where nothing was dumped.
+        start_weights: hashes of the weights before the first step, as in start_weights.json; empty where not recorded.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Side:
     precision: str | None = None
     layers: int | None = None
     dump: Dump | None = None
+    start_weights: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_foreign(self) -> bool:
@@ -136,7 +137,7 @@ def _read_run(run: RunDir) -> Side:
     record = run.read()
     precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
     recipe = leaves_of(read_document(run.recipe).values)
-    dump = find_dump(run.path / _DUMP)
+    dump = find_dump(run.dumps)
     curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
     return Side(
         name=run.path.name,
@@ -149,11 +150,12 @@ def _read_run(run: RunDir) -> Side:
         precision=precision if isinstance(precision, str) else None,
         layers=_layers(record.get("model_directory")),
         dump=dump,
+        start_weights=read_json_object(run.start_weights) if run.start_weights.is_file() else {},
     )
 
 
 def _read_recorded(path: Path) -> Side:
-    metrics, dump = path / "metrics.jsonl", find_dump(path / _DUMP)
+    metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
     return Side(path.name, path, "recorded", curve, run=read_json_object(path / _RECORDED), dump=dump)
 

@@ -203,6 +203,22 @@ def _data(reference: Side, candidate: Side) -> Finding:
 
 def _start(reference: Side, candidate: Side) -> Finding:
     """3: did both start from the same weights?"""
+    hashes = [_hashes(side) for side in (reference, candidate)]
+    if all(hashes):
+        common = [name for name in hashes[0] if name in hashes[1]]
+        other = [name for name in common if hashes[0][name] != hashes[1][name]]
+        if not common:
+            return unknown("start", "the weights of the sides have no name in common")
+        if not other:
+            return ok("start", f"both started from the same weights: {count_of(len(common), 'parameter')}")
+        return Finding(
+            "start",
+            "failure",
+            f"{len(other):,} of {count_of(len(common), 'parameter')} differ before the first step: {other[0]}",
+            remedy="compare the models' files (sha256), the seed of new weights such as adapters, and what changes "
+            "weights at load",
+            evidence=tuple(f"{name}: {hashes[0][name]} and {hashes[1][name]}" for name in other[:_SHOWN]),
+        )
     first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
     if first[0] and first == second:
         return ok("start", "both started from the same files of weights")
@@ -214,6 +230,11 @@ def _start(reference: Side, candidate: Side) -> Finding:
             remedy="give both the same adapters in method.lora.start_from",
         )
     return unknown("start", "the files of weights lie on different disks, and their content was not recorded")
+
+
+def _hashes(side: Side) -> dict[str, str]:
+    found = side.start_weights.get("parameters")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
@@ -327,7 +348,17 @@ def _later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
 
 
 def _ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
-    """8: does the number of ranks make a difference?"""
+    """8: does the number of ranks make a difference, and did all begin with the same weights?"""
+    for side in (candidate, reference):
+        of_rank = side.start_weights.get("ranks")
+        if isinstance(of_rank, list) and len(set(map(str, of_rank))) > 1:
+            return Finding(
+                "ranks",
+                "failure",
+                f"the ranks of {side.name} began with different weights",
+                remedy="check what loads and broadcasts the weights, and whether every rank reads the same files",
+                evidence=tuple(f"rank {rank}: {each}" for rank, each in enumerate(of_rank[: 2 * _SHOWN])),
+            )
     sizes = [side.world_size for side in (reference, candidate)]
     if None in sizes:
         return unknown("ranks", "a side does not record its number of ranks")

@@ -18,6 +18,7 @@ _WELL_CONDITIONED = 0.1
 """An element's update is compared where the noise of its gradient changes it by at most this share."""
 _REPLICA_OPERATIONS = 64
 """Operations that ranks may round differently before their replicas differ by more; the bits should be equal."""
+_EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding", "VocabParallelEmbedding")
 _STAGES = {
     "parameter_before": "start",
     "forward": "forward",
@@ -54,8 +55,12 @@ class Row:
 
     @property
     def stage(self) -> str:
-        """The stage that this tensor is evidence for; whole numbers that go into the model are its data."""
-        if self.key.phase == "forward" and not is_float(self.reference):
+        """The stage that this tensor is evidence for.
+
+        Whole numbers that go into the model are its data, and so is what the embedding makes of them: its weights are
+        compared as parameters.
+        """
+        if self.key.phase == "forward" and (not is_float(self.reference) or self.reference.kind in _EMBEDDINGS):
             return "data"
         return _STAGES[self.key.phase]
 
@@ -168,9 +173,15 @@ def _updates(
     part: where they cancel, the update is smaller than the largest, and nu is that much larger.
     """
     rows = []
+    befores, slopes_of = (
+        [
+            {key.name: each for key, each in side.tensors.items() if key.phase == phase}
+            for side in (reference, candidate)
+        ]
+        for phase in ("parameter_before", "gradient")
+    )
     for (key, pair), limit in zip(found.items(), gradient_limits, strict=True):
-        before = [side.tensors.get(key._replace(phase="parameter_before")) for side in (reference, candidate)]
-        gradients = [side.tensors.get(key._replace(phase="gradient")) for side in (reference, candidate)]
+        before, gradients = ([side.get(key.name) for side in sides] for sides in (befores, slopes_of))
         if None in before or None in gradients or pair[0].shape != pair[1].shape:
             continue
         update = [np.subtract(after.samples, start.samples) for after, start in zip(pair, before, strict=True) if start]
