@@ -139,6 +139,11 @@ class RunDir:
         return self.path / "dump"
 
     @property
+    def start_weights(self) -> Path:
+        """Hashes of the weights before the first step: `{"hash", "ranks", "parameters": {name: hash}}`."""
+        return self.path / "start_weights.json"
+
+    @property
     def logs(self) -> Path:
         return self.path / "log"
 
