@@ -113,13 +113,20 @@ class Layout:
         return [Piece(str(self._base.find(each.name)), each.parameter, each.expert, each.key) for each in pieces]
 
     def take_apart(self, parameter: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a file would hold of `parameter`, if it were `tensor`: name -> tensor."""
+        """What a file would hold of `parameter`, if it were `tensor`: name -> tensor.
+
+        Args:
+            tensor: (experts, …), any dtype.
+
+        Returns:
+            Tensors of any shape, as transformers writes them: one for each expert, or one for all.
+        """
         from transformers.core_model_loading import revert_weight_conversion
 
         return dict(revert_weight_conversion(self._model, {parameter: tensor}))
 
     def positions(self, piece: Piece) -> torch.Tensor:
-        """Positions of the numbers of `piece` in one expert: flat int64 indices, in the shape of the piece."""
+        """Positions of the numbers of `piece` in one expert: flat int64 indices; any shape, that of the piece."""
         shape = (1, *self._shapes[piece.parameter][1:])
         numbers = torch.arange(torch.Size(shape).numel()).view(shape)
         if piece.key == piece.parameter:
