@@ -142,7 +142,7 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
-    """An unknown exception is explained by a known cause near it or below it, and by what its own message goes on with."""
+    """An unknown exception is explained by a known cause near it or below it, and by the rest of its own message."""
     for event in candidates:
         if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker):
             below = event.number - first.number
