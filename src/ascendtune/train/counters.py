@@ -89,6 +89,7 @@ class StepMetrics:
     def add(
         self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[PackedSequence]
     ) -> None:
+        """Add a step: the sums of this rank, () fp32 each, and numbers of all ranks."""
         self.sums.append(sums)
         self.counts.append((units, labelled))
         self.tokens += tokens

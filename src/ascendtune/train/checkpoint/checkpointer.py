@@ -245,7 +245,10 @@ def save_random_state(directory: Path, strategy: Strategy) -> None:
 
 
 def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
-    """This rank's; empty where fewer ranks wrote the checkpoint: other ranks keep the state that the seed gave them."""
+    """This rank's generators, (bytes,) uint8 each; empty where fewer ranks wrote the checkpoint.
+
+    The further ranks keep the state that the seed gave them.
+    """
     from safetensors.torch import load_file
 
     path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
@@ -253,6 +256,7 @@ def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Te
 
 
 def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
+    """Set the generators of host and device to what `read_random_state` returned, (bytes,) uint8 each."""
     if "cpu" in content:
         torch.set_rng_state(content["cpu"])
     if "device" in content:

@@ -1,4 +1,7 @@
-"""Experts of a mixture, stacked in two matrices: Σ over a token's experts of weight · down(act(gate(x)) · up(x))."""
+"""Experts of a mixture, stacked in two matrices: Σ over a token's experts of weight · down(act(gate(x)) · up(x)).
+
+Shazeer et al. 2017, arXiv 1701.06538, eq. 1, with the gated MLP of `swiglu` as expert.
+"""
 
 from __future__ import annotations
 

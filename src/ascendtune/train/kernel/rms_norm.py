@@ -1,4 +1,7 @@
-"""Root mean square normalisation: x / sqrt(mean(x²) + ε) · w, or · (1 + w) as Gemma has it."""
+"""Root mean square normalisation: x / sqrt(mean(x²) + ε) · w, or · (1 + w) as Gemma has it.
+
+Zhang and Sennrich 2019, arXiv 1910.07467, eq. 4.
+"""
 
 from __future__ import annotations
 

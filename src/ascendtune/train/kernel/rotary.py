@@ -1,4 +1,7 @@
-"""Rotary position embedding by halves: x · cos + (-x₂, x₁) · sin, over all of a head or its first part."""
+"""Rotary position embedding by halves: x · cos + (-x₂, x₁) · sin, over all of a head or its first part.
+
+Su et al. 2021, arXiv 2104.09864, eq. 34; x₁ and x₂ are the halves of a head, not neighbours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up apart or as one projection."""
+"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up apart or as one projection.
+
+Shazeer 2020, arXiv 2002.05202, eq. 6 (FFN_SwiGLU).
+"""
 
 from __future__ import annotations
 

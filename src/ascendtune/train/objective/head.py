@@ -63,12 +63,12 @@ class HeadForm:
     cap: float | None = None
 
     def logits(self, output: torch.Tensor) -> torch.Tensor:
-        """Logits of an output of the head; same shape, both fp32."""
+        """Logits of an output of the head, both (…, vocabulary) fp32."""
         scaled = output if self.scale == 1 else output * self.scale
         return scaled if self.cap is None else (scaled / self.cap).tanh() * self.cap
 
     def slope(self, logits: torch.Tensor) -> torch.Tensor | float:
-        """dlogits/dz of each element, from the logits: scale · (1 - (logits / cap)²)."""
+        """dlogits/dz of each element, (…, vocabulary) fp32 as the logits: scale · (1 - (logits / cap)²)."""
         return self.scale if self.cap is None else (1 - (logits / self.cap) ** 2) * self.scale
 
 
@@ -76,7 +76,7 @@ PLAIN = HeadForm()
 
 
 def operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Hidden states, weight and bias, to be given to a custom function.
+    """Hidden (positions, hidden), weight (vocabulary, hidden) and bias (vocabulary,), for a custom function.
 
     Autocast does not reach into one: they are cast here, so that gradients flow back through the casts.
     """
@@ -124,14 +124,17 @@ def recomputed(
 
 
 def head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor]:
-    """The form in which `model` turns the output of its head into logits, None where none fits; and logits of `ids`.
+    """The form in which `model` turns the output of its head into logits, None where none fits; and logits.
 
     The form fits in training and in evaluation mode, for values and gradients. There is none also where the head does
     not get the hidden states as they are, or where another trained weight (a learnt scale) takes part.
 
     Args:
         model: in evaluation mode.
-        ids: (1, `POSITIONS`) int64 on the device.
+        ids: (1, POSITIONS) int64 on the device.
+
+    Returns:
+        The form, and the logits of `ids`: (1, POSITIONS, vocabulary).
     """
     head, decoder = model.get_output_embeddings(), decoder_of(model)
     inputs = {"input_ids": ids, "use_cache": False}

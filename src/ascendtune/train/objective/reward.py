@@ -37,7 +37,12 @@ class RewardObjective(Objective):
 
 
 def extras_of_pairs(chosen: torch.Tensor, rejected: torch.Tensor, weight: float) -> dict[str, torch.Tensor]:
-    """Sums over pairs of the scores, how far they are apart, and how often the right one is ahead."""
+    """Sums over pairs, () fp32 each: scores, their difference, and how often the chosen one is ahead.
+
+    Args:
+        chosen, rejected: (pairs,) fp32 scores.
+        weight: factor of all sums; 0 for the batch of a rank without work.
+    """
     chosen, rejected = chosen.detach(), rejected.detach()
     sums = {
         "chosen_reward": chosen.sum(),

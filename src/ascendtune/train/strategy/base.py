@@ -113,15 +113,15 @@ class Strategy:
         return torch.nn.utils.get_total_norm([_row_norms(each.grad) for each in parameters if each.grad is not None])
 
     def clip(self, parameters: list[nn.Parameter], limit: float, norm: torch.Tensor) -> None:
-        """Scale the gradients, whose norm is `norm`, down to a norm of `limit`."""
+        """Scale the gradients, whose norm is `norm`, () fp32, down to a norm of `limit`."""
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter. Every rank must call it."""
+        """The whole of a parameter, any shape. Every rank must call it."""
         return parameter.detach()
 
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """The whole gradient of a trained parameter, in its shape, summed over ranks; None where it has none.
+        """The whole gradient of a trained parameter, any shape, summed over ranks; None where it has none.
 
         Every rank must call it, before the optimizer steps.
         """
@@ -153,15 +153,15 @@ class Strategy:
         return [text]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
+        """Sums over ranks of scalars, () each, as host numbers: the one synchronisation of a logged step."""
         return stack(values, self.device).tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` summed over ranks, in place."""
+        """`tensor`, any shape, summed over ranks in place."""
         return tensor
 
     def mean(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """() mean over all ranks, from this rank's sum and count; stays on the device."""
+        """() mean over all ranks, from this rank's sum and count, () each; stays on the device."""
         both = self.all_reduce(torch.stack([total, count]))
         return both[0] / both[1]
 

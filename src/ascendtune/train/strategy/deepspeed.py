@@ -116,7 +116,7 @@ class DeepSpeedStrategy(GroupStrategy):
         return torch.as_tensor(engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device)
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter, in fp32 where it is trained."""
+        """The whole of a parameter, any shape, in fp32 where it is trained."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         if self._stage > 0 and parameter.requires_grad:

@@ -1,5 +1,8 @@
 """Low-rank adapters by PEFT: the base is frozen and stays as it is on disk, what trains is fp32.
 
+W·x + scale·B·A·x (Hu et al. 2021, arXiv 2106.09685, eq. 3), with scale alpha / rank, or alpha / √rank with rsLoRA
+(arXiv 2312.03732); DoRA: arXiv 2402.09353, eq. 5.
+
 One adapter trains. Others may stand beside it, frozen: earlier ones of `start_from`, or the one that takes a PiSSA
 start back. All are added to the base, none is ever merged into it: so what is trained on is what the base's file says,
 and the sum of the adapters is what leaves (`write_sum`).
