@@ -40,7 +40,7 @@ from ascendtune.train.model import (
     load_model,
     read_config,
     recompute_activations,
-    score_once,
+    set_single_score,
     trainable_share,
 )
 from ascendtune.train.objective.base import make_objective
@@ -80,7 +80,7 @@ def set_up(
     precision = choose_precision(recipe, device)
     config = read_config(recipe.model, directory)
     if recipe.method.stage == "reward":
-        score_once(config, prepared.pad_id)
+        set_single_score(config, prepared.pad_id)
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     # The seed decides random weights and adapters, alike on every rank.
@@ -140,7 +140,7 @@ def set_up(
             fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
         ),
     )  # fmt: skip
-    in_loop = strategy.precision_of_loop(precision)
+    in_loop = strategy.loop_precision(precision)
     stop = StopRequest()
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)

@@ -27,7 +27,7 @@ from ascendtune.core.errors import MachineError, RecipeError
 TABLE = {
     "eager": "ascendtune.train.attention.interface:eager_attention",
     "sdpa": "ascendtune.train.attention.interface:sdpa_attention",
-    "sdpa_fp32": "ascendtune.train.attention.interface:sdpa_attention_in_fp32",
+    "sdpa_fp32": "ascendtune.train.attention.interface:sdpa_fp32_attention",
     "varlen": "ascendtune.train.attention.interface:varlen_attention",
     "npu_fusion": "ascendtune.train.attention.npu:npu_fusion_attention",
 }
@@ -150,7 +150,7 @@ def sdpa_attention(
     return torch.cat([attend(q, k, v).transpose(1, 2) for q, k, v in documents], dim=1), None
 
 
-def sdpa_attention_in_fp32(
+def sdpa_fp32_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,

@@ -49,7 +49,7 @@ class DoubleFloat(NamedTuple):
         return DoubleFloat(*_two_sum(quotient, remainder / divisor))
 
 
-def widened(value: Tensor) -> DoubleFloat:
+def to_double_float(value: Tensor) -> DoubleFloat:
     """Plain numbers, (…,) fp32, as they are."""
     return DoubleFloat(value, torch.zeros_like(value))
 

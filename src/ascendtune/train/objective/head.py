@@ -1,8 +1,8 @@
 """The two halves of a causal language model: tokens to hidden states, and through its head to logits.
 
 Losses go through the head in chunks of positions, in the type that autocast would choose. For that they must know what
-the model does to the output of its head. `head_form` finds out by running the model's own code between the two halves:
-the decoder and the head are replaced for a moment; the decoder returns hidden states that were drawn, the head checks
+the model does to the output of its head. `find_head_form` runs the model's own code between the two halves: the decoder
+and the head are replaced for a moment; the decoder returns hidden states that were drawn, the head checks
 that it gets exactly these and returns numbers that were drawn over ten decades. What the model's forward makes of them
 shows every scale, cap, bias and mask that it applies, in value and in gradient, however small the logits of its weights
 are. No weight takes part, so divided weights, adapters and half precision change nothing.
@@ -75,7 +75,7 @@ class HeadForm:
 PLAIN = HeadForm()
 
 
-def operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def autocast_operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Hidden (positions, hidden), weight (vocabulary, hidden) and bias (vocabulary,), for a custom function.
 
     Autocast does not reach into one: they are cast here, so that gradients flow back through the casts.
@@ -99,7 +99,7 @@ def rows_per_chunk(vocabulary: int) -> int:
     return max(_CHUNK_ROWS, _CHUNK_BYTES // (4 * vocabulary))
 
 
-def recomputed(
+def checkpointed_chunks(
     score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     hidden: torch.Tensor,
     head: nn.Module,
@@ -123,7 +123,7 @@ def recomputed(
     ]
 
 
-def head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor]:
+def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor]:
     """The form in which `model` turns the output of its head into logits, None where none fits; and logits.
 
     The form fits in training and in evaluation mode, for values and gradients. There is none also where the head does
@@ -157,7 +157,7 @@ def head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Ten
 
 
 def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, shape: torch.Size) -> HeadForm | None:
-    """See `head_form`.
+    """See `find_head_form`.
 
     Args:
         decoder_output: what the decoder returns for `inputs`.

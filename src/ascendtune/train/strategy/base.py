@@ -97,7 +97,7 @@ class Strategy:
         """Context for all but the last micro-batch of a step."""
         return nullcontext()
 
-    def precision_of_loop(self, precision: Precision) -> Precision:
+    def loop_precision(self, precision: Precision) -> Precision:
         """What the loop does around the objective: autocast, and scaling of fp16 losses."""
         return precision
 
@@ -154,7 +154,7 @@ class Strategy:
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
         """Sums over ranks of scalars, () each, as host numbers: the one synchronisation of a logged step."""
-        return stack(values, self.device).tolist()
+        return stack_scalars(values, self.device).tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, any shape, summed over ranks in place."""
@@ -208,7 +208,7 @@ class GroupStrategy(Strategy):
         return [each or "" for each in texts]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        stacked = stack(values, self.device)
+        stacked = stack_scalars(values, self.device)
         dist.all_reduce(stacked)
         return stacked.tolist()
 
@@ -248,7 +248,7 @@ def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(gradient, dim=-1) if is_whole and gradient.ndim > 1 else gradient
 
 
-def stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
+def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
     """(values,) on the device: scalars that are there already, and numbers of the host, copied once."""
     # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
     dtype = torch.float64 if device.supports_fp64 else torch.float32
