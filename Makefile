@@ -40,10 +40,11 @@ test: lint types contracts ## Everything that runs without accelerators: lint, t
 
 check: lint types contracts unit ## What to run before a commit.
 
-lint: $(DEV) ## ruff: rules and format; definitions that nothing uses.
+lint: $(DEV) ## ruff: rules and format; definitions that nothing uses; tensors without shapes.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/unused_definitions.py
+	$(BIN)/python tools/undocumented_shapes.py check data hub infer machine merge
 
 format: $(DEV) ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix .

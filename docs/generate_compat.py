@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from ascendtune.recipe.llamafactory.data import NAMES, SAME
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import ALIASES, TRANSLATED
-from ascendtune.recipe.llamafactory.templates import NAMES, SAME
 from ascendtune.recipe.llamafactory.unsupported import REFUSED
 
 TARGET = Path(__file__).with_name("compat.md")

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ascendtune.job.backend import compose, docker, slurm
-from ascendtune.job.backend.kubernetes import manifest
+from ascendtune.job.backend import compose, docker, kubernetes, slurm
 from ascendtune.job.backend.submission import Mount, Submission
 from ascendtune.machine.visible import Kind
 
@@ -49,12 +48,12 @@ def written() -> Iterator[tuple[str, str]]:
             yield f"docker_{which}.sh", docker.write(plain, nowhere)
             yield f"compose_{which}.yaml", compose.write(plain, nowhere)
             yield f"slurm_{which}.sbatch", slurm.write(plain)
-            for name in manifest.KINDS:
-                yield f"{name}_{which}.yaml", manifest.write(in_a_cluster(plain), name, RECIPE)
+            for name in kubernetes.KINDS:
+                yield f"{name}_{which}.yaml", kubernetes.write(in_a_cluster(plain), name, RECIPE)
     limited = with_a_limit(submission("cpu", 2))
     yield "slurm_hours.sbatch", slurm.write(limited)
-    for name in manifest.KINDS:
-        yield f"{name}_hours.yaml", manifest.write(in_a_cluster(limited), name, RECIPE)
+    for name in kubernetes.KINDS:
+        yield f"{name}_hours.yaml", kubernetes.write(in_a_cluster(limited), name, RECIPE)
 
 
 def golden() -> dict[str, str]:

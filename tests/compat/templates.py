@@ -13,7 +13,7 @@ from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.spec import LAST_THOUGHT
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.recipe.llamafactory.templates import NAMES, SAME, WITHOUT_THOUGHT
+from ascendtune.recipe.llamafactory.data import NAMES, SAME, WITHOUT_THOUGHT
 
 BOS, EOS = "<bos>", "<eos>"
 HELLO: list[Message] = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hi, there."}]

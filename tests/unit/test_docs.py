@@ -6,7 +6,7 @@ import re
 import runpy
 from pathlib import Path
 
-from ascendtune.recipe.llamafactory.templates import SAME
+from ascendtune.recipe.llamafactory.data import SAME
 from ascendtune.recipe.recipe import Recipe
 
 DOCS = Path(__file__).parents[2] / "docs"

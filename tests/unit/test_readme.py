@@ -21,6 +21,7 @@ from ascendtune.data.conversation import Conversation
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
+from ascendtune.hub.supply.supplies import Supplies
 from ascendtune.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,9 @@ def test_recipes_are_valid_and_every_key_has_an_effect() -> None:
     assert len(recipes) >= 4
     for name, text in recipes:
         document = parse_document(text, name)
+        if {"models", "datasets"} & set(document.values):
+            validate(Supplies, document)
+            continue
         recipe = validate(Recipe, document)
         assert not recipe.without_effect(origins_of(recipe, document)), name
 

@@ -38,6 +38,7 @@ def align(
     from ascendtune.check.align.report import write_report
     from ascendtune.check.align.side import read_side
     from ascendtune.check.align.stages import compare, exit_code, verdict
+    from ascendtune.check.align.tensor_findings import place_as_json
     from ascendtune.check.table import as_text
     from ascendtune.cli.terminal import colour, width
 
@@ -56,6 +57,7 @@ def align(
             "aligned": comparison.parted is None,
             "stage": comparison.parted.code if comparison.parted else None,
             "step": comparison.step,
+            "place": place_as_json(comparison.dumps.place) if comparison.dumps.place else None,
             "mean_difference": comparison.mean_difference,
             "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": noise.basis},
             "stages": [each.as_json() for each in comparison.findings],

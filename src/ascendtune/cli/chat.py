@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,11 +41,21 @@ def chat(
 
     /reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer. Each line is a turn.
     """
-    from ascendtune.core import log
-    from ascendtune.infer.engine import load
+    if _has_ended():
+        return
+    # First: the imports take longer than it takes to type a key.
+    with _keys_kept():
+        from ascendtune.core import log
+        from ascendtune.infer.engine import load
 
-    log.set_up()
-    engine = load(model, template=template, trust_remote_code=trust_remote_code)
+        log.set_up()
+        engine = load(model, template=template, trust_remote_code=trust_remote_code)
+        _converse(engine, system, max_new_tokens, temperature, top_p, seed)
+
+
+def _converse(
+    engine: Engine, system: str | None, max_new_tokens: int, temperature: float, top_p: float, seed: int
+) -> None:
     begin: list[Message] = [{"role": "system", "content": system}] if system else []
     messages = list(begin)
     for number, line in enumerate(_lines()):
@@ -59,6 +70,40 @@ def chat(
             messages.pop()
         else:
             messages.append({"role": "assistant", "content": answer})
+
+
+def _has_ended() -> bool:
+    """Whether Ctrl-D was typed already, and nothing before it: the terminal can be read, and holds no byte."""
+    if not sys.stdin.isatty():
+        return False
+    import fcntl
+    import select
+    import termios
+
+    if not select.select([sys.stdin], [], [], 0)[0]:
+        return False
+    waiting = fcntl.ioctl(sys.stdin, termios.FIONREAD, bytes(4))
+    return not any(waiting)
+
+
+@contextmanager
+def _keys_kept() -> Iterator[None]:
+    """Keep what is typed before a prompt, Ctrl-D too, which a terminal that collects lines does not pass on."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    by_key = termios.tcgetattr(terminal)
+    by_key[3] &= ~termios.ICANON
+    by_key[6][termios.VMIN], by_key[6][termios.VTIME] = 1, 0
+    termios.tcsetattr(terminal, termios.TCSANOW, by_key)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _lines() -> Iterator[str]:

@@ -27,6 +27,7 @@ COMMANDS = {
         "ascendtune.cli.quickstart.command:quickstart", "Train a small model on a small task; no network."
     ),
     "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
+    "fetch": Entry("ascendtune.cli.fetch:fetch", "Fetch models and data sets through mirrors; verify them."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
     "launch": Entry(
         "ascendtune.cli.launch:launch",

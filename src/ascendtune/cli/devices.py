@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.terminal import colour, table, width
+from ascendtune.core.units import count_of, format_bytes
+from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
 
 if TYPE_CHECKING:
+    from ascendtune.machine.host import HostInfo
+    from ascendtune.machine.inventory import Accelerator, DeviceProcess
     from ascendtune.machine.snapshot import Snapshot
 
 
@@ -68,14 +75,11 @@ def _print_snapshot(snapshot: Snapshot, as_json: bool, indent: int | None = 2) -
 
         print(json.dumps(snapshot.as_json(), indent=indent), flush=True)
     else:
-        from ascendtune.cli.device_table import picture
-
         print(picture(snapshot), flush=True)
 
 
 def _watch(interval: float, as_json: bool) -> int:
     """One picture after the other, in place on a terminal; with --json one line each."""
-    import sys
     import time
 
     from ascendtune.core.terminal_text import control
@@ -103,7 +107,6 @@ def _print_free(snapshot: Snapshot, count: int) -> None:
 
 def _show_topology() -> int:
     from ascendtune.cli.complain import warn
-    from ascendtune.cli.device_table import topology_picture
     from ascendtune.machine.host import numa_nodes
     from ascendtune.machine.npu.smi import NpuSmi
 
@@ -119,3 +122,148 @@ def _show_topology() -> int:
         return 3 if smi.troubles else 0
     print(topology_picture(topology, numa_nodes()))
     return 0
+
+
+_COLUMNS: dict[str, Callable[[Accelerator], str]] = {
+    "name": lambda device: device.name or "-",
+    "id": lambda device: _number(device.logical_id),
+    "npu": lambda device: _number(device.npu_id) + ("" if device.chip_id is None else f".{device.chip_id}"),
+    "health": lambda device: device.health or "-",
+    "load": lambda device: "-" if device.utilization_ratio is None else f"{device.utilization_ratio:.0%}",
+    "memory": lambda device: _memory(device.memory_used_bytes, device.memory_total_bytes),
+    "power": lambda device: "-" if device.power_watts is None else f"{device.power_watts:.0f} W",
+    "temp": lambda device: "-" if device.temperature_celsius is None else f"{device.temperature_celsius} C",
+    "bus": lambda device: device.bus_id or "-",
+    "huge pages": lambda device: _of(device.hugepages_used, device.hugepages_total),
+}
+_RIGHT = ("id", "load", "memory", "power", "temp", "huge pages")
+_FIRST_TO_GO = ("huge pages", "bus", "npu", "temp", "power")
+"""What a narrow terminal does without; all of it is in --json."""
+
+
+def picture(snapshot: Snapshot) -> str:
+    """Versions, one line a device, the processes on them, one line for the host."""
+    return "\n".join(
+        [
+            *_versions(snapshot),
+            _devices(snapshot.devices) if snapshot.devices else _nothing(snapshot),
+            *(_process(device, process) for device in snapshot.devices for process in device.processes),
+            *_wrapped(_host(snapshot.host)),
+        ]
+    )
+
+
+def _versions(snapshot: Snapshot) -> list[str]:
+    cann = ", ".join(kit.version or kit.package_version or "?" for kit in snapshot.versions.toolkits)
+    known = {
+        "npu-smi": snapshot.npu_smi_version,
+        "driver": snapshot.driver_version,
+        "firmware": snapshot.versions.firmware_version,
+        "CANN": cann or None,
+    }
+    line = ", ".join(f"{name} {version}" for name, version in known.items() if version)
+    return _wrapped(line) if line else []
+
+
+def _devices(devices: tuple[Accelerator, ...]) -> str:
+    hidden = {name for name in _COLUMNS if all(_COLUMNS[name](device) == "-" for device in devices)}
+    if not any(device.chip_id for device in devices) and all(device.npu_id == device.logical_id for device in devices):
+        hidden.add("npu")
+    if all(not device.hugepages_total for device in devices):
+        hidden.add("huge pages")
+    rows = {name: [_COLUMNS[name](device) for device in devices] for name in _COLUMNS if name not in hidden}
+    limit = width(sys.stdout)
+    for name in _FIRST_TO_GO:
+        if limit is not None and _size(rows) > limit:
+            rows.pop(name, None)
+    # The name gives way when even then the terminal is too narrow.
+    lines = table(list(rows), list(zip(*rows.values(), strict=True)), right=_RIGHT).splitlines()
+    return "\n".join([colour(lines[0], "bold", sys.stdout), *map(_painted, lines[1:], devices)])
+
+
+def _nothing(snapshot: Snapshot) -> str:
+    return "accelerators: unknown, the tool that lists them failed" if snapshot.is_blind else "no accelerator found"
+
+
+def _size(rows: dict[str, list[str]]) -> int:
+    return sum(max(len(name), *map(len, cells)) for name, cells in rows.items()) + 2 * (len(rows) - 1)
+
+
+def _painted(line: str, device: Accelerator) -> str:
+    match (device.health or "").lower():
+        case "alarm" | "critical":
+            return colour(line, "red", sys.stdout)
+        case "warning":
+            return colour(line, "yellow", sys.stdout)
+    return line
+
+
+def _process(device: Accelerator, process: DeviceProcess) -> str:
+    pid = f"pid {process.pid}" + (f" ({process.container_pid} in its container)" if process.container_pid else "")
+    used = "" if process.memory_used_bytes is None else f", {format_bytes(process.memory_used_bytes)}"
+    return f"{device.label}: {process.name or '-'}, {pid}{used}"
+
+
+def _host(host: HostInfo) -> str:
+    usable = f", {host.cores_usable} usable" if host.cores_usable != host.cores else ""
+    memory = f"{format_bytes(host.memory_available_bytes)} of {format_bytes(host.memory_total_bytes)} free"
+    shown = [
+        host.hostname,
+        host.cpu_name,
+        f"{count_of(host.cores or host.cores_usable, 'core')}{usable} ({host.architecture})",
+        None if host.load_average is None else f"load {host.load_average:.1f}",
+        memory,
+        f"{count_of(len(host.numa_nodes), 'NUMA node')}" if len(host.numa_nodes) > 1 else None,
+        host.operating_system,
+    ]
+    return "host: " + ", ".join(part for part in shown if part)
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap
+
+    limit = width(sys.stdout)
+    return textwrap.wrap(text, limit, subsequent_indent="  ") if limit else [text]
+
+
+def _memory(used: int | None, total: int | None) -> str:
+    return "-" if total is None else f"{format_bytes(used)} / {format_bytes(total)}"
+
+
+def _of(used: int | None, total: int | None) -> str:
+    return "-" if total is None else f"{_number(used)} / {total}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
+    """The matrix of links, the cores and NUMA nodes near each NPU, and what the links mean.
+
+    Args:
+        numa_nodes: node -> its cores, as the host says.
+    """
+    rows = [[f"NPU{npu}", *(_way(topology, npu, other) for other in topology.npus)] for npu in topology.npus]
+    matrix = table(["", *(f"NPU{npu}" for npu in topology.npus)], rows)
+    near = [f"NPU{npu}: {_near(topology.cores[npu], numa_nodes)}" for npu in topology.npus if npu in topology.cores]
+    used = set(topology.links.values())
+    meanings = [
+        f"{link}: {LINKS.get(link, 'a link that npu-smi does not explain')}" for link in sorted(used, key=_distance)
+    ]
+    return "\n".join([matrix, "", *near, "", *meanings])
+
+
+def _way(topology: Topology, npu: int, other: int) -> str:
+    return "X" if npu == other else topology.links.get((npu, other), "-")
+
+
+def _near(cores: str, numa_nodes: Mapping[str, str]) -> str:
+    near = cores_of(cores)
+    nodes = [node for node, its_cores in numa_nodes.items() if near & cores_of(its_cores)]
+    return f"cores {cores}" + (f", NUMA node {', '.join(nodes)}" if nodes else "")
+
+
+def _distance(link: str) -> int:
+    names = list(LINKS)
+    return names.index(link) if link in names else len(names)

@@ -15,6 +15,7 @@ def explain(
         typer.Argument(metavar="LOG", help="Log files of any ranks, - for stdin, or a directory of them or a run."),
     ],
     as_json: AsJson = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every cause, remedy and later message.")] = False,
 ) -> int:
     """Find the first cause of a failure in logs, and say what to do. Needs no torch.
 
@@ -38,7 +39,7 @@ def explain(
     if as_json:
         print(explanation_as_json(explanation))
     else:
-        print(as_text(explanation, columns=width(sys.stdout), paint=paint))
+        print(as_text(explanation, columns=width(sys.stdout), paint=paint, everything=everything))
     if explanation.is_empty:
         return NoVerdict.exit_code
     return 0 if explanation.is_healthy else 1

@@ -13,8 +13,12 @@ from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts
 
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import ChosenNodes
+    from ascendtune.core.errors import AscendtuneError
     from ascendtune.job.result import JobResult
     from ascendtune.job.spec import JobSpec
+
+_MOST_BYTES_EXPLAINED = 256 << 20
+"""Size of all logs, in bytes; reading more would take longer than a user waits."""
 
 
 def launch(
@@ -76,8 +80,33 @@ def launch(
     # What comes from other hosts is shown as it comes.
     result = where.start(spec) if detach or where.hosts else _shown(spec, where)
     if result.error:
-        complain(result.error)
+        complain(_explained(result, spec) or result.error)
     raise typer.Exit(result.exit_code)
+
+
+def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
+    """The first cause as `ascendtune explain` finds it in the logs; None if the logs name no rank and cause.
+
+    torchrun names the rank that it saw end first, which may be one that waited for the rank that failed.
+    """
+    from ascendtune.check.explain.explain import explain
+    from ascendtune.core.errors import CheckFailed
+
+    saw_rank = result.failure is not None and result.failure.kind == "exit" and result.failure.rank is not None
+    # After a restart the logs also hold the failure of an earlier attempt.
+    if not saw_rank or spec.max_restarts or spec.nproc < 2 or _size_of(spec.logs) > _MOST_BYTES_EXPLAINED:
+        return None
+    explanation = explain([str(spec.logs)])
+    first, rank = explanation.verdict.first, explanation.verdict.rank
+    # The launcher's own lines say no more than what it saw.
+    if first is None or rank is None or first.hit.entry.family == "launcher":
+        return None
+    remedy = f"{'; '.join(explanation.remedies())}; `ascendtune explain {spec.logs}` shows more"
+    return CheckFailed(f"rank {rank}: {first.meaning}", code="rank-failed", remedy=remedy, where=first.where)
+
+
+def _size_of(logs: Path) -> int:
+    return sum(log.stat().st_size for log in logs.glob("*.log"))
 
 
 def _shown(spec: JobSpec, where: ChosenNodes) -> JobResult:

@@ -17,7 +17,7 @@ from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
 from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
-from ascendtune.core.terminal_text import make_streams_safe
+from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 
 DEBUG = "ASCENDTUNE_DEBUG"
 """Environment variable that `--debug` sets; worker processes inherit it."""
@@ -159,7 +159,28 @@ def _real(path: str, name: str) -> Any:
     function = resolve_name(COMMANDS[path].target)
     _skip_readable_check(function)
     app.command(name, context_settings=settings)(function)
-    return get_command(app)
+    command = get_command(app)
+    given = os.environ.get("COLUMNS", "")
+    columns = terminal_width(sys.stdout) or (int(given) if given.isdecimal() else 0) or 80
+    lines = (command.help or "").split("\n")
+    command.help = "\n".join(_example(line, columns) if line.startswith(_EXAMPLES) else line for line in lines)
+    return command
+
+
+_EXAMPLES = ("ascendtune ", "export ", "echo ", "kubectl ")
+
+
+def _example(line: str, columns: int, indent: str = "") -> str:
+    """An example of a help text, continued with backslashes where it is wider than the terminal, so that it still runs.
+
+    Args:
+        columns: width of the terminal; the help text is indented by two.
+    """
+    text = indent + line
+    cut = text.rfind(" ", len(indent) + 1, columns - 4)
+    if len(text) <= columns - 2 or cut < 0:
+        return text
+    return f"{text[:cut]} \\\n" + _example(text[cut + 1 :], columns, "  ")
 
 
 def _skip_readable_check(function: Any) -> None:

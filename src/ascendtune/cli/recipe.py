@@ -25,12 +25,18 @@ def check(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
     ] = None,
+    data: Annotated[
+        bool, typer.Option("--data", help="Read and tokenise every row, as `ascendtune train --prepare` does.")
+    ] = False,
 ) -> None:
-    """Check a recipe and the paths in it, and summarise it. Nothing is started or downloaded.
+    """Check a recipe and the paths in it, and summarise it. Nothing is started; without --data nothing is downloaded.
 
     \b
     ascendtune recipe check recipe.yaml
     ascendtune recipe check recipe.yaml method.tuner=lora
+    ascendtune recipe check recipe.yaml --data
+
+    Without --data only the first rows of each data set are read, for their format.
     """
     from ascendtune.core.terminal_text import wrapped
     from ascendtune.recipe.recipe import Recipe
@@ -38,13 +44,40 @@ def check(
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
     facts = _facts(checked)
     _require_files(checked)
+    report = _data_report(checked) if data else []
     given = sum(origin != "default" for origin in origins.values())
     print(f"{recipe}: valid, {given} keys set, {len(origins) - given} at their defaults")
     longest = max(map(len, facts))
     for name, value in facts.items():
         print(wrapped(f"  {name.ljust(longest)}  {value}", width(sys.stdout), indent=longest + 4))
+    unchecked = (
+        "memory, devices" if data else "rows beyond the first of each data set (--data reads all), memory, devices"
+    )
+    for line in (*report, f"not checked: {unchecked}"):
+        print(wrapped(line, width(sys.stdout)))
     for sentence in (*checked.notes, *checked.without_effect(origins)):
         warn(sentence)
+
+
+def _data_report(recipe: Recipe) -> list[str]:
+    """Prepare the data, into the cache where `ascendtune train` finds it.
+
+    Raises:
+        DataError: files or rows.
+    """
+    from ascendtune.cli.progress import Progress
+    from ascendtune.core import log
+    from ascendtune.data.report import lines
+    from ascendtune.hub.download import fetch_model
+    from ascendtune.train.prepare import prepare_data
+
+    log.set_up()
+    model = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False).resolve()
+    with Progress(sys.stderr) as progress:
+        prepared = prepare_data(recipe, model, progress.show)
+    for message in prepared.warnings:
+        warn(message)
+    return lines(prepared.report, width(sys.stdout) or 100)
 
 
 def _facts(recipe: Recipe) -> dict[str, str]:

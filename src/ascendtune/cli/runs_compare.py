@@ -25,7 +25,7 @@ def compare(
 ) -> None:
     """Compare runs: losses side by side, and differences in recipe and data.
 
-    Evaluation losses are compared if all runs have them, rewards if all runs train on preferences.
+    Evaluation losses are compared if two or more runs have them, rewards if all runs train on preferences.
 
     \b
     ascendtune runs compare runs/a runs/b
@@ -56,7 +56,7 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "loss_kinds": None if recipes is None else [kind_of_loss(recipe) for recipe in recipes],
         "loss": _curves(metrics, "loss"),
         **{name: _curves(metrics, name) for name in _REWARDS if all(_has(each, name) for each in metrics)},
-        **({"evaluation_loss": _curves(evaluations, "loss")} if all(evaluations) else {}),
+        **({"evaluation_loss": _curves(evaluations, "loss")} if sum(map(bool, evaluations)) > 1 else {}),
     }
 
 

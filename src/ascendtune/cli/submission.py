@@ -17,9 +17,8 @@ from ascendtune.core.files import expanded
 from ascendtune.core.log import warn
 from ascendtune.hub.download import find_local
 from ascendtune.hub.modelscope import Kind as SourceKind
-from ascendtune.job.backend import compose, docker, slurm
+from ascendtune.job.backend import compose, docker, kubernetes, slurm
 from ascendtune.job.backend.engine import ENGINES
-from ascendtune.job.backend.kubernetes import manifest, pod
 from ascendtune.job.backend.submission import Mount, Submission, job_name
 from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 from ascendtune.machine.visible import Kind, attached
@@ -117,7 +116,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
             recipe=recipe_file.absolute(),
         )
         kind = asked.kind or ("volcano" if submission.needs.labels else "job")
-        return submission, manifest.write(submission, kind, recipe_file.read_text(encoding="utf-8"))
+        return submission, kubernetes.write(submission, kind, recipe_file.read_text(encoding="utf-8"))
     mounts, variables = mounts_on_this_host(recipe_file, recipe)
     submission = replace(submission, mounts=mounts, variables=variables)
     return submission, (docker if asked.to == "docker" else compose).write(submission)
@@ -126,7 +125,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
 def advice(submission: Submission, asked: SubmitOptions) -> list[str]:
     """Warnings for the user that a file cannot hold."""
     sentences = []
-    if asked.to == "kubernetes" and (nodes_own := pod.from_nodes(submission)):
+    if asked.to == "kubernetes" and (nodes_own := kubernetes.from_nodes(submission)):
         paths = ", ".join(str(mount.path) for mount in nodes_own)
         shared = ", on storage shared by all of them" if submission.nodes > 1 else ""
         sentences.append(f"not in a --volume, so mounted from the nodes' own file systems{shared}: {paths}")

@@ -64,6 +64,7 @@ def train(
     from ascendtune.job.spec import JobSpec
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import prepare_run
+    from ascendtune.train.run_choice import planned_run
 
     log.set_up()
     restrict_umask()
@@ -88,10 +89,14 @@ def train(
         )
 
     if dry_run:
-        run = RunDir(loaded.run_directory())
-        if not run.run_json.is_file():
-            print(f"# {run} does not exist yet: `ascendtune train` prepares it and the data before it runs this")
-        show_command(job(run.path), where)
+        planned = planned_run(loaded, allow_change or [], trust_checkpoint)
+        for message in planned.messages:
+            print(f"# {message}")
+        if not planned.run.run_json.is_file():
+            print(
+                f"# {planned.run} does not exist yet: `ascendtune train` prepares it and the data before it runs this"
+            )
+        show_command(job(planned.run.path), where)
         return
     if not prepare:
         require_place()

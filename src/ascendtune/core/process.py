@@ -68,12 +68,14 @@ class Finished:
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, str] | None = None) -> Finished:
     """Run to the end and collect the output. Never raises for what the program does; look at `exit_code`.
 
-    A program that does not end in time is killed. One that not even SIGKILL ends, because it hangs within a driver, is
+    A program that does not end in time is killed, and with it every process of its session: vendor tools are often
+    scripts, whose own children would keep hanging. One that not even SIGKILL ends, because it hangs within a driver, is
     left behind.
     """
+    pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(
-            list(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True, errors="replace"
+            list(argv), stdout=pipe, stderr=pipe, env=env, text=True, errors="replace", start_new_session=True
         )
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
@@ -93,8 +95,10 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
+    # Not poll(): until the leader is waited for, its process id names this group and no other.
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
     for stream in (process.stdout, process.stderr):

@@ -61,12 +61,14 @@ def exit_cause(
     rank: int | None = None,
     host: str | None = None,
     signal_name: str | None = None,
+    exception: str | None = None,
 ) -> dict[str, Any]:
     """`exit_cause` of run.json: fields to decide on, and the sentence and remedy to show.
 
     Args:
         rank, host: where it happened; None where that is not known.
         signal_name: of the signal that ended the process, such as SIGKILL.
+        exception: class and message of an exception that other software raised and that has no code of its own.
     """
     return {
         "kind": kind,
@@ -77,20 +79,23 @@ def exit_cause(
         "rank": rank,
         "host": host,
         "signal": signal_name,
+        "exception": exception,
     }
 
 
 def exit_cause_of_worker(error: BaseException, rank: int) -> dict[str, Any]:
     """`exit_cause` for the exception that ended a worker on this host."""
+    exception = None
     if not isinstance(error, AscendtuneError):
+        exception = f"{type(error).__name__}: {error}"
         remedy = "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more"
-        error = AscendtuneError(f"{type(error).__name__}: {error}", code="unexpected-exception", remedy=remedy)
+        error = AscendtuneError(exception, code="unexpected-exception", remedy=remedy)
     kind: CauseKind = "exception"
     if isinstance(error, Stopped):
         kind = "stop"
     elif error.code == OUT_OF_MEMORY:
         kind = "oom"
-    return exit_cause(kind, error, rank=rank, host=socket.gethostname())
+    return exit_cause(kind, error, rank=rank, host=socket.gethostname(), exception=exception)
 
 
 class RunDir:
@@ -137,6 +142,11 @@ class RunDir:
     def dumps(self) -> Path:
         """Of single steps, for `ascendtune align`: `step-0000003/rank_0.jsonl`."""
         return self.path / "dump"
+
+    @property
+    def start_weights(self) -> Path:
+        """Hashes of the weights before the first step: `{"hash", "ranks", "parameters": {name: hash}}`."""
+        return self.path / "start_weights.json"
 
     @property
     def logs(self) -> Path:

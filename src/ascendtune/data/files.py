@@ -23,6 +23,11 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 _LONGEST_LINE = 512 << 20
+_MOST_BLANK_LINES, _MOST_BLANK_BYTES = 100_000, 64 << 20
+"""Between two rows, or at the end of a file."""
+_MOST_UNPACKED, _MOST_TIMES = 1 << 30, 200
+"""A whole file of more bytes than the first may be at most this many times its size on the disk."""
+_PIECE = 64 << 20
 
 
 @contextmanager
@@ -66,9 +71,10 @@ def read_text(path: Path) -> str:
         DataError: not UTF-8; names line and byte.
     """
     with opened(path) as file:
-        content = file.read()
+        content = _read_bounded(file, path)
     _refuse_utf16(content, path)
-    content = content.removeprefix(_UTF8_MARK)
+    if content.startswith(_UTF8_MARK):
+        del content[: len(_UTF8_MARK)]
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -80,8 +86,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line with its line end), one after the other.
 
     Raises:
-        DataError: not UTF-8; names line and byte.
+        DataError: not UTF-8 (names line and byte), a line that is too long, or too many blank lines behind each other.
     """
+    blank = _BlankLines(path)
     with opened(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
             if len(line) > _LONGEST_LINE:
@@ -91,6 +98,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     remedy="write one row per line, and divide texts of this size",
                     where=f"{path}:{number}",
                 )
+            blank.count(line, number)
             if number == 1:
                 _refuse_utf16(line, path)
                 line = line.removeprefix(_UTF8_MARK)
@@ -100,7 +108,45 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise _not_utf8(path, number, error.start + 1, line[error.start]) from error
 
 
-def _refuse_utf16(content: bytes, path: Path) -> None:
+class _BlankLines:
+    """Bounds the blank lines behind each other: a small gzip file unpacks to hundreds of millions of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = self._bytes = 0
+
+    def count(self, line: bytes, number: int) -> None:
+        if not line.isspace():
+            self._lines = self._bytes = 0
+            return
+        self._lines += 1
+        self._bytes += len(line)
+        if self._lines > _MOST_BLANK_LINES or self._bytes > _MOST_BLANK_BYTES:
+            raise DataError(
+                f"more than {_MOST_BLANK_LINES:,} blank lines, or {_MOST_BLANK_BYTES >> 20} MiB of them, follow "
+                "each other",
+                code="too-many-blank-lines",
+                remedy="remove the blank lines, or copy the file again",
+                where=f"{self._path}:{number - self._lines + 1}",
+            )
+
+
+def _read_bounded(file: IO[bytes], path: Path) -> bytearray:
+    """All of `file`, unless it is far larger than on the disk."""
+    content, most = bytearray(), max(_MOST_UNPACKED, _MOST_TIMES * path.stat().st_size)
+    while piece := file.read(_PIECE):
+        content += piece
+        if len(content) > most:
+            raise DataError(
+                f"the gzip file unpacks to more than {most >> 20:,} MiB, {_MOST_TIMES} times its size",
+                code="gzip-too-large",
+                remedy="check what it holds; write large data as JSON lines, one row per line",
+                where=path,
+            )
+    return content
+
+
+def _refuse_utf16(content: bytes | bytearray, path: Path) -> None:
     if content.startswith(_UTF16_MARKS):
         raise DataError(
             "the file is UTF-16, not UTF-8",

@@ -26,7 +26,7 @@ _TOKENIZER_FILES = (
 
 # Batches are made later, and the number of processes does not change the tokens.
 _KEYS_WITHOUT_EFFECT = {"packing", "processes"}
-_MODULES_WITHOUT_EFFECT = {"collate.py", "pack.py", "plan.py", "workers.py"}
+_MODULES_WITHOUT_EFFECT = {"collate.py", "plan.py", "workers.py"}
 _LIBRARIES = ("tokenizers", "jinja2")
 
 

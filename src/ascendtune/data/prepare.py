@@ -9,8 +9,11 @@ is one whose lock is free; it is removed.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +21,14 @@ from typing import Any
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import digest_of_file, expanded, file_lock, sync_directory, sync_tree, write_json
+from ascendtune.core.ownership import require_own
 from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
 _FORMAT_VERSION = 3
 _RECORD = "prepared.json"
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, rows done, rows in all)."""
@@ -76,7 +81,7 @@ def prepare(
     Raises:
         RecipeError: tokenizer or template.
         DataError: files or rows.
-        MachineError: the cache cannot be written, or a worker was killed.
+        MachineError: the cache cannot be written, others may have written it, or a worker was killed.
     """
     model_directory = Path(model_directory)
     cache = cache or cache_directory() / "tokens"
@@ -88,6 +93,7 @@ def prepare(
 
     name = fingerprint(section, model_directory, locations, task=task, new_tokens=new_tokens, seed=seed)
     entry = cache / name
+    _require_own(entry)
     if found := _intact(entry):
         return found
     with translated_disk_errors(cache, "preparing the data"):
@@ -102,7 +108,7 @@ def prepare(
             # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
             from ascendtune.data.build import Source, build
 
-            building.mkdir()
+            building.mkdir(mode=0o755)
             try:
                 facts = build(building, Source(section, task, model_directory, known, new_tokens, seed), progress)
                 _write_record(building, facts)
@@ -115,21 +121,45 @@ def prepare(
     return _read(entry, cached=False)
 
 
+def cached_tokens(fingerprint: str) -> Path:
+    """Where the tokens with this fingerprint lie, whether they are there or not.
+
+    Raises:
+        MachineError: not a fingerprint, but another path perhaps; run.json may be written by others.
+    """
+    if not _FINGERPRINT.fullmatch(fingerprint):
+        raise MachineError(
+            f"run.json is damaged: its data_hash is not 32 hexadecimal digits: {fingerprint[:40]!r}",
+            code="record-damaged",
+            remedy="train again under another name",
+        )
+    return cache_directory() / "tokens" / fingerprint
+
+
 def open_prepared(directory: str | Path) -> Prepared:
     """The tokens that `prepare` wrote to `directory`; file sizes are checked, not contents.
 
     Raises:
-        MachineError: missing or damaged.
+        MachineError: missing or damaged, or others may have written it.
     """
     directory = Path(directory)
+    _require_own(directory)
     try:
         record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
         intact = all((directory / name).stat().st_size == size for name, (size, _) in record["files"].items())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        if intact and record["format_version"] == _FORMAT_VERSION:
+            return _read(directory, cached=True)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(directory) from error
-    if not intact or record["format_version"] != _FORMAT_VERSION:
-        raise _damaged(directory)
-    return _read(directory, cached=True)
+    raise _damaged(directory)
+
+
+def _require_own(entry: Path) -> None:
+    """Raise where other users may have put rows into these tokens."""
+    with suppress(FileNotFoundError):
+        facts = entry.stat()
+        if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o022:
+            require_own(entry, entry, remedy="set XDG_CACHE_HOME to a directory of your own")
 
 
 def _damaged(directory: Path) -> MachineError:

@@ -1,7 +1,7 @@
 """Resolves a path or a hub id to a local path, downloading if needed.
 
 Downloads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN, proxies.
-Where USE_MODELSCOPE_HUB is set, `modelscope` does it.
+Where USE_MODELSCOPE_HUB is set, `modelscope` does it; `hf:OWNER/NAME` and `modelscope:OWNER/NAME` name the hub.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ascendtune.hub.modelscope import Kind, input_error, noun
 from ascendtune.hub.verify import check_model_directory
 
 _HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
+_HUBS = ("hf", "modelscope")
 _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
 # Without pickled weights: they are never loaded, so they are not downloaded.
 _MODEL_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.tiktoken", "*.jinja", "*.py"]
@@ -95,6 +96,15 @@ def find_local(text: str, kind: Kind) -> Path | None:
     Raises:
         RecipeError, DataError: `text` has the form of a path that does not exist.
     """
+    hub, name = split_hub(text)
+    if hub is not None:
+        if not _HUB_ID.fullmatch(name):
+            raise input_error(kind)(
+                f"'{text}' does not name a {noun(kind)} of a hub",
+                code="invalid-hub-id",
+                remedy=f"write it as {hub}:OWNER/NAME",
+            )
+        return None
     path = expanded(text)
     if path.exists():
         return path
@@ -104,6 +114,12 @@ def find_local(text: str, kind: Kind) -> Path | None:
     return None
 
 
+def split_hub(text: str) -> tuple[str | None, str]:
+    """("hf", "Qwen/Qwen3-8B") for `hf:Qwen/Qwen3-8B`; no hub for an id or a path without one."""
+    hub, colon, name = text.partition(":")
+    return (hub, name) if colon and hub in _HUBS else (None, text)
+
+
 def _has_form_of_path(text: str) -> bool:
     has_folder = "/" in text and Path(text).parent.is_dir()
     is_file = text.removesuffix(".gz").endswith(_DATA_SUFFIXES)
@@ -111,7 +127,8 @@ def _has_form_of_path(text: str) -> bool:
 
 
 def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
-    if modelscope.is_wanted(os.environ):
+    hub, name = split_hub(name)
+    if hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ)):
         return modelscope.download(name, kind, revision, wanted, unwanted)
     try:
         import huggingface_hub

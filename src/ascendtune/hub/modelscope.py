@@ -50,9 +50,9 @@ def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str],
         from modelscope_hub.compat.snapshot_download import snapshot_download
     except ImportError as error:
         raise MachineError(
-            f"'{name}' is not a local path, and {VARIABLE} needs modelscope-hub",
+            f"'{name}' is not a local path, and downloading from ModelScope needs modelscope-hub",
             code="package-missing",
-            remedy="pip install 'ascendtune[modelscope]'; or give a local path, or unset the variable",
+            remedy=f"pip install 'ascendtune[modelscope]'; or give a local path, or unset {VARIABLE}",
         ) from error
     # It logs a line per file beside the progress bar.
     logging.getLogger("modelscope_hub").setLevel(logging.ERROR)

@@ -7,6 +7,7 @@ for nodes that are gone. Here an attempt has ended on every node before the next
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
@@ -37,17 +38,18 @@ def run_to_the_end(spec: JobSpec, job: Job, attempt: Callable[[StopSignals], Job
 
 
 def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], asked: StopSignals) -> JobResult:
-    told: tuple[str, int] | None = None
+    previous: tuple[Any, int] | None = None
     for left in range(spec.max_restarts, -1, -1):
         result = attempt(asked)
         ends_here = asked.first is not None or (spec.on_hang == "stop" and has_hung(spec.run_dir))
         if not left or not result.is_failure or ends_here:
             break
         step = _newest_step(spec)
-        if result.cause is not None and (result.cause, step) == told:
+        failure = (result.recorded, step)
+        if result.recorded is not None and failure == previous:
             warn("the same failure came again without a checkpoint in between: no further restart")
             break
-        told = (result.cause, step) if result.cause is not None else None
+        previous = failure
         what = f" ({result.error.what})" if result.error else ""
         say(
             f"the attempt failed{what}; resuming from {f'step {step}' if step else 'the beginning'}, "

@@ -40,8 +40,9 @@ class JobResult:
 
     exit_code: int
     error: AscendtuneError | None = None
-    cause: str | None = None
-    """The sentence that a rank recorded; None where no rank recorded one."""
+    recorded: tuple[Any, ...] | None = None
+    """What a rank recorded of the failure, equal for equal failures: kind, code, foreign exception and last step; None
+    where no rank recorded a cause."""
     failure: SeenFailure | None = None
     """What was seen of a failure for which no rank recorded a cause."""
 
@@ -93,7 +94,7 @@ def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, ask
     # Ranks on other hosts are asked to stop when one host fails: that they did is not why the job ended.
     is_echo = cause and cause["exit_code"] > 128 and ending.host and not asked
     if cause and not is_echo:
-        return _told(run_dir, cause)
+        return _told(run_dir, cause, _identity(record or {}, cause))
     if record and record != before and record.get("state") == "stopped" and not is_echo:
         return JobResult(128 + (asked or signal.SIGTERM))
     if asked:
@@ -105,20 +106,25 @@ def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, ask
     return JobResult(failure.error.exit_code if record else failure.exit_code, failure.error, failure=failure)
 
 
-def _told(run_dir: Path, cause: dict[str, Any]) -> JobResult:
+def _identity(record: dict[str, Any], cause: dict[str, Any]) -> tuple[Any, ...]:
+    attempts = record.get("attempts") or [{}]
+    return (*(cause.get(key) for key in ("kind", "code", "exception")), attempts[-1].get("step"))
+
+
+def _told(run_dir: Path, cause: dict[str, Any], recorded: tuple[Any, ...]) -> JobResult:
     code, rank = int(cause.get("exit_code", 1)), cause.get("rank")
     # Another node's launcher has recorded it.
     was_seen = cause.get("kind") in _SEEN
     if code > 128 or (rank == 0 and not was_seen):
         # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
-        return JobResult(code, cause=cause["what"])
+        return JobResult(code, recorded=recorded)
     error = _CLASSES.get(code, CheckFailed)(
         cause["what"] if rank is None or was_seen else f"rank {rank}: {cause['what']}",
         code=cause.get("code", ""),
         remedy=cause["remedy"],
         where=run_dir / "log" / f"rank_{rank}.log" if rank is not None else run_dir,
     )
-    return JobResult(code, error, cause["what"])
+    return JobResult(code, error, recorded)
 
 
 _SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host")

@@ -26,7 +26,7 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
     ours = [device for device in devices if device.kind in kinds[:1] and _is_visible(device, env)]
     if not ours:
         raise MachineError("no accelerator is visible", code="no-accelerator", remedy="look at `ascendtune devices`")
-    looked_at = [(device, _why_not(device)) for device in ours]
+    looked_at = [(device, why_not_free(device)) for device in ours]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
         raise _too_few(count, len(free), looked_at)
@@ -45,7 +45,7 @@ def _is_visible(device: Accelerator, env: Mapping[str, str]) -> bool:
     return named is None or str(device.logical_id) in named.split(",")
 
 
-def _why_not(device: Accelerator) -> str | None:
+def why_not_free(device: Accelerator) -> str | None:
     """Why a device is not free, or None when it is."""
     if device.logical_id is None:
         return "its logical id is unknown, npu-smi's answer has gaps"
@@ -53,6 +53,8 @@ def _why_not(device: Accelerator) -> str | None:
         return f"its health is {device.health}"
     if device.processes:
         return "held by " + ", ".join(map(_holder, device.processes))
+    if not device.processes_known:
+        return "its processes are unknown, npu-smi's answer is cut off"
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if used is None or not total:
         return "its used memory is unknown"

@@ -44,12 +44,14 @@ class Accelerator:
     hugepages_used: int | None = None
     hugepages_total: int | None = None
     processes: tuple[DeviceProcess, ...] = ()
+    processes_known: bool = field(default=True, compare=False)
+    """False where the tool's list of processes was cut off; not part of the JSON."""
     logical_id: int | None = field(default=None, compare=False)
     """What the kind's visibility variable takes; not part of the JSON."""
 
     def as_json(self) -> dict[str, Any]:
         content = asdict(self)
-        del content["logical_id"]
+        del content["logical_id"], content["processes_known"]
         return {**content, "processes": list(content["processes"])}
 
     @property

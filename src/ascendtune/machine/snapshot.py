@@ -34,6 +34,7 @@ class Snapshot:
             "npu_smi_version": self.npu_smi_version,
             "driver_version": self.driver_version,
             "devices": [device.as_json() for device in self.devices],
+            "troubles": [asdict(trouble) for trouble in self.troubles],
             "host": {**asdict(self.host), "ascend": asdict(self.versions)},
         }
 

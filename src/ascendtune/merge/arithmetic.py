@@ -45,7 +45,7 @@ class Scratch:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised tensor; the one before it is overwritten."""
+        """An uninitialised tensor, (*shape,) in `dtype`; the one before it is overwritten."""
         needed = math.prod(shape) * dtype.itemsize
         if self._bytes.numel() < needed:
             # Freed first: both together would be the peak of memory.
@@ -62,7 +62,11 @@ class Merger:
         self._layout = layout
 
     def compute(self, output: Output) -> torch.Tensor:
-        """The merged tensor, in the type that it is written in; only its own parts are read."""
+        """The merged tensor, in the type that it is written in; only its own parts are read.
+
+        Returns:
+            Any shape: that of the tensor in the base's file.
+        """
         return _compute(output, self._weights, self._deltas, self._layout)
 
 

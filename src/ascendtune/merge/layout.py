@@ -125,13 +125,20 @@ class Layout:
         return [Piece(str(self._base.find(each.name)), each.parameter, each.expert, each.key) for each in pieces]
 
     def take_apart(self, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What a file would hold of parameters with these values: name -> tensor."""
+        """What a file would hold of parameters with these values: name -> tensor.
+
+        Args:
+            parameters: by name, any shape and dtype; stacked experts have shape (experts, …).
+
+        Returns:
+            Tensors of any shape, as transformers writes them: joined with others, one for each expert, or one for all.
+        """
         from transformers.core_model_loading import revert_weight_conversion
 
         return dict(revert_weight_conversion(self._model, parameters))
 
     def positions(self, piece: Piece) -> torch.Tensor:
-        """Positions of the numbers of `piece` in one expert: flat int64 indices, in the shape of the piece."""
+        """Positions of the numbers of `piece` in one expert: flat int64 indices; any shape, that of the piece."""
         shape = (1, *self._shapes[piece.parameter][1:])
         numbers = torch.arange(torch.Size(shape).numel()).view(shape)
         if piece.key == piece.parameter:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import CheckFailed
+from ascendtune.core.files import require_writable
 from ascendtune.merge.plan import Plan, Progress, plan_merge
 from ascendtune.merge.source import find_sources, read_base
+from ascendtune.merge.write import appearing, require_absent, require_place, write_model
 
 if TYPE_CHECKING:
     from ascendtune.merge.verify import Verification
@@ -53,11 +55,12 @@ def merge(
         MachineError: the disk is full or may not be written; `target` is absent.
         CheckFailed: the merged model computes something else; `target` is absent.
     """
+    require_absent(target)
+    require_writable(target)
     sources = find_sources(named, onto)
     plan = plan_merge(read_base(sources.base), sources.adapters)
     # Imported here: errors that a user can correct are raised above, before torch is imported.
     from ascendtune.merge.arithmetic import require_finite
-    from ascendtune.merge.write import appearing, require_place, write_model
 
     require_place(target, plan.size)
     require_finite(plan.adapters)

@@ -8,15 +8,17 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree, write_json
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.weight_files import INDEX
-from ascendtune.merge.arithmetic import Merger, as_bytes
 from ascendtune.merge.plan import Output, Plan, Progress
+
+if TYPE_CHECKING:
+    from ascendtune.merge.arithmetic import Merger
 
 _CHUNK = 16 << 20
 
@@ -77,14 +79,17 @@ def require_place(target: Path, size: int) -> None:
         InputError: it exists.
         MachineError: no room, or not writable.
     """
-    _require_absent(target)
+    require_absent(target)
     require_writable(target)
     there = next(parent for parent in target.absolute().parents if parent.exists())
     what, remedy = f"the merged model needs {format_bytes(size)}", "free space, or put --to on another disk"
     require_free_space(there, size, what, remedy=remedy)
 
 
-def _require_absent(target: Path) -> None:
+def require_absent(target: Path) -> None:
+    """Raises:
+    InputError: `target` exists.
+    """
     if target.exists() or target.is_symlink():
         raise InputError(
             "the target exists already",
@@ -116,7 +121,7 @@ def appearing(target: Path) -> Iterator[Path]:
                 where=target,
             )
         # Another process may have finished it since it was asked.
-        _require_absent(target)
+        require_absent(target)
         # What a killed process left.
         shutil.rmtree(temporary, ignore_errors=True)
         with removed_on_failure(temporary):
@@ -132,6 +137,9 @@ def appearing(target: Path) -> Iterator[Path]:
 
 def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
     """Weights, index and config into `directory`, and what else belongs to a model."""
+    # Imported here: a target that cannot be written is reported before torch is imported.
+    from ascendtune.merge.arithmetic import Merger
+
     _copy_companions(plan, directory)
     if plan.config is plan.base.config:
         shutil.copyfile(plan.base.directory / "config.json", directory / "config.json")
@@ -153,6 +161,8 @@ def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
 
 
 def _write(outputs: list[Output], file: IO[bytes], merger: Merger) -> None:
+    from ascendtune.merge.arithmetic import as_bytes
+
     first = outputs[0]
     if first.is_changed:
         file.write(as_bytes(merger.compute(first)))

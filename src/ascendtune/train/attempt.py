@@ -16,11 +16,10 @@ from typing import Any
 import torch
 
 from ascendtune.core import log
-from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import AscendtuneError, CheckFailed, MachineError, Stopped, disk_fault
 from ascendtune.core.files import file_lock
 from ascendtune.core.rundir import OUT_OF_MEMORY, RunDir, State, exit_cause_of_worker
-from ascendtune.data.prepare import Prepared, open_prepared
+from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
@@ -135,8 +134,9 @@ def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
 
 
 def _open_data(recipe: Recipe, data_hash: str, model_directory: Path, phases: Phases) -> Prepared:
+    entry = cached_tokens(data_hash)
     try:
-        return open_prepared(cache_directory() / "tokens" / data_hash)
+        return open_prepared(entry)
     except MachineError:
         # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
         return prepare_data(recipe, model_directory, lambda *_: phases.pulse())

@@ -61,6 +61,15 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
             return choice, chosen
 
 
+def planned_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
+    """The choice that `choose_run` would make now; nothing is claimed or written.
+
+    Raises:
+        RecipeError: as `choose_run`.
+    """
+    return _choose(recipe, _newest_of_series(recipe.run_directory()), allow_change, trust_checkpoint)
+
+
 def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
     wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
     if resume not in ("auto", "never"):

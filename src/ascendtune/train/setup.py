@@ -14,6 +14,7 @@ import torch
 
 from ascendtune import __version__
 from ascendtune.core.errors import RecipeError
+from ascendtune.core.files import write_json
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
@@ -30,6 +31,7 @@ from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
+from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
@@ -99,6 +101,7 @@ def set_up(
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision)
+    start_weights = hashes_of_weights(model, strategy)
     head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
     packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
@@ -118,6 +121,7 @@ def set_up(
         **_resolved_by_device(strategy, precision, attention, kernels),
         "loss": _name_of_loss(recipe, head_form),
         "packing": packed,
+        "weights_hash": start_weights["hash"],
         "learning_rate": recipe.learning_rate,
         "total_steps": total_steps,
         "steps_per_epoch": batches.plan.steps_per_epoch,
@@ -164,6 +168,7 @@ def set_up(
     held.enter_context(stop.listening("a checkpoint"))
     counters = _resume(run, record, recipe, strategy, checkpointer)
     if strategy.is_main:
+        write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
         run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(device))
     scaler = in_loop.scaler(device)

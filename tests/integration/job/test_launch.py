@@ -36,6 +36,19 @@ for number in range(1200):
 """
 
 
+_VICTIM = """
+import os, sys, time, traceback
+if os.environ["RANK"] == "0":
+    time.sleep(1)
+    raise RuntimeError("[/third_party/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5102")
+try:
+    {}["labels"]
+except KeyError:
+    traceback.print_exc()
+time.sleep(30)
+"""
+
+
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -58,6 +71,16 @@ def test_every_rank_is_heard_and_the_first_failure_is_the_exit_code() -> None:
     assert f"where: {job.logs / 'rank_1.log'}\n" in done.stderr
     assert _run("jobs", "logs", "smoke", "--rank", "0", "--lines", "1").stdout in map("{}\n".format, lines)
     assert members_of(job) == []
+
+
+def test_the_rank_that_raised_is_named_and_not_the_one_that_ended_first() -> None:
+    done = _run("launch", "--devices", "2", "--name", "victim", "--", sys.executable, "-c", _VICTIM)
+    (job,) = registry.jobs()
+    assert done.returncode == 1
+    assert "error: rank 1: there is no 'labels' in a table or configuration\n" in done.stderr
+    assert f"where: {job.logs / 'rank_1.log'}:" in done.stderr
+    explained = _run("explain", str(job.logs)).stdout
+    assert "there is no 'labels' in a table or configuration (rank 1)" in explained
 
 
 def test_a_missing_program_is_found_before_anything_starts() -> None:

@@ -104,7 +104,7 @@ def _copy_of(model: Path, place: Path) -> Path:
     return place
 
 
-def test_perturbed_weights_part_the_first_loss(train: Any, tiny_model: Path, tmp_path: Path) -> None:
+def test_perturbed_weights_are_named_before_the_first_step(train: Any, tiny_model: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     other = _copy_of(tiny_model, tmp_path / "other")
@@ -113,7 +113,8 @@ def test_perturbed_weights_part_the_first_loss(train: Any, tiny_model: Path, tmp
     weights[name] *= 1 + 1e-3
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     found = align(train().run.path, train(model={"path": str(other)}).run.path)
-    assert parted(found) == ("forward", 1)
+    assert parted(found) == ("start", 1) and found.parted is not None
+    assert "model.layers.1.mlp.down_proj.weight" in found.parted.measured
 
 
 CONFIGS = {

@@ -119,3 +119,29 @@ def test_torch_generator_is_not_touched(train: Any) -> None:
     threads = torch.get_num_threads()
     assert train(**changes).losses() == train(**changes, align={"dump_steps": "1-3"}).losses()
     assert torch.get_num_threads() == threads
+
+
+def test_hash_of_the_start_depends_on_weights_only(train: Any, train_on_ranks: Any) -> None:
+    def start(run: RunDir) -> dict[str, Any]:
+        found = json.loads(run.start_weights.read_text())
+        assert found["hash"] == run.read()["resolved"]["weights_hash"]
+        return dict(found)
+
+    once = {"optim": {"max_steps": 1}}
+    alone = start(train(**once).run)
+    assert alone["ranks"] == [alone["hash"]] and "model.layers.0.mlp.up_proj.weight" in alone["parameters"]
+    assert start(train(**once, model={"dtype": "bf16"}, precision="bf16").run)["hash"] != alone["hash"]
+    for strategy in ("ddp", "fsdp"):
+        two = start(train_on_ranks(2, **once, batch={"per_device": 2}, parallel={"strategy": strategy}).run)
+        assert two == {**alone, "ranks": [alone["hash"]] * 2}
+    other = start(train(**once, seed=43, model={"init": "random"}).run)
+    assert set(other["parameters"]) == set(alone["parameters"]) and other["hash"] != alone["hash"]
+
+
+def test_hash_of_the_start_stays_when_a_run_resumes(train: Any) -> None:
+    changes = {"optim": {"max_steps": 4}, "checkpoint": {"every_steps": 2, "keep": 5}}
+    first = train(**changes).run
+    expected = first.start_weights.read_text()
+    first.start_weights.unlink()
+    train(**changes | {"checkpoint": {"every_steps": 2, "resume": str(first.checkpoint(2))}})
+    assert first.start_weights.read_text() == expected

@@ -147,6 +147,31 @@ def test_a_dry_run_says_which_part_is_not_there_yet(ascendtune: Any, tiny_model:
     assert "ascendtune.train.worker runs/new" in shown
 
 
+def test_recipe_check_says_what_it_did_not_look_at_and_reads_all_rows_when_asked(
+    ascendtune: Any, tiny_model: Path, data: Path
+) -> None:
+    ascendtune("init", "--model", tiny_model, "--data", data)
+    short = ("recipe", "check", "recipe.yaml", "data.max_length=4")
+    assert "not checked: rows beyond the first" in ascendtune(*short).stdout
+    refused = ascendtune(*short, "--data")
+    assert refused.returncode == 2 and "code: no-answer-left" in refused.stderr
+    looked = ascendtune("recipe", "check", "recipe.yaml", "--data")
+    assert looked.returncode == 0, looked.stderr
+    assert "data: 60 rows read" in looked.stdout and "not checked: memory, devices" in looked.stdout
+
+
+def test_a_dry_run_names_the_run_directory_that_the_start_would_make(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    ascendtune("init", "--model", tiny_model, "--data", data)
+    (tmp_path / "runs/dpo").mkdir(parents=True)
+    (tmp_path / "runs/dpo/run.json").write_text(json.dumps({"schema_version": 1, "state": "finished", "attempts": []}))
+    shown = ascendtune("train", "recipe.yaml", "--dry-run", "name=dpo").stdout
+    assert shown.startswith("# starting runs/dpo-2: runs/dpo has finished\n# runs/dpo-2 does not exist yet")
+    assert "ascendtune.train.worker runs/dpo-2" in shown
+    assert not (tmp_path / "runs/dpo-2").exists()
+
+
 def test_train_under_torchrun_is_refused(ascendtune: Any) -> None:
     refused = ascendtune("train", "recipe.yaml", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
     assert refused.returncode == 2 and "this is process 1 of 2 that a launcher has started" in refused.stderr

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -132,6 +133,14 @@ def test_compare_shows_evaluation_losses_that_both_have(ascendtune: Any, runs: P
     assert lines[lines.index(["evaluation", "loss", "a", "b"]) + 2] == ["20", "2.250000", "2.125000"] == lines[-1]
     compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
     assert compared["evaluation_loss"] == {"10": [2.5, 2.5], "20": [2.25, 2.125]}
+
+
+def test_compare_shows_evaluation_losses_that_two_of_three_runs_have(ascendtune: Any, runs: Path) -> None:
+    shutil.copytree(runs / "a", runs / "c")
+    for name in ("a", "b"):
+        (runs / name / "eval.jsonl").write_text('{"step": 10, "loss": 2.5}\n')
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "runs/c", "--json").stdout)
+    assert compared["evaluation_loss"] == {"10": [2.5, 2.5, None]}
 
 
 def test_compare_of_unlike_runs(ascendtune: Any, runs: Path) -> None:

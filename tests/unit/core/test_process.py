@@ -44,9 +44,19 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_us() -> None:
     assert time.monotonic() - began < 4
 
 
+@pytest.mark.parametrize("leader", ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!"], ids=["hangs", "has ended"])
+def test_time_out_ends_grandchildren(leader: str) -> None:
+    done = run(["sh", "-c", leader], timeout_seconds=0.5)
+    assert done.timed_out
+    deadline = time.monotonic() + 5
+    while (found := stat_of(int(done.output))) is not None and found.state != "Z" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert found is None or found.state == "Z"
+
+
 def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     survivors: list[int] = []
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: survivors.append(self.pid))
+    monkeypatch.setattr(os, "killpg", lambda group, number: survivors.append(group))
     try:
         began = time.monotonic()
         assert run(["sleep", "30"], timeout_seconds=0.2).timed_out

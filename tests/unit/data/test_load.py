@@ -133,8 +133,9 @@ def test_bad_rows_of_a_json_array_have_lines_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("on_bad_row", ["fail", "skip"])
 def test_no_row_left_is_an_error_either_way(tmp_path: Path, on_bad_row: Literal["fail", "skip"]) -> None:
     path = _write(tmp_path / "bad.jsonl", [{"prompt": "x", "completion": ""}] * 3)
-    with pytest.raises(DataError, match="none of the 3 rows can be trained on"):
+    with pytest.raises(DataError) as caught:
         _load(path, on_bad_row=on_bad_row)
+    assert caught.value.code == "bad-rows"
 
 
 def test_unreadable_syntax_stops_also_when_bad_rows_are_skipped(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascendtune.data.pack import pack_best_fit
+from ascendtune.data.plan import pack_best_fit
 
 lengths_up_to_50 = st.lists(st.integers(1, 50), min_size=1, max_size=200).map(lambda each: np.array(each, np.int32))
 

@@ -14,9 +14,10 @@ from typing import Any, get_args
 
 import pytest
 
+from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.data import fingerprint as fingerprints
-from ascendtune.data.prepare import Prepared, open_prepared, prepare
+from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
 from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
@@ -107,8 +108,9 @@ def test_pairs_are_rows_from_file_to_report(model: Path, tmp_path: Path) -> None
     ]
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(DataError, match="1 of 20 rows cannot be trained on") as raised:
+    with pytest.raises(DataError) as raised:
         prepare(section(file), model, task="pairs", seed=1, cache=tmp_path)
+    assert raised.value.code == "bad-rows" and "1 of 20 rows" in raised.value.what
     assert f"{file}:1: chosen and rejected are the same" in raised.value.what
     # What all learns, a comparison of answers must not see.
     recipe = section(file, on_bad_row="skip", eval_fraction=0.2, loss_on="all")
@@ -133,8 +135,9 @@ def test_texts_need_no_chat_template(make_model: Callable[..., Path], tmp_path: 
     assert f"split: 30 texts into {len(dataset)} rows" in lines_of(report)
     assert (prepared.chat_template, prepared.stop_ids) == ("", (prepared.eos_id,))
     assert open_prepared(prepared.directory) == replace(prepared, cached=True)
-    with pytest.raises(RecipeError, match="no chat template"):
+    with pytest.raises(RecipeError) as caught:
         prepare(recipe, base, seed=1, cache=tmp_path)
+    assert caught.value.code == "template-missing"
 
 
 @pytest.mark.parametrize(
@@ -219,8 +222,9 @@ def test_a_number_of_rows_is_held_out(data: Path, model: Path, tmp_path: Path) -
     assert len(rows_of(prepared.eval or tmp_path)) == 7 and len(rows_of(prepared.train)) == 33
     other = prepare(recipe, model, seed=2, cache=tmp_path)
     assert rows_of(other.eval or tmp_path) != rows_of(prepared.eval or tmp_path)
-    with pytest.raises(DataError, match="leaves no row to train on out of 40"):
+    with pytest.raises(DataError) as caught:
         prepare(section(data, eval_rows=40), model, seed=1, cache=tmp_path)
+    assert caught.value.code == "too-few-rows"
 
 
 def test_a_template_without_answers_is_named_as_the_cause(data: Path, model: Path, tmp_path: Path) -> None:
@@ -259,8 +263,9 @@ def test_a_damaged_entry_is_rebuilt(damage: str, data: Path, model: Path, tmp_pa
     else:
         (made.directory / "prepared.json").write_text("{}")
     if damage != "flip":
-        with pytest.raises(MachineError, match="missing or damaged"):
+        with pytest.raises(MachineError) as caught:
             open_prepared(made.directory)
+        assert caught.value.code == "prepared-data-damaged"
     again = prepare(section(data), model, seed=1, cache=tmp_path)
     assert not again.cached and rows_of(again.train) == good
 
@@ -303,8 +308,9 @@ def test_refused_rows_fail_by_name_or_are_counted(data: Path, model: Path, tmp_p
 
 
 def test_no_template_in_the_model(data: Path, model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no chat template"):
+    with pytest.raises(RecipeError) as caught:
         prepare(section(data, template="auto"), model, seed=1, cache=tmp_path)
+    assert caught.value.code == "template-missing"
 
 
 @pytest.fixture
@@ -334,8 +340,9 @@ def test_a_full_disk(
     monkeypatch.setattr("ascendtune.data.tokenize._SMALLEST_SHARD", 1000)
     many = write(tmp_path / "many.jsonl", 3000)
     disk = small_disk("size=256k")
-    with pytest.raises(MachineError, match="disk is full") as caught:
+    with pytest.raises(MachineError) as caught:
         prepare(section(many, processes=processes), model, seed=1, cache=disk / "cache")
+    assert caught.value.code == "disk-full"
     assert caught.value.exit_code == 3 and caught.value.where
     assert not [each for each in (disk / "cache").iterdir() if each.is_dir()]
 
@@ -345,8 +352,9 @@ def test_a_read_only_disk_serves_what_it_has(data: Path, model: Path, small_disk
     prepare(section(data), model, seed=1, cache=disk)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert prepare(section(data), model, seed=1, cache=disk).cached
-    with pytest.raises(MachineError, match="read-only") as caught:
+    with pytest.raises(MachineError) as caught:
         prepare(section(data, max_length=99), model, seed=1, cache=disk)
+    assert caught.value.code == "read-only-file-system"
     assert caught.value.exit_code == 3
 
 
@@ -420,3 +428,46 @@ def finished(cache: Path) -> list[Path]:
 
 def contents(prepared: Prepared) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in prepared.train.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../../other", "/etc", "a" * 31, "A" * 32, "a" * 33, "a" * 31 + "\n", "٣" * 32]
+)
+def test_tokens_are_found_by_their_fingerprint_alone(name: str) -> None:
+    with pytest.raises(MachineError) as refused:
+        cached_tokens(name)
+    assert refused.value.code == "record-damaged"
+
+
+def test_tokens_of_a_fingerprint_lie_in_the_cache() -> None:
+    assert cached_tokens("0f" * 16) == cache_directory() / "tokens" / ("0f" * 16)
+
+
+@pytest.mark.parametrize("spoil", ["writable by others", "of another user"])
+def test_tokens_that_others_may_have_written_are_refused(spoil: str, data: Path, model: Path, tmp_path: Path) -> None:
+    entry = prepare(section(data), model, seed=1, cache=tmp_path / "cache").directory
+    if spoil == "writable by others":
+        entry.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(entry, 65534, 65534)
+    else:
+        pytest.skip("only root can give a directory away")
+    for attempt in (
+        lambda: open_prepared(entry),
+        lambda: prepare(section(data), model, seed=1, cache=tmp_path / "cache"),
+    ):
+        with pytest.raises(MachineError) as refused:
+            attempt()
+        assert refused.value.code in ("writable-by-others", "owned-by-another-user")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"files": {}}', '{"files": {}, "format_version": 3}', "[" * 100_000])
+def test_tokens_with_a_damaged_record_are_made_again(content: str, data: Path, model: Path, tmp_path: Path) -> None:
+    made = prepare(section(data), model, seed=1, cache=tmp_path / "cache")
+    (made.directory / "prepared.json").write_text(content)
+    with pytest.raises(MachineError) as refused:
+        open_prepared(made.directory)
+    assert refused.value.code == "prepared-data-damaged"
+    again = prepare(section(data), model, seed=1, cache=tmp_path / "cache")
+    assert not again.cached
+    assert rows_of(again.train) == rows_of(made.train)

@@ -16,7 +16,7 @@ import pytest
 
 from ascendtune.core.errors import DataError, RecipeError
 from ascendtune.core.process import Finished, run
-from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.hub.download import fetch_dataset, fetch_model, split_hub
 
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _EMPTY_WEIGHTS = (2).to_bytes(8, "little") + b"{}"
@@ -104,7 +104,7 @@ def hub() -> Iterator[str]:
 _ASK = """
 import sys
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.hub.download import fetch_dataset, fetch_model, split_hub
 for call in sys.argv[1:]:
     try:
         print(eval(call))
@@ -182,8 +182,9 @@ def test_what_reads_like_a_path_never_reaches_the_network(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "qwen").mkdir(parents=True)
     began = time.monotonic()
-    with pytest.raises(RecipeError, match="no such model path") as raised:
+    with pytest.raises(RecipeError) as raised:
         fetch_model(text)
+    assert raised.value.code == "path-missing"
     assert time.monotonic() - began < 1
     if text == "models/qwem":
         assert raised.value.remedy == "did you mean 'models/qwen'?"
@@ -192,7 +193,32 @@ def test_what_reads_like_a_path_never_reaches_the_network(
 def test_a_missing_data_file_is_a_path_even_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "alpaca.jsonl").write_text("{}\n")
-    with pytest.raises(DataError, match="no such data set path") as raised:
+    with pytest.raises(DataError) as raised:
         fetch_dataset("alpaca.json")
+    assert raised.value.code == "path-missing"
     assert raised.value.remedy == "did you mean 'alpaca.jsonl'?"
     assert fetch_dataset("alpaca.jsonl") == Path("alpaca.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("hf:Qwen/Qwen3-8B", ("hf", "Qwen/Qwen3-8B")),
+        ("modelscope:Qwen/Qwen3-8B", ("modelscope", "Qwen/Qwen3-8B")),
+        ("Qwen/Qwen3-8B", (None, "Qwen/Qwen3-8B")),
+        ("/data/hf:x", (None, "/data/hf:x")),
+    ],
+)
+def test_a_prefix_names_the_hub(text: str, split: tuple[str | None, str]) -> None:
+    assert split_hub(text) == split
+
+
+def test_a_prefix_without_an_id_is_refused() -> None:
+    with pytest.raises(RecipeError) as caught:
+        fetch_model("hf:../secret")
+    assert caught.value.code == "invalid-hub-id"
+
+
+def test_the_prefix_decides_whatever_the_variable_says(hub: str, tmp_path: Path) -> None:
+    answer = _ask(tmp_path, hub, "fetch_model('hf:owner/whole')", USE_MODELSCOPE_HUB="1")
+    assert answer.exit_code == 0, answer.error

@@ -153,8 +153,9 @@ def test_an_answer_is_cut_at_the_number_of_tokens_that_was_asked_for(make_engine
 
 def test_a_conversation_longer_than_the_context_is_refused(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(END_OF_TEXT)
-    with pytest.raises(InputError, match="context holds 64") as refused:
+    with pytest.raises(InputError) as refused:
         engine.generate([[{"role": "user", "content": "hello " * 60}]], 5)
+    assert refused.value.code == "prompt-too-long" and "64" in refused.value.what
     assert refused.value.code == "prompt-too-long"
 
 
@@ -225,8 +226,9 @@ def test_weights_that_are_missing_in_the_files_are_told(tmp_path: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"1 weights are missing from the files: model\.norm\.weight"):
+    with pytest.raises(InputError) as caught:
         TransformersModel.load(Weights(directory), find_device(), vocabulary=16)
+    assert caught.value.code == "weights-missing" and "model.norm.weight" in caught.value.what
 
 
 def make_llama(directory: Path) -> Path:

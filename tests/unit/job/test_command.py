@@ -58,18 +58,21 @@ def test_a_taken_master_port_is_refused() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(MachineError, match=f"port {port} is in use") as raised:
+        with pytest.raises(MachineError) as raised:
             command(_spec(2, is_foreign=True), {"MASTER_PORT": str(port)})
+        assert raised.value.code == "port-unavailable" and str(port) in raised.value.what
     assert raised.value.exit_code == 3
 
 
 @pytest.mark.parametrize("given", ["http", "0", "65536", "-1"])
 def test_a_master_port_that_is_none_is_refused(given: str) -> None:
-    with pytest.raises(InputError, match="is not a port"):
+    with pytest.raises(InputError) as caught:
         command(_spec(2, is_foreign=True), {"MASTER_PORT": given})
+    assert caught.value.code == "bad-port"
 
 
 @pytest.mark.parametrize("given", ["", "0", "65536", "-1", "1.5", "²", "port", "9" * 5000])
 def test_master_port_that_is_not_a_port_is_refused(given: str) -> None:
-    with pytest.raises(InputError, match="is not a port"):
+    with pytest.raises(InputError) as caught:
         checked_port(given, "127.0.0.1")
+    assert caught.value.code == "bad-port"

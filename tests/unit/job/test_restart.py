@@ -42,15 +42,16 @@ def test_failures_are_tried_again_as_often_as_allowed(spec: JobSpec) -> None:
     assert _run(spec, [JobResult(1), JobResult(1), JobResult(3), JobResult(0)]) == (3, 1)
 
 
-def test_the_end_a_stop_and_a_wrong_recipe_are_not(spec: JobSpec) -> None:
+def test_a_finished_run_a_stop_and_a_wrong_recipe_are_not_tried_again(spec: JobSpec) -> None:
     for code in (0, 2, 130):
         assert _run(spec, [JobResult(code), JobResult(0)]) == (code, 1)
 
 
-def test_who_wants_to_stop_sees_no_other_attempt_although_a_rank_fails_meanwhile(spec: JobSpec) -> None:
+def test_no_attempt_follows_a_stop_signal_although_a_rank_fails(spec: JobSpec) -> None:
     assert _run(spec, [JobResult(1), JobResult(0)], interrupt=True) == (1, 1)
 
 
-def test_one_cause_without_progress_is_not_tried_a_third_time(spec: JobSpec) -> None:
-    assert _run(spec, [JobResult(1, cause="x"), JobResult(1, cause="x"), JobResult(0)]) == (1, 1)
-    assert _run(spec, [JobResult(1, cause="x"), JobResult(1, cause="y"), JobResult(0)]) == (0, 0)
+def test_a_failure_that_repeats_without_a_checkpoint_is_not_tried_a_third_time(spec: JobSpec) -> None:
+    one, other = JobResult(1, recorded=("exception", "loss-not-finite", None, 6)), JobResult(1, recorded=("oom",))
+    assert _run(spec, [one, one, JobResult(0)]) == (1, 1)
+    assert _run(spec, [one, other, JobResult(0)]) == (0, 0)

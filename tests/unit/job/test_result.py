@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import CheckFailed, MachineError
-from ascendtune.core.rundir import CauseKind, RunDir, exit_cause
+from ascendtune.core.rundir import CauseKind, RunDir, exit_cause, exit_cause_of_worker
 from ascendtune.job.result import Ending, as_of_a_shell, job_result
 
 
@@ -87,6 +87,20 @@ def test_a_cause_of_rank_0_is_shown_unless_rank_0_has_printed_it(
     result = job_result(run.path, before, Ending(1, run.logs / "launcher.log"), None)
 
     assert (result.error.what if result.error else None) == shown
+
+
+def test_equal_failures_are_equal_by_their_fields_whatever_their_sentences(tmp_path: Path) -> None:
+    def recorded(name: str, error: Exception) -> object:
+        run = _running(tmp_path / name)
+        before = run.read()
+        run.end_attempt("failed", exit_cause_of_worker(error, 1))
+        return job_result(run.path, before, Ending(1, run.logs / "launcher.log"), None).recorded
+
+    one = recorded("a", CheckFailed("the loss is nan", code="loss-not-finite", remedy="look"))
+    assert one == recorded("b", CheckFailed("the loss is not a number", code="loss-not-finite", remedy="look"))
+    assert one != recorded("c", CheckFailed("the loss is nan", code="gradient-not-finite", remedy="look"))
+    assert recorded("d", RuntimeError("port 1")) == recorded("e", RuntimeError("port 1"))
+    assert recorded("f", RuntimeError("port 1")) != recorded("g", RuntimeError("port 2"))
 
 
 def _running(path: Path) -> RunDir:

@@ -55,8 +55,9 @@ def test_who_stands_in_the_way_is_said(device: Accelerator, said: str) -> None:
 
 
 def test_two_devices_that_look_alike_are_two() -> None:
-    with pytest.raises(MachineError, match="0 of 2 free"):
+    with pytest.raises(MachineError) as caught:
         pick_free([_npu(None), _npu(None)], 1, {})
+    assert caught.value.code == "not-enough-devices" and "0 of 2" in caught.value.what
 
 
 def test_alarm_is_normal_on_small_boards() -> None:
@@ -65,8 +66,9 @@ def test_alarm_is_normal_on_small_boards() -> None:
 
 def test_only_what_this_shell_may_use() -> None:
     assert _picked([_npu(0), _npu(1), _npu(2)], 1, ASCEND_RT_VISIBLE_DEVICES="1,2") == [1]
-    with pytest.raises(MachineError, match="no accelerator"):
+    with pytest.raises(MachineError) as caught:
         pick_free([_npu(0)], 1, {"ASCEND_RT_VISIBLE_DEVICES": ""})
+    assert caught.value.code == "no-accelerator"
 
 
 def test_npus_before_gpus() -> None:

@@ -61,8 +61,9 @@ def test_what_decides_the_content_of_checkpoints_never_changes(tmp_path: Path, k
     run.create(_recipe("a.jsonl").to_yaml(), {}, {})
     section, _, name = key.partition(".")
     value = {"method.tuner": "freeze", "optim.optimizer": "sgd", "model.path": "n"}[key]
-    with pytest.raises(RecipeError, match="cannot change within a run"):
+    with pytest.raises(RecipeError) as caught:
         require_same_recipe(run, _recipe("a.jsonl", **{section: {name: value}}), [key, section])
+    assert caught.value.code == "recipe-changed"
 
 
 @pytest.mark.parametrize("allowed", [["data"], ["data.train"], ["seed", "data.max_length"]])

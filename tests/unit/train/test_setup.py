@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
@@ -21,6 +24,7 @@ from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases
 
 ROWS = 9
+Usage = namedtuple("Usage", "total used free")
 
 MakeLoop = Callable[..., Loop]
 
@@ -61,6 +65,15 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
             return loop
 
         yield make
+
+
+def test_disk_without_space_for_the_run_is_told_before_the_first_step(
+    start: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 0))
+    with pytest.raises(MachineError, match="this run will write") as caught:
+        start()
+    assert caught.value.code == "disk-space-missing"
 
 
 LORA = {"method": {"tuner": "lora", "lora": {"rank": 4, "dropout": 0.5}}}

@@ -103,10 +103,16 @@ class Curve:
             resolution,
         )
 
+    @classmethod
+    def empty(cls) -> Curve:
+        """No record: of a side that has dumped tensors alone."""
+        none = np.empty(0)
+        return cls(np.empty(0, dtype=np.int64), none, none, none, none, (), 0.0)
+
     def is_sparse(self) -> bool:
         """Whether a record stands for several steps, as with `logging_steps` above 1."""
         gaps = np.diff(self.steps) if len(self.steps) > 1 else self.steps
-        return bool(np.median(gaps) > 1)
+        return bool(len(gaps) and np.median(gaps) > 1)
 
 
 @dataclass(frozen=True)

@@ -105,5 +105,5 @@ def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) ->
 
 
 def _first_number(curves: Sequence[Curve]) -> float:
-    found = [curve.labelled_tokens[0] for curve in curves if np.isfinite(curve.labelled_tokens[0])]
+    found = [float(each) for curve in curves for each in curve.labelled_tokens[:1] if np.isfinite(each)]
     return max(1.0, min(found, default=_TOKENS))

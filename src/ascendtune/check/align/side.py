@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ascendtune.check.align.curve import Curve, Floats, no_records
+from ascendtune.check.align.dump import Dump, find_dump
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular
@@ -32,6 +33,8 @@ _NAMES = {
     "learning_rate": ("learning_rate", "train/learning_rate", "lr"),
 }
 _EVENTS = "events.out.tfevents"
+_RECORDED = "recorded.json"
+"""Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
 
@@ -45,6 +48,8 @@ class Side:
         run: run.json; empty for a foreign log.
         precision: the type matrices were multiplied in; None where the record does not say.
         layers: depth of the model; None where config.json is not at hand.
+        dump: tensors of some steps; None where nothing was dumped.
+        start_weights: hashes of the weights before the first step, as in start_weights.json; empty where not recorded.
     """
 
     name: str
@@ -55,6 +60,8 @@ class Side:
     run: dict[str, Any] = field(default_factory=dict)
     precision: str | None = None
     layers: int | None = None
+    dump: Dump | None = None
+    start_weights: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_foreign(self) -> bool:
@@ -62,7 +69,7 @@ class Side:
 
     @property
     def world_size(self) -> int | None:
-        attempts = self.run.get("attempts") or [{}]
+        attempts = self.run.get("attempts") or [self.run]
         size = attempts[-1].get("world_size")
         return size if isinstance(size, int) else None
 
@@ -109,6 +116,8 @@ def read_side(path: Path) -> Side:
 def _read_directory(path: Path) -> Side:
     if (path / "run.json").is_file():
         return _read_run(RunDir(path))
+    if (path / _RECORDED).is_file():
+        return _read_recorded(path)
     for name in ("trainer_state.json", "trainer_log.jsonl"):
         if (path / name).is_file():
             return read_side(path / name)
@@ -128,28 +137,37 @@ def _read_run(run: RunDir) -> Side:
     record = run.read()
     precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
     recipe = leaves_of(read_document(run.recipe).values)
+    dump = find_dump(run.dumps)
+    curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
     return Side(
         name=run.path.name,
         path=run.path,
         kind="ascendtune",
         # A preference's loss is a mean over pairs: its steps have as many.
-        curve=replace(_metrics(run), is_token_mean=recipe.get("method.stage") in ("pretrain", "sft")),
+        curve=replace(curve, is_token_mean=recipe.get("method.stage") in ("pretrain", "sft")),
         recipe=recipe,
         run=record,
         precision=precision if isinstance(precision, str) else None,
         layers=_layers(record.get("model_directory")),
+        dump=dump,
+        start_weights=read_json_object(run.start_weights) if run.start_weights.is_file() else {},
     )
 
 
-def _metrics(run: RunDir) -> Curve:
+def _read_recorded(path: Path) -> Side:
+    metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
+    curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
+    return Side(path.name, path, "recorded", curve, run=read_json_object(path / _RECORDED), dump=dump)
+
+
+def _metrics(path: Path) -> Curve:
     """metrics.jsonl, read by Arrow: a hundred thousand steps take a fifth of a second."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
-    source = str(run.metrics)
-    if not run.metrics.is_file():
-        return Curve.of_columns({"step": np.empty(0)}, [], resolution=0.0, source=source)
-    with open_regular(run.metrics) as file:
+    if not path.is_file():
+        return Curve.of_columns({"step": np.empty(0)}, [], resolution=0.0, source=str(path))
+    with open_regular(path) as file:
         content = file.read(_MOST_BYTES)
     # A last line without newline is a write that was cut off.
     whole = content[: content.rfind(b"\n") + 1]
@@ -159,9 +177,9 @@ def _metrics(run: RunDir) -> Curve:
         table = arrow_json.read_json(pa.BufferReader(whole), parse_options=options)
     except pa.ArrowInvalid:
         # The reader of single lines says which one is damaged, or copes with it.
-        return Curve.of_records(run.read_metrics(), _OURS, rounded=False, source=source)
+        return Curve.of_records(RunDir(path.parent).read_metrics(), _OURS, rounded=False, source=str(path))
     columns = {name: _floats(table[name]) for name in _OURS if name != "batch_hash"}
-    return Curve.of_columns(columns, table["batch_hash"].to_pylist(), resolution=0.0, source=source)
+    return Curve.of_columns(columns, table["batch_hash"].to_pylist(), resolution=0.0, source=str(path))
 
 
 def _floats(column: Any) -> Floats:

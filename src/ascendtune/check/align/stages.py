@@ -6,13 +6,15 @@ things and no number shows it, `unknown` where one side recorded nothing to comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ascendtune.check.align.curve import Pair, paired
 from ascendtune.check.align.noise import Noise
+from ascendtune.check.align.parting import DumpComparison, compare_dumps
 from ascendtune.check.align.side import Side
+from ascendtune.check.align.tensor_findings import refined
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.core.errors import NoVerdict
 from ascendtune.core.units import count_of
@@ -45,6 +47,7 @@ class Comparison:
         findings: one per stage, in the order of the stages.
         parted: the finding that explains the difference; None where the losses agree.
         step: the first step at which the trainings part.
+        dumps: tensors that both sides dumped; empty where a side has none.
     """
 
     pair: Pair
@@ -52,6 +55,7 @@ class Comparison:
     findings: tuple[Finding, ...]
     parted: Finding | None
     step: int | None
+    dumps: DumpComparison = field(default_factory=DumpComparison)
 
     @property
     def mean_difference(self) -> float | None:
@@ -64,11 +68,14 @@ def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
     """Ask all stages.
 
     Raises:
-        NoVerdict: the losses are of different kinds, or no step was recorded by both sides.
+        NoVerdict: the losses are of different kinds, or no step was recorded or dumped by both sides.
+        DataError, RecipeError, MachineError: a dump cannot be read.
     """
     _require_same_kind(reference, candidate)
     pair = paired(reference.curve, candidate.curve)
-    if not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
+    has_both = reference.dump is not None and candidate.dump is not None
+    dumps = compare_dumps(reference.dump, candidate.dump) if has_both else DumpComparison()  # type: ignore[arg-type]
+    if not dumps.compared and not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
         raise NoVerdict(
             "no step that both sides recorded has a loss",
             code="no-common-steps",
@@ -76,7 +83,7 @@ def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
             where=f"{reference.path} and {candidate.path}",
         )
     exceeding = _exceeding(pair, noise)
-    findings: tuple[Finding, ...] = (
+    from_records: tuple[Finding, ...] = (
         _question(reference, candidate),
         _data(reference, candidate),
         _start(reference, candidate),
@@ -86,11 +93,17 @@ def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
         _later(pair, noise, exceeding),
         _ranks(reference, candidate, exceeding),
     )
-    if not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
+    findings = refined(from_records, dumps)
+    place = dumps.place
+    if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
-        return Comparison(pair, noise, tuple(map(_as_warning, findings)), None, None)
+        return Comparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps)
     parted = next(each for each in findings if each.status == "failure")
-    return Comparison(pair, noise, findings, parted, 1 if exceeding is None else exceeding)
+    if place is not None and parted.code not in _CAUSES:
+        # The dump knows which stage parted first; later ones follow from it.
+        parted = next(each for each in findings if each.code == place.stage)
+    step = place.step if place is not None else exceeding
+    return Comparison(pair, noise, findings, parted, 1 if step is None else step, dumps)
 
 
 def _as_warning(finding: Finding) -> Finding:
@@ -190,6 +203,22 @@ def _data(reference: Side, candidate: Side) -> Finding:
 
 def _start(reference: Side, candidate: Side) -> Finding:
     """3: did both start from the same weights?"""
+    hashes = [_hashes(side) for side in (reference, candidate)]
+    if all(hashes):
+        common = [name for name in hashes[0] if name in hashes[1]]
+        other = [name for name in common if hashes[0][name] != hashes[1][name]]
+        if not common:
+            return unknown("start", "the weights of the sides have no name in common")
+        if not other:
+            return ok("start", f"both started from the same weights: {count_of(len(common), 'parameter')}")
+        return Finding(
+            "start",
+            "failure",
+            f"{len(other):,} of {count_of(len(common), 'parameter')} differ before the first step: {other[0]}",
+            remedy="compare the models' files (sha256), the seed of new weights such as adapters, and what changes "
+            "weights at load",
+            evidence=tuple(f"{name}: {hashes[0][name]} and {hashes[1][name]}" for name in other[:_SHOWN]),
+        )
     first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
     if first[0] and first == second:
         return ok("start", "both started from the same files of weights")
@@ -203,12 +232,17 @@ def _start(reference: Side, candidate: Side) -> Finding:
     return unknown("start", "the files of weights lie on different disks, and their content was not recorded")
 
 
+def _hashes(side: Side) -> dict[str, str]:
+    found = side.start_weights.get("parameters")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
 def _forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
     """4: does the same model give the same loss before any update?"""
-    if pair.steps[0] != 1:
+    if not len(pair.steps) or pair.steps[0] != 1:
         return unknown(
             "forward",
-            f"the first step recorded by both is {pair.steps[0]}",
+            f"the first step recorded by both is {pair.steps[0]}" if len(pair.steps) else "no step has both losses",
             remedy="record step 1: track.every_steps: 1, or logging_first_step: true in the other trainer",
         )
     if np.isnan(pair.reference[0]) and np.isnan(pair.candidate[0]):
@@ -230,7 +264,8 @@ def _forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
 
 def _backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
     """5: does the same loss give the same gradient?"""
-    norms = [float(side.curve.grad_norms[0]) if side.curve.steps[0] == 1 else np.nan for side in (reference, candidate)]
+    curves = reference.curve, candidate.curve
+    norms = [float(each.grad_norms[0]) if 1 in each.steps[:1] else np.nan for each in curves]
     if not np.isfinite(norms).all():
         return unknown("backward", "the gradient norm of step 1 was not recorded by both sides")
     difference = abs(norms[1] - norms[0]) / max(abs(norms[0]), 1e-12)
@@ -313,7 +348,17 @@ def _later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
 
 
 def _ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
-    """8: does the number of ranks make a difference?"""
+    """8: does the number of ranks make a difference, and did all begin with the same weights?"""
+    for side in (candidate, reference):
+        of_rank = side.start_weights.get("ranks")
+        if isinstance(of_rank, list) and len(set(map(str, of_rank))) > 1:
+            return Finding(
+                "ranks",
+                "failure",
+                f"the ranks of {side.name} began with different weights",
+                remedy="check what loads and broadcasts the weights, and whether every rank reads the same files",
+                evidence=tuple(f"rank {rank}: {each}" for rank, each in enumerate(of_rank[: 2 * _SHOWN])),
+            )
     sizes = [side.world_size for side in (reference, candidate)]
     if None in sizes:
         return unknown("ranks", "a side does not record its number of ranks")
@@ -327,9 +372,13 @@ def _ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
 
 def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     """One sentence."""
-    names = f"{candidate.name} and {reference.name}"
-    if comparison.parted is not None:
-        return f"{names} part at step {comparison.step}, {comparison.parted.code}: {comparison.parted.measured}"
+    names, parted, dumps = f"{candidate.name} and {reference.name}", comparison.parted, comparison.dumps
+    if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:
+        return f"{names} part at {parted.measured}"
+    if parted is not None:
+        return f"{names} part at step {comparison.step}, {parted.code}: {parted.measured}"
+    if not len(comparison.pair.steps):
+        return f"{names} are aligned: {dumps.compared:,} dumped tensors agree within rounding; no losses were compared"
     if not np.nanmax(comparison.pair.difference, initial=0.0):
         return f"{names} are aligned: {len(comparison.pair.steps):,} losses are equal to the last digit"
     return f"{names} are aligned within the noise of {comparison.noise.basis}"

@@ -140,6 +140,7 @@ class Setting:
         return self.count * len(self.ranks)
 
     def empty(self, count: int) -> torch.Tensor:
+        """A buffer of zeros on this rank's device: (count,) in `dtype`."""
         # Created on the host and copied: a device without operators for a dtype may still send it.
         return torch.zeros(count, dtype=self.dtype).to(self.place)
 

@@ -20,7 +20,7 @@ NPU_SMI = "npu_smi"
 
 _QUIET = ("not_supported", "unknown_question")
 """Errors that do not matter: the chip does not support a query."""
-_BROKEN = ("npu_smi_hangs", "dcmi_not_initialized", "no_npu", "npu_smi_not_executable")
+_BROKEN = ("npu_smi_hangs", "dcmi_not_initialized", "device_not_ready", "no_npu", "npu_smi_not_executable")
 """Errors of the machine itself. Other internal errors are usual in containers where the cards work."""
 
 

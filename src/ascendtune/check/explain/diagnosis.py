@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.missing import Missing, find_missing
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -35,6 +36,10 @@ class Diagnosis:
     rank: int | None = None
     """The rank that failed first, as far as anything says it."""
     host: str | None = None
+    missing: Missing | None = None
+    """The ranks that the first cause, a time-out, waited for."""
+    rival: Event | None = None
+    """Another cause of which no clock says that it came later."""
 
 
 def diagnose(scans: Sequence[Scan]) -> Diagnosis:
@@ -50,15 +55,18 @@ def diagnose(scans: Sequence[Scan]) -> Diagnosis:
         return Diagnosis("healthy", None, notices=notices)
     first = _first_cause(fatal)
     rank, host = _guilty(first, scans)
+    missing = _missing(first, fatal, scans)
+    if missing is not None:
+        rank, host = missing.ranks[0], None
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    return Diagnosis(_certainty(first), first, echoes, notices, rank, host)
+    return Diagnosis(_certainty(first), first, echoes, notices, rank, host, missing, _rival(first, fatal, scans))
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:
     """By time where every file tells the time, else file by file; within a file as they stand."""
-    timed = all(any(event.time is not None for event in scan.events) for scan in scans if scan.events)
+    timed = _are_timed(scans)
     places = {scan.name: index for index, scan in enumerate(scans)}
     earliest = {
         scan.name: min((event.time for event in scan.events if event.time is not None), default=0.0) for scan in scans
@@ -69,6 +77,10 @@ def in_order(scans: Sequence[Scan]) -> list[Event]:
         return (time if timed and len(scans) > 1 else 0.0, places[event.source], event.number)
 
     return sorted((event for scan in scans for event in scan.events), key=key)
+
+
+def _are_timed(scans: Sequence[Scan]) -> bool:
+    return all(any(event.time is not None for event in scan.events) for scan in scans if scan.events)
 
 
 def _is_fatal(event: Event, lengths: dict[str, int]) -> bool:
@@ -130,11 +142,12 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
-    """An unknown exception is explained by a known cause right beside it, and by what its own message goes on with."""
+    """An unknown exception is explained by a known cause near it or below it, and by the rest of its own message."""
     for event in candidates:
         if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker):
             below = event.number - first.number
-            if (event.weight == 0 and abs(below) <= _NEAR_LINES) or (event.weight == 1 and _touches(event, first)):
+            is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id != _INTERRUPTED)
+            if (event.weight == 0 and is_near) or (event.weight == 1 and _touches(event, first)):
                 return event
     return _more_specific(first, candidates) if first.is_vague else first
 
@@ -152,6 +165,23 @@ def _more_specific(first: Event, candidates: list[Event]) -> Event:
         if before and event.hit.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):
             return event
     return first
+
+
+def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | None:
+    """A known cause in another log, where nothing tells which of the two was first."""
+    if not first.is_known or first.weight > 0 or _are_timed(scans):
+        return None
+    ids = {event.hit.entry.id for event in fatal}
+    others = (event for event in fatal if event.source != first.source and event.hit.entry.id != first.hit.entry.id)
+    return next((event for event in others if event.is_known and event.weight == 0 and not _echoes(event, ids)), None)
+
+
+def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing | None:
+    """Whom the others waited for, where nothing better than their waiting is known."""
+    waits = [event for event in fatal if event.hit.entry.waits]
+    if not waits or (first.weight == 0 and first.is_known) or (first.is_raised and not first.hit.entry.waits):
+        return None
+    return find_missing(waits, scans)
 
 
 def _certainty(first: Event) -> Certainty:

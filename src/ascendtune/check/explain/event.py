@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ascendtune.check.explain.knowledge import KINDS
 from ascendtune.check.explain.matcher import Hit, filled
@@ -43,6 +43,8 @@ class Event:
     """Says only that a traceback follows."""
     weak: bool = False
     """Said as a warning or as news: believed only where something else makes it likely."""
+    said_by: dict[int, str] = field(default_factory=dict)
+    """The ranks that said the same, each with its first words."""
 
     @property
     def where(self) -> str:

@@ -24,6 +24,7 @@ PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
 
+_TELLING = 3
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -54,6 +55,34 @@ class Explanation:
         return sums_in(self.verdict.first.text) if self.verdict.first else None
 
     @property
+    def sureness(self) -> str:
+        """How far the first cause is to be believed, in words."""
+        found, first = self.verdict, self.verdict.first
+        if found.rival is not None:
+            return "these two: no clock in the logs says which was first"
+        if found.missing is not None:
+            return "likely: the ranks without a time-out are those that the others waited for"
+        if found.certainty == "symptom":
+            return "likely: this is what broke, and no line is known to say why"
+        if found.certainty == "unexplained" or first is None:
+            return "unknown: nothing is known about this failure; these are the most telling lines"
+        return "likely: the line is quoted or logged, not raised" if first.is_quoted or first.weak else "certain"
+
+    @property
+    def telling(self) -> tuple[Event, ...]:
+        """The lines that say most where nothing is known: the first cause, and up to two others."""
+        first = self.verdict.first
+        others = sorted(self.verdict.echoes, key=lambda event: (event.weight, event.is_vague))
+        return (first, *others[: _TELLING - 1]) if first else ()
+
+    @property
+    def to_collect(self) -> tuple[str, ...]:
+        """What to gather next where nothing is known."""
+        again = "ASCEND_LAUNCH_BLOCKING=1 on a second run" if self.plog else "CUDA_LAUNCH_BLOCKING=1 on a second run"
+        plog = (self.plog,) if self.plog else ()
+        return ("`ascendtune doctor --bundle report.tar.gz`", "the log of every rank", *plog, again)
+
+    @property
     def plog(self) -> str | None:
         """Where CANN writes more, if the logs name Ascend."""
         return PLOG if any(scan.speaks_of_ascend for scan in self.scans) else None
@@ -71,6 +100,8 @@ class Explanation:
             return "the run is under way, and its logs show no failure since it was started"
         if first is None:
             return "there is nothing to explain: the log is empty" if self.is_empty else "no failure was found"
+        if self.verdict.missing is not None:
+            return self.verdict.missing.what
         return first.meaning + self._culprit()
 
     def _culprit(self) -> str:
@@ -93,6 +124,8 @@ class Explanation:
 
     def remedies(self) -> tuple[str, ...]:
         first = self.verdict.first
+        if self.verdict.missing is not None:
+            return self.verdict.missing.remedies
         if first is not None and first.hit.entry.remedies:
             return tuple(filled(remedy, first.hit.names) for remedy in first.hit.entry.remedies)
         if first is None and self.run_cause is not None:
@@ -107,9 +140,12 @@ class Explanation:
         found = self.verdict
         return {
             "certainty": found.certainty if found.first or self.run_cause is None else "cause",
+            "sureness": self.sureness if found.first else None,
             "first": _event_json(found.first) if found.first else None,
+            "rival": _event_json(found.rival) if found.rival else None,
             "rank": found.rank,
             "host": found.host,
+            "missing": found.missing.as_json() if found.missing else None,
             "memory": self.sums.as_json() if self.sums else None,
             "run_cause": self.run_cause,
             "stop": self.stop,

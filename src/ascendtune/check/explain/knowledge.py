@@ -15,6 +15,7 @@ An entry looks like this:
     checks = ["npu_network"]            # doctor checks that look at the same thing
     below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
+    waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
                                         # echo of a notice is no failure
     test = "a line, or lines, as such a log has it"
@@ -73,6 +74,9 @@ class KnownFailure:
     echo_of: tuple[str, ...] = ()
     """Where one of these was found as well, it is the cause, and this one the echo; of a notice, nothing at all."""
 
+    waits: bool = False
+    """A rank waited for other ranks in vain."""
+
     @property
     def weight(self) -> int:
         """How little it explains: 0 for a cause."""
@@ -116,6 +120,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         frame=content.get("frame", ""),
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
+        waits=content.get("waits", False),
     )
 
 

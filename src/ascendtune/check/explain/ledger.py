@@ -10,6 +10,8 @@ from ascendtune.check.explain.matcher import Hit
 from ascendtune.check.explain.trace import Trace
 
 _EVENTS_KEPT = 2000
+_RANKS_KEPT = 1 << 14
+_WORDS_KEPT = 300
 _SURVIVED_AFTER = 5000
 _IN_A_ROW = 5
 """Lines between two that follow each other: other ranks may write in between."""
@@ -26,7 +28,9 @@ class Ledger:
         self.events: list[Event] = []
         self._first: dict[tuple[str, str], Event] = {}
 
-    def came_again(self, speaker: str, kind: str, said: str, number: int, *, weak: bool, quoted: bool) -> bool:
+    def came_again(
+        self, speaker: str, kind: str, said: str, number: int, hit: Hit, *, rank: int | None, weak: bool, quoted: bool
+    ) -> bool:
         """True if this speaker's first of the kind is there already and this line is counted with it."""
         first = self._first.get((speaker, kind))
         if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak or first.is_quoted > quoted:
@@ -34,11 +38,19 @@ class Ledger:
         first.count += 1
         first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
         first.last = number
+        if rank is not None and len(first.said_by) < _RANKS_KEPT:
+            first.said_by.setdefault(rank, said.strip()[:_WORDS_KEPT])
+        if number - first.number <= _BLOCK:
+            # Lines of one message: each names a part of what is known.
+            for name, value in hit.names.items():
+                first.hit.names.setdefault(name, value)
         if _CODED.search(said) and number - first.number <= _BLOCK and not _CODED.search(first.text):
             first.text, first.number = said.strip(), number
         return True
 
     def add(self, kind: str, event: Event) -> None:
+        if event.rank is not None:
+            event.said_by[event.rank] = event.text[:_WORDS_KEPT]
         if len(self.events) < _EVENTS_KEPT:
             self._first[event.speaker, kind] = event
             self.events.append(event)

@@ -1,111 +1,168 @@
-"""An explanation as text: what happened, where, why, what to do, and the source."""
+"""An explanation as text: what happened, how certain that is, where, why, what to do, and the source."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.matcher import filled
 from ascendtune.check.table import WIDE, Paint
+from ascendtune.core.units import count_of
 
-_SHORT = 220
-_ECHOES = 5
+_SHORT = 300
+_MOST_LINES = 12
+"""Lines of the usual answer; the least important blocks are left for --all."""
+_LABEL = 9
+_KEPT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(6)
+_SENTENCE_END = re.compile(r"(?<=[.;!?])\s|(?<=[\])}])\s")
 _LINES = 3
 
 
-def as_text(explanation: Explanation, *, columns: int | None, paint: Paint) -> str:
-    """Args:
-    columns: width of the terminal, None where there is none.
+@dataclass(frozen=True)
+class _Block:
+    label: str
+    text: str
+    rank: int
+    """From `_KEPT`, which is always shown, to `_ALL`, which only --all shows."""
+
+
+def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, everything: bool = False) -> str:
+    """The answer in 12 lines where that is possible; `everything` shows all that is known.
+
+    Args:
+        columns: width of the terminal, None where there is none.
     """
-    limit = columns or WIDE
-    lines = list(_blocks(explanation))
-    head, *rest = lines
-    out = [paint(line, "bold") for line in textwrap.wrap(head[1], limit)]
-    for label, text in rest:
-        indent = " " * 9
-        out += textwrap.wrap(
-            text,
-            max(limit, 40),
-            initial_indent=f"{label:<9}",
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return "\n".join(out)
+    limit = max(columns or WIDE, 40)
+    head, *blocks = _blocks(explanation)
+    bold = [paint(line, "bold") for line in textwrap.wrap(head.text, limit)]
+    shown = [(block, _wrapped(block, limit)) for block in _once(blocks) if everything or block.rank < _ALL]
+    hidden = 0 if everything else sum(block.rank == _ALL for block in blocks)
+    while not everything and sum(len(lines) for _, lines in shown) + len(bold) + bool(hidden) > _MOST_LINES:
+        least = max(range(len(shown)), key=lambda index: (shown[index][0].rank, index))
+        if shown[least][0].rank == _KEPT:
+            break
+        hidden += 1
+        del shown[least]
+    lines = [line for _, lines in shown for line in lines]
+    more = [f"{'':<{_LABEL}}(--all shows {hidden} more)"] if hidden else []
+    return "\n".join([*bold, *lines, *more])
 
 
-def _blocks(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """(label, text); the first one is the headline."""
+def _wrapped(block: _Block, limit: int) -> list[str]:
+    return textwrap.wrap(
+        block.text,
+        limit,
+        initial_indent=f"{block.label:<{_LABEL}}",
+        subsequent_indent=" " * _LABEL,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _once(blocks: list[_Block]) -> list[_Block]:
+    """The same sentence is shown once."""
+    return list({block.text.partition(". ")[2] or block.text: block for block in reversed(blocks)}.values())[::-1]
+
+
+def _blocks(explanation: Explanation) -> Iterator[_Block]:
+    """The first one is the headline."""
     found, first = explanation.verdict, explanation.verdict.first
-    yield "", explanation.headline()
+    yield _Block("", explanation.headline(), _KEPT)
     if first is None and explanation.run_cause is None:
         if explanation.stop:
-            yield "do", str(explanation.stop["remedy"])
+            yield _Block("do", str(explanation.stop["remedy"]), _KEPT)
         yield from _read(explanation)
         return
-    if first is not None and first.hit.entry.kind == "consequence":
+    if first is not None and found.missing is None and first.hit.entry.kind == "consequence":
         or_in_plog = f", or in {explanation.plog}" if explanation.plog else ""
-        yield "", f"These logs hold echoes only; the cause stands in another rank's log{or_in_plog}."
+        yield _Block("", f"These logs hold echoes only; the cause stands in another rank's log{or_in_plog}.", _KEPT)
     if explanation.is_running:
-        yield "", "The run is under way; this is what it has written since it was started."
-    if found.certainty == "symptom":
-        yield "", "This is what broke; no line is known to say why, so the causes below are what it usually is."
+        yield _Block("", "The run is under way; this is what it has written since it was started.", _KEPT)
     if first is not None:
-        yield "where", first.where
-        yield "seen", _short(first.text)
-        yield from _trace(first)
+        yield _Block("sure", explanation.sureness, _KEPT)
+        yield from _places(explanation, first)
         yield from _entry(explanation, first)
     for number, remedy in enumerate(explanation.remedies(), 1):
-        yield "do" if number == 1 else "", f"{number}. {remedy}"
+        rank = _KEPT if number == 1 else _HELPFUL if number == 2 else _MORE
+        yield _Block("do" if number == 1 else "", f"{number}. {remedy}", rank)
     if first is not None:
-        if first.hit.entry.checks:
-            yield "look", "ascendtune doctor " + " ".join(first.hit.entry.checks)
-        yield "source", first.hit.entry.source
+        if first.hit.entry.checks and found.missing is None:
+            yield _Block("look", "ascendtune doctor " + " ".join(first.hit.entry.checks), _MORE)
+        if found.certainty == "unexplained":
+            yield _Block("collect", "; ".join(explanation.to_collect), _HELPFUL)
+        yield _Block("source", first.hit.entry.source, _REFERENCE)
     yield from _echoes(explanation)
 
 
-def _trace(event: Event) -> Iterator[tuple[str, str]]:
-    if event.trace is not None and (place := event.trace.place) is not None:
+def _places(explanation: Explanation, first: Event) -> Iterator[_Block]:
+    missing = explanation.verdict.missing
+    if missing is not None:
+        if missing.last_line:
+            yield _Block("where", missing.where, _KEPT)
+            yield _Block("seen", f"last line of rank {missing.ranks[0]}: {_short(missing.last_line)}", _KEPT)
+        yield _Block("waited", f"{first.where}: {_short(first.text)}", _HELPFUL)
+        return
+    yield _Block("where", first.where, _KEPT)
+    yield _Block("seen", _short(first.text), _KEPT)
+    if explanation.verdict.certainty == "unexplained":
+        for event in explanation.telling[1:]:
+            yield _Block("", f"{event.where}: {_short(event.text)}", _HELPFUL)
+    if first.trace is not None and (place := first.trace.place) is not None:
         file, line, function = place
-        yield "frame", f"{file}:{line}" + (f" in {function}" if function else "")
+        yield _Block("frame", f"{file}:{line}" + (f" in {function}" if function else ""), _HELPFUL)
+    if (rival := explanation.verdict.rival) is not None:
+        yield _Block("or", f"{rival.meaning} ({rival.where})", _KEPT)
 
 
-def _entry(explanation: Explanation, first: Event) -> Iterator[tuple[str, str]]:
+def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
     if (sums := explanation.sums) is not None:
-        yield "memory", sums.line()
+        yield _Block("memory", sums.line(), _HELPFUL)
         if sums.conclusion:
-            yield "", sums.conclusion
+            yield _Block("", sums.conclusion, _HELPFUL)
+    if explanation.verdict.missing is not None:
+        return
     for number, cause in enumerate(first.hit.entry.causes, 1):
-        yield "why" if number == 1 else "", f"{number}. {filled(cause, first.hit.names)}"
+        text = f"{number}. {filled(cause, first.hit.names)}"
+        yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)
 
 
-def _echoes(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """The other events, so that they are not mistaken for the cause: one line a kind."""
+def _echoes(explanation: Explanation) -> Iterator[_Block]:
+    """The other events, so that they are not mistaken for the cause: a count, and with --all one line a kind."""
     first = explanation.verdict.first
     kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:
         name = event.hit.entry.id if event.is_known else event.text[:80]
         if first is None or name != first.hit.entry.id:
             kinds.setdefault(name, []).append(event)
-    for number, (name, events) in enumerate(list(kinds.items())[:_ECHOES]):
+    if kinds:
+        count = sum(len(events) for events in kinds.values())
+        names = ", ".join(name for name, events in kinds.items() if events[0].is_known)
+        among = f" ({names})" if names else ""
+        yield _Block("besides", f"{count_of(count, 'later message')} that follow from it{among}", _BESIDES)
+    for name, events in kinds.items():
         ranks = sorted({event.rank for event in events if event.rank is not None})
         who = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
         meaning = f": {events[0].meaning}" if events[0].is_known else ""
-        yield "besides" if number == 0 else "", _short(f"{name}{who} ({events[0].where}){meaning}")
-    if first is not None and first.hit.entry.kind in ("unknown", "detail"):
-        more = f"; {explanation.plog} of the failing process says more" if explanation.plog else ""
-        yield "unknown", f"nothing is known about this{more}"
+        yield _Block("", _short(f"{name}{who} ({events[0].where}){meaning}"), _ALL)
 
 
-def _read(explanation: Explanation) -> Iterator[tuple[str, str]]:
+def _read(explanation: Explanation) -> Iterator[_Block]:
     for scan in explanation.scans:
-        yield "read", f"{scan.name}: {scan.lines_read:,} lines"
+        yield _Block("read", f"{scan.name}: {scan.lines_read:,} lines", _MORE)
     for event in explanation.verdict.notices[:_LINES]:
-        yield "note", f"{event.meaning} ({event.where})"
+        yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
 
 
 def _short(text: str) -> str:
+    """Whole sentences of a long line, so that no message ends in its middle."""
     text = " ".join(text.split())
-    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
+    if len(text) <= _SHORT:
+        return text
+    ends = [match.start() for match in _SENTENCE_END.finditer(text)]
+    end = max((each for each in ends if each <= _SHORT), default=0)
+    end = end or min((each for each in ends if each <= 3 * _SHORT), default=0) or text.rfind(" ", 0, 2 * _SHORT)
+    return f"{text[: end if end > 0 else 2 * _SHORT]} […]"

@@ -26,6 +26,7 @@ _LAST_WORDS = 10
 _SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$")
 _BELOW = 3
 """Lines below one that may belong to it."""
+_KEPT = 1 << 17
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
 
@@ -47,7 +48,9 @@ class Scan:
         self._start = start
         self._matcher = matcher
         self._sieve = Sieve(matcher)
-        self._rank = lines_of.rank_of_file(name)
+        self.rank = lines_of.rank_of_file(name)
+        """The rank whose log this is, by its name."""
+        self._head = self._tail = b""
         self._traces = Traces()
         self._ledger = Ledger()
         self._inner = InnerPrefixes()
@@ -70,6 +73,16 @@ class Scan:
         """Whether nothing but white space was read."""
         return not self._last[0]
 
+    @property
+    def head(self) -> str:
+        """The first lines, at most `_KEPT` bytes of them."""
+        return self._head.decode(errors="replace")
+
+    @property
+    def tail(self) -> str:
+        """The last lines, at most `_KEPT` bytes of them."""
+        return self._tail.decode(errors="replace")
+
     def run(self) -> Scan:
         """Read to the end.
 
@@ -78,6 +91,8 @@ class Scan:
         """
         for block in blocks(self.name, self._start):
             self.bytes += len(block)
+            self._head = self._head or block[:_KEPT]
+            self._tail = (self._tail + block)[-_KEPT:]
             self._read_block(block)
         for speaker, trace in self._traces.rest():
             self._note_trace(Line(speaker, "", trace.rank), "", trace)
@@ -228,9 +243,10 @@ class Scan:
         quoted: bool = False,
     ) -> None:
         kind = kind_of(hit, said, trace)
-        if self._ledger.came_again(line.speaker, kind, said, number, weak=weak, quoted=quoted):
+        ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self.rank)
+        rank = next((rank for rank in ranks if rank is not None), None)
+        if self._ledger.came_again(line.speaker, kind, said, number, hit, rank=rank, weak=weak, quoted=quoted):
             return
-        ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self._rank)
         self._ledger.add(
             kind,
             Event(
@@ -239,7 +255,7 @@ class Scan:
                 number=number,
                 last=number,
                 speaker=line.speaker,
-                rank=next((rank for rank in ranks if rank is not None), None),
+                rank=rank,
                 device=lines_of.device_in(said),
                 host=line.host,
                 time=self._time,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ascendtune.check.finding import Finding, Status, worst_first
 from ascendtune.check.nodes.answer import Answer
 from ascendtune.check.nodes.facts import REQUIRED
-from ascendtune.job.nodes.difference import Group, differ, groups_of, in_words
+from ascendtune.job.nodes.alike import Group, differ, groups_of, in_words
 
 _ABSENT = "absent"
 _FINE = "ok"

@@ -11,7 +11,7 @@ from ascendtune.check.nodes.answer import Answer, NodeAnswers
 from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
 from ascendtune.core.units import count_of
-from ascendtune.job.nodes.difference import in_a_row
+from ascendtune.job.nodes.alike import in_a_row
 
 
 def as_text(

@@ -5,15 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ascendtune.job.backend.docker import BY_HAND
-from ascendtune.job.backend.submission import (
-    GRACE_SECONDS,
-    HEADER,
-    SHARED_MEMORY_GIB,
-    Submission,
-    in_container,
-    to_yaml,
-)
+from ascendtune.job.backend.submission import Submission, in_container
+from ascendtune.job.backend.template import fill_yaml, heading, to_yaml
 
 
 def write(submission: Submission, root: Path = Path("/")) -> str:
@@ -22,54 +15,25 @@ def write(submission: Submission, root: Path = Path("/")) -> str:
     Args:
         root: where the host's files are looked for.
     """
-    service = _literal(_service(submission, root))
-    if submission.nodes > 1:
-        # Compose takes these from the environment.
-        service["environment"] += [f"{name}={value}" for name, value in BY_HAND.items()]
-    content = {"name": submission.name, "services": {"train": service}}
-    file = f"{submission.name}.compose.yaml"
-    comments = [
-        f"# {HEADER}: {submission.places}.",
-        f"#   docker compose -f {file} up --detach    # again: resumes",
-        f"#   docker compose -f {file} stop           # with a checkpoint",
-    ]
-    if submission.nodes > 1:
-        comments += ["# On every node, with NODE_RANK=0, 1, … and MASTER_ADDR=<address of node 0> in the environment."]
-    return "\n".join([*comments, to_yaml(content)])
-
-
-def _service(submission: Submission, root: Path) -> dict[str, Any]:
     needs = submission.needs
-    service: dict[str, Any] = {
-        "image": submission.image,
+    variables = [f"{name}={value}" for name, value in submission.variables.items()]
+    values = {
+        **submission.values,
         "command": in_container(submission, {}),
-        "working_dir": str(submission.directory),
-        "init": True,
-        "restart": "no",
-        "stop_grace_period": f"{GRACE_SECONDS}s",
-        "security_opt": ["no-new-privileges:true"],
-        "shm_size": f"{SHARED_MEMORY_GIB}gb",
+        "has_environment": bool(variables or submission.inherited or submission.nodes > 1),
+        "variables": variables,
+        "inherited": submission.inherited,
+        "device_files": [f"{file}:{file}" for file in needs.device_files(submission.device_ids)],
+        "docker_driver": needs.docker_driver,
+        "device_ids": list(submission.device_ids),
+        "capability": submission.vendor.noun.lower(),
+        "ulimits": dict(needs.ulimits),
+        "volumes": [
+            *(_volume(path, writable=False) for path in needs.mounts(root)),
+            *(_volume(str(mount.path), writable=mount.writable) for mount in submission.mounts),
+        ],
     }
-    environment = [f"{name}={value}" for name, value in submission.variables.items()]
-    if submission.nodes > 1:
-        service["network_mode"] = "host"
-        environment += [f"NNODES={submission.nodes}"]
-    if environment := [*environment, *submission.inherited]:
-        service["environment"] = environment
-    if files := needs.device_files(submission.device_ids):
-        service["devices"] = [f"{file}:{file}" for file in files]
-    if needs.docker_driver:
-        reserved = {
-            "driver": needs.docker_driver,
-            "device_ids": list(submission.device_ids),
-            "capabilities": [submission.vendor.noun.lower()],
-        }
-        service["deploy"] = {"resources": {"reservations": {"devices": [reserved]}}}
-    if needs.ulimits:
-        service["ulimits"] = dict(needs.ulimits)
-    service["volumes"] = [_volume(path, writable=False) for path in needs.mounts(root)]
-    service["volumes"] += [_volume(str(mount.path), writable=mount.writable) for mount in submission.mounts]
-    return service
+    return heading("compose.yaml", values) + to_yaml(*fill_yaml("compose.yaml", _literal(values)))
 
 
 def _volume(path: str, *, writable: bool) -> dict[str, Any]:
@@ -81,6 +45,6 @@ def _literal(value: Any) -> Any:
     """`value` with `$$` for each dollar in it: Compose puts values for what looks like a variable."""
     if isinstance(value, dict):
         return {key: _literal(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return list(map(_literal, value))
     return value.replace("$", "$$") if isinstance(value, str) else value

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
 from ascendtune.machine.vendor.base import ContainerNeeds, Vendor
@@ -101,6 +99,23 @@ class Submission:
         return self.vendor.container
 
     @property
+    def values(self) -> dict[str, Any]:
+        """What the templates of several engines name."""
+        return {
+            "header": HEADER,
+            "places": self.places,
+            "name": self.name,
+            "image": self.image,
+            "directory": str(self.directory),
+            "nodes": self.nodes,
+            "several_nodes": self.nodes > 1,
+            "devices": str(self.devices),
+            "grace_seconds": GRACE_SECONDS,
+            "shared_memory_gib": SHARED_MEMORY_GIB,
+            "master_port": MASTER_PORT,
+        }
+
+    @property
     def places(self) -> str:
         """ "2 nodes × 8 NPU"."""
         here = count_of(self.devices, self.vendor.noun, self.vendor.plural)
@@ -137,21 +152,3 @@ def in_container(submission: Submission, exports: Mapping[str, str]) -> list[str
     if not lines:
         return list(submission.argv)
     return ["bash", "-c", "\n".join([*lines, f"exec {shlex.join(submission.argv)}"])]
-
-
-def to_yaml(*documents: Any) -> str:
-    """The documents, one after the other, keys in the order given."""
-    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=200)
-
-
-class _Plain(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        # Two equal pods would become one and a reference to it, which is hard to edit.
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Plain.add_representer(str, _text)

@@ -20,6 +20,10 @@ from ascendtune.machine.npu.trouble import read_troubles
 _VERSIONS = re.compile(r"\|\s*npu-smi\s+(?P<tool>[^\s|]+)(?:\s+Version:\s*(?P<driver>[^\s|]+)\s*\||\s)")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}")
 _CARD_AND_NAME = re.compile(r"(?P<npu>[0-9]+)\s+(?P<name>(?=\S*[A-Za-z])\S+)")
+_NO_PROCESS = re.compile(r"No running processes found in NPU (?P<npu>[0-9]{1,9})")
+_FIRST_WITH_PROCESSES = 23
+"""Transcripts of the drivers 1.9 to 22.0 end with the table of cards, those from 23.0 on with that of processes. Boards
+that are computers themselves (310B, whose bus is NA) have none: public transcripts of 23.0.rc3, 23.0.0, 25.0.rc1.1."""
 _HEALTHS = {"ok", "warning", "alarm", "critical", "unknown"}
 """npu-smi's words for health (manual of npu-smi: general, important, emergency alarm)."""
 
@@ -33,7 +37,7 @@ class Info:
     devices: tuple[Accelerator, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     whole: bool = False
-    """The table was complete, so that the place of a device in it is its logical id."""
+    """No line is missing between the cards, so that the place of a device in the table is its logical id."""
 
 
 def read_info(text: str) -> Info:
@@ -70,6 +74,12 @@ class _Reader:
     elided: bool = False
     cards: list[_Card] = field(default_factory=list)
     processes: list[tuple[int, int | None, DeviceProcess]] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)
+    """Cards whose part of the process table is complete."""
+    pending: set[int] = field(default_factory=set)
+    """Cards with processes in a part that no border has closed yet."""
+    closed: bool = False
+    """A border stands below the last card."""
 
     @property
     def is_untouched(self) -> bool:
@@ -81,6 +91,10 @@ class _Reader:
         elif table.is_border(line) or table.is_elision(line):
             self.open = None
             self.elided |= table.is_elision(line) and self.process is None
+            if table.is_border(line):
+                self.closed = bool(self.cards)
+                self.told |= self.pending
+            self.pending = set()
         elif row := table.read_row(line):
             if header := table.read_header(row):
                 self._take_header(header)
@@ -96,6 +110,7 @@ class _Reader:
             self.process = header
         elif "npu" in found and found & {"name", "health"}:
             self.upper, self.lower, self.process = header, None, None
+            self.told, self.pending = set(), set()
         elif "bus" in found:
             self.lower = header
 
@@ -103,6 +118,7 @@ class _Reader:
         if first := _first_line(row, self.upper):
             self.open = _Card(first)
             self.cards.append(self.open)
+            self.closed = False
         elif second := _second_line(row, self.lower):
             if self.open:
                 self.open.second = second
@@ -112,6 +128,9 @@ class _Reader:
             self.open = None
 
     def _take_process(self, row: Row, header: Header) -> None:
+        if len(row.cells) == 1 and (none := _NO_PROCESS.fullmatch(row.cells[0])):
+            self.told.add(int(none["npu"]))
+            return
         values = table.read_values(row, header)
         if not values:
             return
@@ -122,22 +141,53 @@ class _Reader:
         container_pid = natural(values.get("container_pid"))
         process = DeviceProcess(pid, container_pid, word(values.get("process")), used)
         self.processes.append((npu, chip, process))
+        self.pending.add(npu)
 
     def result(self) -> Info:
         found: dict[Accelerator, tuple[DeviceProcess, ...]] = {}
         for card in self.cards:
             mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
             found.setdefault(_joined(card), tuple(dict.fromkeys(mine)))
-        devices = [replace(device, processes=processes) for device, processes in found.items()]
+        devices = [
+            replace(device, processes=processes, processes_known=self._processes_known(device.npu_id))
+            for device, processes in found.items()
+        ]
         whole = bool(self.upper and self.lower) and not self.elided and all(card.second for card in self.cards)
         return Info(self.tool, self.driver, tuple(devices), whole=whole)
 
+    def _processes_known(self, npu: int | None) -> bool:
+        return npu in self.told if self._has_process_table else self.closed
+
+    @property
+    def _has_process_table(self) -> bool:
+        """Whether there is one, or must have been one before the answer was cut."""
+        version = natural((self.driver or self.tool or "").partition(".")[0])
+        is_older = version is not None and version < _FIRST_WITH_PROCESSES
+        is_a_board = bool(self.lower) and all(card.second and card.second.bus_id is None for card in self.cards)
+        return self.process is not None or not (is_older or is_a_board)
+
     def troubles(self) -> tuple[Trouble, ...]:
+        found = []
+        if cut := self._cut():
+            what = f"the table of npu-smi is cut off ({cut}): the free devices are unknown"
+            remedy = "run `npu-smi info` again, and keep its output up to the last border"
+            found.append(Trouble("npu_smi_cut_off", what, remedy))
         lost = [process.pid for npu, chip, process in self.processes if self._holder(npu, chip) is None]
-        if not lost:
-            return ()
-        what = f"processes on devices that the table does not list: {', '.join(map(str, lost))}"
-        return (Trouble("process_without_device", what, "ask npu-smi again; its answer was cut"),)
+        if lost:
+            what = f"processes on devices that the table does not list: {', '.join(map(str, lost))}"
+            found.append(Trouble("process_without_device", what, "run `npu-smi info` again; its output was cut off"))
+        return tuple(found)
+
+    def _cut(self) -> str | None:
+        """What is missing of a table of devices, or None where nothing is."""
+        if not self.cards:
+            return None
+        if not self._has_process_table:
+            return None if self.closed else "its bottom border is missing"
+        if self.process is None:
+            return "its process table is missing"
+        open_cards = sorted({card.first.npu_id for card in self.cards if card.first.npu_id is not None} - self.told)
+        return f"its process table lacks NPU {', '.join(map(str, open_cards))}" if open_cards else None
 
     def _holder(self, npu: int, chip: int | None) -> _Card | None:
         """The one chip that a line of the process table can mean; a chip that is listed twice is one."""
@@ -172,7 +222,8 @@ def _first_line(row: Row, header: Header | None) -> Accelerator | None:
     npu, name, health = natural(values.get("npu")), word(values.get("name")), word(values.get("health"))
     if npu is None or not (_is_word(name) or _is_word(health)) or _BUS.fullmatch(health or ""):
         return None
-    if name is not None and name.isdecimal():
+    # A name of digits alone is a chip's second line, unless a health stands beside it: the Ascend 310.
+    if name is not None and name.isdecimal() and (health or "").lower() not in _HEALTHS:
         return None
     used, total = pair(values.get("hugepages"))
     return Accelerator(

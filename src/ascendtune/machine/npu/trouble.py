@@ -1,8 +1,9 @@
 """npu-smi's error texts as findings.
 
-The texts are printf formats of npu-smi's source (github.com/hicann/driver, npucli/src); causes are those that the
-vendor's maintainers named in public threads. A text is recognised by its code, not by its sentence: spelling differs by
-version ("module initialize failed" against "model initialized failed").
+The texts are printf formats of npu-smi's source (github.com/hicann/driver, npucli/src), the codes those of the DCMI
+manual ("return_codes" there); causes are those that maintainers named in public threads (-8005: vllm-ascend issue 2698,
+HAMi ascend-device-plugin issue 23). A text is recognised by its code, not by its sentence: spelling differs by version
+("module initialize failed" against "model initialized failed").
 """
 
 from __future__ import annotations
@@ -26,20 +27,43 @@ _KNOWN = (
         re.compile(r"ret is -8005\b"),
         "dcmi_not_initialized",
         "npu-smi cannot open the driver's management interface (-8005)",
-        "check that this user is in group HwHiAiUser, that /dev/davinci*, davinci_manager and hisi_hdc are here (in a "
-        "container: mapped), and that the host was restarted after its driver was installed",
+        "in a container: on the host, find the container that holds the card with `for c in $(docker ps -q); do "
+        "docker inspect -f '{{.Name}} {{.HostConfig.Devices}}' $c; done | grep davinci`, and stop it; check that "
+        "`ls /dev/davinci*` lists a card, davinci_manager and hisi_hdc. On the host: `sudo npu-smi info`; if root "
+        "sees the cards, `sudo usermod -aG HwHiAiUser $USER` and log in again; else restart the host once after a "
+        "driver or firmware installation",
     ),
     _Known(
         re.compile(r"ret is -8020\b"),
         "device_in_use",
         "the card is taken by another container (-8020)",
-        "stop the other container, or let both share the card; check that /usr/local/dcmi is mounted",
+        "find it on the host with `for c in $(docker ps -q); do docker inspect -f '{{.Name}} {{.HostConfig.Devices}}' "
+        "$c; done | grep davinci`, and stop it or choose another card; check that /usr/local/dcmi is mounted",
     ),
     _Known(
         re.compile(r"ret is -9005\b"),
         "board_not_listed",
         "npu-smi cannot list the boards (-9005): usual in a container with a part of them, no proof of a broken card",
         "mount /usr/local/dcmi into the container; whether the card computes is a question for torch_npu",
+    ),
+    _Known(
+        re.compile(r"ret is -8002\b"),
+        "not_permitted",
+        "this user may not ask the driver (-8002)",
+        "run `sudo npu-smi info`, or `sudo usermod -aG HwHiAiUser $USER` and log in again",
+    ),
+    _Known(
+        re.compile(r"ret is -80(?:06|12|17)\b"),
+        "device_not_ready",
+        "the card does not answer yet: it is starting, busy or being upgraded (-8006, -8012, -8017)",
+        "wait two minutes and run `npu-smi info` again; if it stays, look at `dmesg | tail -50` and restart the host",
+    ),
+    _Known(
+        re.compile(r"ret is -800[78]\b"),
+        "device_absent",
+        "the driver has no card of this number (-8007, -8008)",
+        "compare `ls /dev/davinci*` with `lspci | grep -ci accelerators`; a card that is missing in both has fallen "
+        "off the bus: power the host off and on",
     ),
     _Known(
         re.compile(r"error while loading shared libraries: \S+"),
@@ -54,9 +78,7 @@ _KNOWN = (
         "check `lspci | grep -i accelerators`, then the kernel log",
     ),
     _Known(
-        re.compile(
-            r"(?:initiali[sz]ed? failed|Failed to execute npu-smi|get board type failed).*ret is (?!-8005|-8020|-9005)"
-        ),
+        re.compile(r"(?:initiali[sz]ed? failed|Failed to execute npu-smi|get board type failed).*ret is "),
         "inner_error",
         "npu-smi failed within",
         "look up the code it gives; try as root; restart the driver if root fails too",

@@ -92,10 +92,11 @@ class Device(ABC):
         return False
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the device's own generator; None where torch's CPU generator is the only one."""
+        """State of the device's own generator: (bytes,) uint8; None where torch's CPU generator is the only one."""
         return torch.get_device_module(self.torch_device).get_rng_state()  # type: ignore[no-any-return]
 
     def set_random_state(self, state: torch.Tensor) -> None:
+        """Restore what `random_state` returned: (bytes,) uint8."""
         torch.get_device_module(self.torch_device).set_rng_state(state)
 
     def fuses_optimizer(self, compute: str) -> bool:

@@ -31,20 +31,24 @@ def checksum(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     position = 0
     while position < len(flat):
         number, begin = divmod(offset + position, _TILE)
-        whole = min((len(flat) - position) // _TILE, _TILES_AT_ONCE, len(factors) - number % len(factors))
         at = number % len(factors)
-        if begin == 0 and whole > 0:
-            bits = _bits(flat[position : position + whole * _TILE]).view(whole, _TILE)
-            parts.append(((bits * tile).sum(1) * factors[at : at + whole]).sum())
-            position += whole * _TILE
-        else:
-            length = min(_TILE - begin, len(flat) - position)
-            bits = _bits(flat[position : position + length])
-            parts.append((bits * tile[begin : begin + length]).sum() * factors[at])
-            position += length
+        whole = min((len(flat) - position) // _TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
+        length = whole * _TILE or min(_TILE - begin, len(flat) - position)
+        bits = _bits(flat[position : position + length]).view(max(whole, 1), -1)
+        rows = _products(bits, tile[begin : begin + bits.shape[1]])
+        parts.append((rows * factors[at : at + len(rows)]).sum())
+        position += length
     if not parts:
         return torch.zeros((), dtype=torch.int64, device=flat.device)
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+
+
+def _products(bits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """(rows,) int64: Σ_j bits[i, j]·numbers[j] mod 2^64, of (rows, n) int32 or int64 and (n,) int64."""
+    if bits.is_cpu:
+        # numpy 2.4 takes a tenth of torch's time (2.13).
+        return torch.from_numpy(np.einsum("ij,j->i", bits.numpy(), numbers.numpy()))
+    return (bits * numbers).sum(1)
 
 
 def as_hex(value: int) -> str:

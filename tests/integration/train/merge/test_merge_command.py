@@ -119,6 +119,8 @@ def test_bad_bases_and_targets(make_base: Any, make_adapter: Any, tmp_path: Path
     other = make_base(tie=True)
     assert "which the base does not have" in refused(make_adapter(other, "deeper"), "--onto", base, "--to", to)
     assert "the target exists already" in refused(adapter, "--to", tmp_path)
+    # Before anything is looked for.
+    assert "the target exists already" in refused(tmp_path / "nowhere", "--to", tmp_path)
     assert "this is a whole model" in refused(base, "--to", to)
     assert "did you mean" in refused(tmp_path / "adaptor", "--to", to)
     assert "cannot be weighted" in refused(f"{dora}=0.5", "--to", to)

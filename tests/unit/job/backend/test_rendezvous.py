@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 import submissions
-from ascendtune.job.backend import slurm
-from ascendtune.job.backend.kubernetes import manifest
+from ascendtune.job.backend import kubernetes, slurm
 from ascendtune.job.nodes.by_hand import VARIABLES
 
 _LOOK = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
@@ -40,11 +39,11 @@ _NODE_0 = {
 }
 
 
-@pytest.mark.parametrize("kind", manifest.KINDS)
+@pytest.mark.parametrize("kind", kubernetes.KINDS)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_pods_know_their_place(kind: str, nodes: int) -> None:
     plain = submissions.in_a_cluster(submissions.submission("npu", nodes))
-    text = manifest.write(replace(plain, argv=_LOOK), kind, submissions.RECIPE)
+    text = kubernetes.write(replace(plain, argv=_LOOK), kind, submissions.RECIPE)
     (*_, args) = _values(list(yaml.safe_load_all(text)), "args")
     found = _run(args, _SET_BY_CONTROLLERS[kind])
     if nodes == 1:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ascendtune.job.backend.kubernetes.manifest import write as write_manifest
+from ascendtune.job.backend.kubernetes import write as write_manifest
 from ascendtune.job.backend.slurm import write
 from ascendtune.job.backend.submission import job_name
 from submissions import RECIPE, in_a_cluster, submission, with_a_limit

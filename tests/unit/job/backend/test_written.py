@@ -21,7 +21,7 @@ from ascendtune.job.backend.submission import HEADER
 
 WRITTEN = dict(submissions.written())
 COMPARED = submissions.golden()
-MANIFESTS = [name for name in WRITTEN if name.split("_")[0] in submissions.manifest.KINDS]
+MANIFESTS = [name for name in WRITTEN if name.split("_")[0] in submissions.kubernetes.KINDS]
 SCRIPTS = [name for name in WRITTEN if name.endswith((".sh", ".sbatch"))]
 FIELDS = tomllib.loads((Path(__file__).parents[3] / "fixtures" / "kubernetes" / "fields.toml").read_text())
 

@@ -38,5 +38,6 @@ def test_a_job_goes_on_where_nothing_can_be_noted(spec: JobSpec, tmp_path: Path)
     (tmp_path / "state").touch()
     with joined(spec, ["node1"], "laptop") as ended_with:
         ended_with(0)
-    with pytest.raises(InputError, match="there is no job"):
+    with pytest.raises(InputError) as caught:
         registry.find(spec.id)
+    assert caught.value.code == "no-such-job"

@@ -83,6 +83,22 @@ def test_error_texts_are_findings(transcript: Callable[[str], str], name: str, c
     assert trouble.evidence in transcript(name)
 
 
+@pytest.mark.parametrize(
+    ("ret", "code"),
+    [
+        (-8002, "not_permitted"),
+        (-8003, "inner_error"),
+        (-8005, "dcmi_not_initialized"),
+        (-8006, "device_not_ready"),
+        (-8008, "device_absent"),
+        (-8012, "device_not_ready"),
+    ],
+)
+def test_codes_of_the_management_interface_have_remedies(ret: int, code: str) -> None:
+    (trouble,) = read_info(f"dcmi module initialize failed. ret is {ret}\n").troubles
+    assert trouble.code == code and trouble.blinding
+
+
 def test_an_error_beside_a_table_spoils_nothing(transcript: Callable[[str], str]) -> None:
     table = transcript("info_910b4_25.2.0_process")
     warning = "[WARNING]The driver package may not be completely installed, which may cause function abnormal.\n"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ascendtune.machine.npu.mapping import ChipIds, read_mapping
+from ascendtune.machine.npu.smi import ChipIds, read_mapping
 
 Text = Callable[[str], str]
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.checkpoint.checkpointer import read_random_state, restore_random_state, save_random_state
+from ascendtune.train.checkpoint.named_tensors import NamedTensors
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -44,3 +46,14 @@ def test_a_rank_that_the_checkpoint_does_not_know_keeps_its_own(
     before = torch.get_rng_state(), generator.get_state()
     restore_random_state(read_random_state(tmp_path, of_run), of_run)
     assert torch.equal(torch.get_rng_state(), before[0]) and torch.equal(generator.get_state(), before[1])
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{"])
+def test_index_that_cannot_be_read_is_told_with_its_directory(content: str | None, tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    tensors = NamedTensors(model, torch.optim.SGD(model.parameters()), alone=True)
+    if content is not None:
+        (tmp_path / "tensors.json").write_text(content)
+    with pytest.raises(MachineError) as caught:
+        tensors.read(tmp_path)
+    assert (caught.value.code, caught.value.where) == ("checkpoint-damaged", str(tmp_path))

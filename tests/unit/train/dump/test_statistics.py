@@ -52,12 +52,19 @@ def test_parts_of_a_large_tensor_add_up(monkeypatch: pytest.MonkeyPatch) -> None
     tensor = torch.randn(50, 77)
     tensor[3, 4] = math.nan
     whole = statistics_of(tensor)
-    monkeypatch.setattr(statistics, "_MOST_AT_ONCE", 1000)
+    monkeypatch.setattr(statistics, "_MOST_ON_HOST", 1000)
     parts = statistics_of(tensor)
     assert parts["mean"] == pytest.approx(whole["mean"], rel=1e-12)
     assert parts["l2"] == pytest.approx(whole["l2"], rel=1e-12)
     rest = ("min", "max", "nan", "inf", "hash", "samples")
     assert [parts[key] for key in rest] == [whole[key] for key in rest]
+
+
+@pytest.mark.parametrize("values", [[1.5, -2.0, 4.0], [math.nan, -1.0, 5.0], [math.inf, math.nan], [-math.inf, 3.0]])
+def test_device_and_host_agree(values: list[float]) -> None:
+    tensor = torch.tensor(values)
+    on_device, on_host = (each(tensor, torch.float64) for each in (statistics._on_device, statistics._on_host))
+    assert [list(map(float, each)) for each in on_device] == [list(map(float, each)) for each in on_host]
 
 
 def test_strided_tensor_is_measured_in_its_logical_order() -> None:

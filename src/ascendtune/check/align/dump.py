@@ -1,0 +1,295 @@
+"""Dumps of tensors: `dump/step-N/rank_R.jsonl` of a training, read with bounds and checked types, without torch.
+
+A dump may come from a stranger: files have a bounded size, every field has its kind checked, nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ascendtune.check.align.curve import Floats
+from ascendtune.core.errors import DataError
+from ascendtune.core.foreign_json import open_foreign, read_regular_file
+from ascendtune.hub.safetensors_header import read_safetensors_header
+
+Phase = Literal["parameter_before", "forward", "loss", "backward", "gradient", "parameter_after"]
+PHASES: frozenset[str] = frozenset(("parameter_before", "forward", "loss", "backward", "gradient", "parameter_after"))
+FORMAT = 1
+_STEP = re.compile(r"step-(0*[0-9]{1,15})")
+_RANK = re.compile(r"rank_(0|[1-9][0-9]{0,5})\.jsonl")
+_MOST_BYTES = 512 << 20
+"""Of one file: a tensor takes half a kilobyte, so this is a million of them."""
+_MOST_FILES = 1 << 16
+_LONGEST_TEXT = 512
+_MOST_DIMENSIONS = 16
+_MOST_SAMPLES = 64
+_LARGEST_SIZE = 1 << 48
+_MOST_VALUES = 1 << 26
+"""Elements of a whole tensor that are read: 64 Mi, half a gigabyte in float64."""
+_UNSIGNED = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "U8": "u1",
+    "BOOL": "u1",
+}
+
+
+class Key(NamedTuple):
+    """What a tensor is, on both sides.
+
+    Attributes:
+        micro_batch: None for what belongs to the whole step.
+        name: of a module or a parameter, as in the plain transformers model.
+        nth: 0 for the first tensor of this key; a module that is called twice has two.
+    """
+
+    phase: str
+    micro_batch: int | None
+    name: str
+    slot: str
+    nth: int
+
+
+class Tensor(NamedTuple):
+    """Statistics of one tensor; numbers are NaN where the writer had none.
+
+    Attributes:
+        order: position in the order of execution.
+        kind: class of the module.
+        dtype: as torch calls it, without `torch.`.
+        lowest, highest, mean, l2: over the finite values; l2 is the Euclidean norm.
+        digest: hash of the bytes; empty where the writer made none.
+        samples: values at flat indices `i * numel // k` for i in range(k), k of them.
+    """
+
+    order: int
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    lowest: float
+    highest: float
+    mean: float
+    l2: float
+    nan: int
+    inf: int
+    digest: str
+    samples: tuple[float, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def rms(self) -> float:
+        """Root mean square."""
+        return self.l2 / math.sqrt(self.numel) if self.numel else 0.0
+
+
+@dataclass(frozen=True)
+class RankDump:
+    """The tensors of one rank in one step.
+
+    Attributes:
+        tensors: in the order of execution.
+        values: safetensors file with the whole tensors by order; None where only statistics were written.
+    """
+
+    path: Path
+    world_size: int
+    tensors: Mapping[Key, Tensor]
+    values: Path | None = None
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The dumped steps of a training.
+
+    Attributes:
+        files: step -> rank -> file.
+        read: reads one file.
+    """
+
+    files: Mapping[int, Mapping[int, Path]]
+    read: Callable[[Path], RankDump]
+
+
+def find_dump(directory: Path) -> Dump | None:
+    """The dump in `directory/step-N/rank_R.jsonl`; None where there is none."""
+    files: dict[int, dict[int, Path]] = {}
+    found = 0
+    for step_directory in sorted(directory.iterdir()) if directory.is_dir() else ():
+        step = _STEP.fullmatch(step_directory.name)
+        if step is None or not step_directory.is_dir():
+            continue
+        for file in sorted(step_directory.iterdir()):
+            if rank := _RANK.fullmatch(file.name):
+                files.setdefault(int(step[1]), {})[int(rank[1])] = file
+                found += 1
+                if found > _MOST_FILES:
+                    raise _damaged(directory, f"it holds more than {_MOST_FILES:,} files")
+    return Dump(files, read_rank) if files else None
+
+
+def read_rank(path: Path) -> RankDump:
+    """Read one file.
+
+    Raises:
+        DataError: the file is not a dump of this format, or a field is not of its kind.
+        RecipeError: it is not a regular file, or too large.
+        MachineError: it cannot be read.
+    """
+    lines = read_regular_file(path, _MOST_BYTES).split(b"\n")
+    header = _parsed(lines[0], path, 1)
+    if header.get("format") != FORMAT:
+        raise _damaged(f"{path}:1", f"its format is not {FORMAT}")
+    tensors: dict[Key, Tensor] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if line:
+            found = _parsed(line, path, number)
+            try:
+                key, tensor = _tensor(found)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise _damaged(f"{path}:{number}", "a field is missing, or of another kind") from error
+            add_tensor(tensors, key, tensor)
+    world_size = header.get("world_size")
+    values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
+    return RankDump(path, world_size if type(world_size) is int else 1, tensors, values)
+
+
+def add_tensor(tensors: dict[Key, Tensor], key: Key, tensor: Tensor) -> None:
+    """Add under the first free `nth`."""
+    while key in tensors:
+        key = key._replace(nth=key.nth + 1)
+    tensors[key] = tensor
+
+
+def read_values(dump: RankDump, tensor: Tensor) -> Floats | None:
+    """The whole tensor, flat.
+
+    Returns:
+        (numel,) float64; None where it was not written, is too large, or has a dtype that numpy does not know.
+
+    Raises:
+        RecipeError: the file is not safetensors.
+        MachineError: it cannot be read.
+    """
+    if dump.values is None or not dump.values.exists():
+        return None
+    stored = read_safetensors_header(dump.values).tensors.get(str(tensor.order))
+    if stored is None or stored.dtype not in _UNSIGNED or math.prod(stored.shape) > _MOST_VALUES:
+        return None
+    with open_foreign(dump.values) as file:
+        file.seek(stored.begin)
+        found = np.frombuffer(file.read(stored.size), _UNSIGNED[stored.dtype])
+    if stored.dtype == "BF16":
+        # A bfloat16 is the upper half of a float32.
+        return (found.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return found.astype(np.float64)
+
+
+def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"{path}:{number}", "the line is not JSON") from error
+    if not isinstance(found, dict):
+        raise _damaged(f"{path}:{number}", "the line is not an object")
+    return found
+
+
+def _tensor(found: Mapping[str, Any]) -> tuple[Key, Tensor]:
+    phase, micro_batch = found["phase"], found["micro_batch"]
+    if phase not in PHASES:
+        raise ValueError(phase)
+    key = Key(phase, None if micro_batch is None else whole(micro_batch), text(found["name"]), text(found["slot"]), 0)
+    samples = found["samples"]
+    if type(samples) is not list or len(samples) > _MOST_SAMPLES:
+        raise ValueError(samples)
+    return key, Tensor(
+        whole(found["order"]),
+        text(found["kind"]),
+        shape_of(found["shape"]),
+        text(found["dtype"]),
+        number_or_nan(found["min"]),
+        number_or_nan(found["max"]),
+        number_or_nan(found["mean"]),
+        number_or_nan(found["l2"]),
+        whole(found["nan"]),
+        whole(found["inf"]),
+        text(found["hash"]),
+        tuple(map(number_or_nan, samples)),
+    )
+
+
+def text(value: Any) -> str:
+    """`value`, a short text; None is an empty one.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if value is None:
+        return ""
+    if type(value) is not str or len(value) > _LONGEST_TEXT:
+        raise TypeError(value)
+    return value
+
+
+def whole(value: Any) -> int:
+    """`value`, a whole number that is not negative.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if type(value) is not int or not 0 <= value <= _LARGEST_SIZE:
+        raise TypeError(value)
+    return value
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """`value`, a list of sizes.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if type(value) is not list or len(value) > _MOST_DIMENSIONS:
+        raise TypeError(value)
+    shape = tuple(map(whole, value))
+    if math.prod(shape) > _LARGEST_SIZE:
+        raise TypeError(value)
+    return shape
+
+
+def number_or_nan(value: Any) -> float:
+    """`value` as a float; NaN for null and for what is not finite.
+
+    Raises:
+        TypeError: it is not a number.
+    """
+    if type(value) is float:
+        return value if math.isfinite(value) else math.nan
+    if value is None:
+        return math.nan
+    if type(value) is not int and type(value) is not bool:
+        raise TypeError(value)
+    return float(value)
+
+
+def _damaged(where: str | Path, why: str) -> DataError:
+    return DataError(
+        f"the dump cannot be read: {why}",
+        code="dump-damaged",
+        remedy="copy it again, or dump the step again",
+        where=where,
+    )

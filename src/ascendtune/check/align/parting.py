@@ -1,0 +1,230 @@
+"""The first tensor at which two dumps part: step by step, in the order of execution, on every rank.
+
+Within a step: parameters before it (of step 1: the start), forward, backward with the gradients, then the update. Ranks
+that hold replicas are compared with each other, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ascendtune.check.align.dump import Dump, RankDump
+from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of
+
+_MOST_STEPS = 64
+_REPLICATED = ("parameter_before", "gradient", "parameter_after")
+_OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
+"""Phases in which a difference of the forward pass must show, if it has an effect."""
+_SAME_RATIO = 0.01
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where two trainings part first.
+
+    Attributes:
+        stage: code of the stage.
+        row: the first tensor that parts.
+        ranks: those on which the stage parts in this step.
+        agreeing: name of the last tensor before it that agrees; empty where there is none.
+        ratio: candidate over reference, where all gradients or all updates differ by the same factor.
+    """
+
+    step: int
+    stage: str
+    row: Row
+    ranks: tuple[int, ...]
+    agreeing: str = ""
+    ratio: float | None = None
+
+    @property
+    def module(self) -> str:
+        """Path of the module or name of the parameter that computed the tensor.
+
+        The input of a module whose predecessors agree was computed by the module around it.
+        """
+        if self.row.key.phase == "forward" and self.row.key.slot.startswith("input") and self.stage != "data":
+            return self.row.key.name.rpartition(".")[0] or self.row.key.name
+        return self.row.key.name
+
+
+@dataclass(frozen=True)
+class DumpComparison:
+    """Two dumps, compared.
+
+    Attributes:
+        steps: those that were compared; the last is the one that parted, where one did.
+        ranks: those that both sides have.
+        place: None where no tensor parts.
+        without_effect: the first forward tensor that parts although neither loss nor any gradient does.
+        rows: of the last compared step in the order of execution, of the rank that parted first.
+        agreeing: stages of which tensors were compared and none parts.
+        obstacle: why outputs of modules cannot be compared; empty where they can.
+        replicas: files of ranks whose replicas were compared with each other.
+        compared: tensors that both sides have.
+    """
+
+    steps: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    place: Place | None = None
+    without_effect: Row | None = None
+    rows: tuple[Row, ...] = ()
+    agreeing: frozenset[str] = frozenset()
+    obstacle: str = ""
+    replicas: int = 0
+    compared: int = 0
+
+
+def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
+    """Compare the steps and ranks that both have, up to the first step that parts.
+
+    Raises:
+        DataError, RecipeError, MachineError: a file cannot be read.
+    """
+    steps = sorted(reference.files.keys() & candidate.files.keys())[:_MOST_STEPS]
+    so_far = DumpComparison()
+    for number, step in enumerate(steps, 1):
+        found = _compare_step(step, reference, candidate)
+        so_far = replace(
+            found,
+            steps=tuple(steps[:number]),
+            without_effect=so_far.without_effect or found.without_effect,
+            agreeing=(so_far.agreeing | found.agreeing) - {row.stage for row in found.rows if row.is_parted},
+            obstacle=so_far.obstacle or found.obstacle,
+            replicas=so_far.replicas + found.replicas,
+            compared=so_far.compared + found.compared,
+        )
+        if found.place is not None:
+            break
+    return so_far
+
+
+def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison:
+    sides = [
+        {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
+    ]
+    one, other = sides
+    ranks = sorted(one.keys() & other.keys())
+    obstacle = _obstacle(one, other, ranks)
+    if obstacle:
+        # Gradients and parameters are those of the whole batch on every rank.
+        ranks = ranks[:1]
+    rows = {rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle) for rank in ranks}
+    every = [row for of_rank in rows.values() for row in of_rank]
+    apart = [_apart(step, side) for side in sides]
+    place, without_effect = _first(step, rows, obstacle, apart)
+    shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
+    return DumpComparison(
+        ranks=tuple(ranks),
+        place=place,
+        without_effect=without_effect,
+        rows=tuple(rows.get(shown, ())),
+        agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.is_parted},
+        obstacle=obstacle,
+        replicas=sum(len(side) for side in sides if len(side) > 1),
+        compared=len(every),
+    )
+
+
+def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> str:
+    """Why the outputs of modules are those of other rows; empty where they can be compared."""
+    sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
+    if sizes[0] != sizes[1]:
+        return f"{sizes[0]} and {sizes[1]} ranks compute other rows"
+    for rank in ranks:
+        batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
+        if all(batches) and len(batches[0]) != len(batches[1]):
+            return f"a step has {len(batches[0])} and {len(batches[1])} micro-batches"
+        for key, tensor in one[rank].tensors.items():
+            if key.phase == "forward" and (found := other[rank].tensors.get(key)):
+                if found.shape != tensor.shape:
+                    shapes = " and ".join("×".join(map(str, each.shape)) for each in (tensor, found))
+                    return f"{key.name or 'the model'} ({key.slot}) has the shapes {shapes}"
+                break
+    return ""
+
+
+def _first(
+    step: int,
+    rows: Mapping[int, Sequence[Row]],
+    obstacle: str,
+    apart: Sequence[Mapping[str, Row]],
+) -> tuple[Place | None, Row | None]:
+    """The place at which the step parts, and a forward tensor that parts without effect."""
+    every = [row for of_rank in rows.values() for row in of_rank]
+    outcomes = [row for row in every if row.key.phase in _OUTCOMES]
+    has_effect = not outcomes or any(row.is_parted for row in outcomes)
+    replicas = apart[1] or apart[0]
+    if row := replicas.get("parameter_before"):
+        return Place(step, "ranks", row, (row.rank,)), None
+    harmless = None
+    for stage in ("start", "data", "forward", "backward", "update"):
+        parted = {rank: first for rank, of_rank in rows.items() if (first := _first_row(of_rank, stage))}
+        phase = {"backward": "gradient", "update": "parameter_after"}.get(stage, "")
+        if (row := replicas.get(phase)) and not any(each.key.phase == "backward" for each in parted.values()):
+            return Place(step, "ranks", row, (row.rank,), ratio=_ratio(every, phase)), None
+        if not parted:
+            continue
+        rank = min(parted, key=lambda each: (parted[each].key.micro_batch or 0, parted[each].reference.order, each))
+        row = parted[rank]
+        if stage in ("start", "data", "forward") and not has_effect:
+            harmless = harmless or row
+            continue
+        if stage == "backward" and "shapes" in obstacle:
+            stage = "data"
+        ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
+        return Place(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless
+    return None, harmless
+
+
+def _first_row(rows: Sequence[Row], stage: str) -> Row | None:
+    """The first row of a stage that parts, as the machine computes: gradients from the last module to the first."""
+    parted = [row for row in rows if row.stage == stage and row.is_parted]
+    before = [row for row in parted if row.key.phase != "gradient"]
+    if before or not parted:
+        return before[0] if before else None
+    position = {row.key.name: row.reference.order for row in rows if row.key.phase == "forward"}
+    return max(parted, key=lambda row: position.get(row.key.name.rpartition(".")[0], -1))
+
+
+def _agreeing(rows: Sequence[Row], parted: Row) -> str:
+    same = [row for row in rows if row.key.phase == parted.key.phase and row.key.micro_batch == parted.key.micro_batch]
+    before = same[: same.index(parted)] if parted.key.phase in ("forward", "backward") else []
+    return next((f"{row.key.name} ({row.key.slot})" for row in reversed(before) if not row.is_parted), "")
+
+
+def _ratio(rows: Iterable[Row], phase: str) -> float | None:
+    """Candidate over reference of the norms, if all tensors of the phase that part have the same."""
+    ratios = np.array([row.scale for row in rows if row.key.phase == phase and row.is_parted])
+    if len(ratios) < 3 or not np.isfinite(ratios).all():
+        return None
+    middle = float(np.median(ratios))
+    is_same = bool(np.all(np.abs(ratios - middle) <= _SAME_RATIO * middle))
+    return middle if is_same and abs(middle - 1) > _SAME_RATIO else None
+
+
+def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, Row]:
+    """By phase, the first replica that differs between ranks of one side, with the rank that is the odd one.
+
+    Ranks hold the same parameters, and after the reduction the same gradients; rank 0 alone writes sharded ones.
+    """
+    found: dict[str, Row] = {}
+    if len(side) < 2:
+        return found
+    usual = side[min(side)]
+    for phase in _REPLICATED:
+        keys = [key for key in usual.tensors if key.phase == phase]
+        for key in keys:
+            holders = {rank: each.tensors[key] for rank, each in side.items() if key in each.tensors}
+            digests = [each.digest for each in holders.values()]
+            most = max(dict.fromkeys(digests), key=digests.count)
+            common = next(each for each in holders.values() if each.digest == most)
+            odd = {rank: each for rank, each in holders.items() if each is not common and each.digest != most}
+            row = next((each for each in replica_rows(step, key, common, odd) if each.is_parted), None)
+            if row is not None:
+                found[phase] = row
+                break
+    return found

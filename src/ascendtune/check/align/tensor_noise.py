@@ -1,0 +1,117 @@
+"""How far the tensors of two correct trainings may differ because of rounding.
+
+A tensor is the result of n operations in a row, each of which rounds its output to the unit u of its dtype, and
+before that sums up K products in fp32 (u32 = 2^-24), whatever the dtype: partial sums of k terms are of size sqrt(k),
+so that their roundings add up to u32 · sqrt(1 + 2 + … + K) ≈ u32 · K / sqrt(2), relative to a result of size sqrt(K)
+this is u32 · sqrt(K / 2). Roundings behave as independent random numbers (Higham, Accuracy and Stability of Numerical
+Algorithms, 2002, section 2.8). Two machines differ, relative to the root mean square of the tensor, by
+
+    sigma = sqrt(2 · n · (u² + u32² · K / 2)).
+
+n is the position of the tensor in the order of execution, which is at least the number of operations that lead to it.
+Limits are four sigma. docs/decisions/0016 has what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.dump import Tensor
+
+CERTAIN = 4.0
+"""Standard deviations beyond which a difference is not taken for rounding."""
+UNIT_FP32 = 2.0**-24
+_UNITS = {
+    "float64": 2.0**-53,
+    "float32": UNIT_FP32,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+Pairs = Sequence[tuple[Tensor, Tensor]]
+"""(reference, candidate) in the order of execution."""
+
+
+def is_float(tensor: Tensor) -> bool:
+    """Whether its dtype rounds."""
+    return "float" in tensor.dtype
+
+
+def unit_of(tensor: Tensor) -> float:
+    """u of its dtype; 0 for whole numbers, 2^-8 for a dtype that is not known."""
+    return _UNITS.get(tensor.dtype, 2.0**-8) if is_float(tensor) else 0.0
+
+
+def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit: float = 0.0) -> Floats:
+    """Limits of relative differences in the order of execution.
+
+    Args:
+        operations_before: operations that lead to the first of `pairs`.
+        reduction: the longest sum before, in terms.
+        unit: the coarsest before.
+
+    Returns:
+        (pairs,) float64; 0 for whole numbers.
+    """
+    units = np.array([max(unit_of(one), unit_of(other)) for one, other in pairs], dtype=np.float64)
+    longest = np.array([max(one.shape, default=1) for one, _ in pairs], dtype=np.float64)
+    position = operations_before + 1 + np.arange(len(pairs))
+    coarsest = np.maximum(np.maximum.accumulate(units), unit) if len(units) else units
+    terms = np.maximum(np.maximum.accumulate(longest), reduction) if len(units) else longest
+    sigma = np.sqrt(2 * position * (coarsest**2 + UNIT_FP32**2 * terms / 2))
+    return np.asarray(np.where(units > 0, CERTAIN * sigma, 0.0))
+
+
+def differences(pairs: Pairs) -> Floats:
+    """Relative differences from the statistics.
+
+    The largest of: the difference of the samples (root mean square), of mean and of L2 norm, relative to the larger
+    root mean square; and of minimum and maximum, relative to the larger absolute value. Infinite where the numbers of
+    NaN or infinite elements differ; 0 where the bytes are the same; NaN where the shapes differ.
+
+    Returns:
+        (pairs,) float64.
+    """
+    if not pairs:
+        return np.empty(0)
+    sides = [_columns([pair[side] for pair in pairs]) for side in (0, 1)]
+    one, other = sides
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        apart = one["samples"] - other["samples"]
+        known = np.isfinite(apart)
+        count = np.maximum(known.sum(axis=1), 1)
+        sampled = np.sqrt(np.where(known, apart**2, 0).sum(axis=1) / count)
+        size = np.fmax(one["rms"], other["rms"])
+        for each in sides:
+            size = np.fmax(size, np.sqrt(np.where(known, each["samples"] ** 2, 0).sum(axis=1) / count))
+        largest = np.fmax.reduce([np.abs(each[name]) for each in sides for name in ("lowest", "highest")])
+        parts = [
+            np.where(size > 0, sampled / size, 0.0),
+            np.where(size > 0, np.abs(one["mean"] - other["mean"]) / size, 0.0),
+            np.where(size > 0, np.abs(one["rms"] - other["rms"]) / size, 0.0),
+            *(np.where(largest > 0, np.abs(one[name] - other[name]) / largest, 0.0) for name in ("lowest", "highest")),
+        ]
+    # Without a finite number on either side there is nothing to tell apart.
+    found = np.nan_to_num(np.fmax.reduce(parts), nan=0.0, posinf=np.inf)
+    found[(one["nan"] != other["nan"]) | (one["inf"] != other["inf"])] = np.inf
+    for index, (reference, candidate) in enumerate(pairs):
+        if reference.digest and reference.digest == candidate.digest:
+            found[index] = 0.0
+        elif reference.shape != candidate.shape:
+            found[index] = np.nan
+    return np.asarray(found)
+
+
+def _columns(tensors: Sequence[Tensor]) -> dict[str, Floats]:
+    most = max(len(each.samples) for each in tensors)
+    blank = (np.nan,) * most
+    columns = {
+        name: np.array([getattr(each, name) for each in tensors], dtype=np.float64)
+        for name in ("lowest", "highest", "mean", "rms", "nan", "inf")
+    }
+    columns["samples"] = np.array([each.samples + blank[len(each.samples) :] for each in tensors], dtype=np.float64)
+    return columns

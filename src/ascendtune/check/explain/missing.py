@@ -1,0 +1,196 @@
+"""Which ranks did not come? A time-out is reported by the ranks that waited; the ranks without one are the cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascendtune.check.explain import line as lines_of
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.scan import Scan
+
+_WORLD = re.compile(
+    r"\b(?:world[ _]?size|WORLD_SIZE|nranks|numRanks|nRanks|rankNum|rank_size)\W{1,4}(?P<size>\d{1,5})\b(?!\.)"
+)
+_RANKS_PER_NODE = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,3})\b")
+_NODES = re.compile(r"--nnodes[= ](\d{1,4})\b")
+_LIST = re.compile(r"\d+")
+_WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
+_ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
+_LONGEST_LINE = 160
+_PHASES = (
+    ("preparing data", re.compile(r"token(?:iz|is)|\bMap(?:\s*\(|:)|preprocess|Generating train split|packing", re.I)),
+    ("saving a checkpoint", re.compile(r"sav(?:e|ing)\b.*(?:checkpoint|model|optimizer|state)|checkpoint.*sav", re.I)),
+    ("loading the model", re.compile(r"load(?:ing)?\b.*(?:checkpoint|weights|shards|model|safetensors)", re.I)),
+    ("compiling", re.compile(r"compil|building extension|ninja|\bTBE\b|triton.*cache", re.I)),
+    ("evaluating", re.compile(r"\beval|\bvalidat|\bgenerat(?:e|ing)\b", re.I)),
+    ("downloading", re.compile(r"download|fetching \d+ files", re.I)),
+    (
+        "setting up the process group",
+        re.compile(r"init_process_group|rendezvous|communicator|initializ.*distrib", re.I),
+    ),
+    ("reading data", re.compile(r"data ?loader|\bdataset\b|reading", re.I)),
+    ("training", re.compile(r"\bloss\b|\bstep\b|\bit/s\b|\bepoch\b", re.I)),
+)
+_WAIT_LONGER = (
+    "give the others time: init_process_group(timeout=timedelta(hours=2)) (ddp_timeout: 7200), HCCL_EXEC_TIMEOUT"
+)
+_REMEDIES = {
+    "preparing data": "tokenise before the job starts: `ascendtune train RECIPE --prepare`",
+    "saving a checkpoint": "save to a faster disk, or in shards from every rank",
+    "loading the model": "load from a local disk, or on one rank a node at a time",
+    "compiling": "build kernels once before the job starts, and share their cache directory",
+    "evaluating": "evaluate on every rank, or end evaluation with a barrier that all ranks reach",
+    "downloading": "download before the job starts: `ascendtune fetch`, HF_HUB_OFFLINE=1",
+    "setting up the process group": "check that every rank uses the same MASTER_ADDR, MASTER_PORT and world size",
+}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The ranks that others waited for in vain."""
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    """Ranks that reported the time-out."""
+    world_size: int | None = None
+    """As the logs say; None where they do not."""
+    last_line: str = ""
+    """The last line of the first missing rank; empty when its log has none."""
+    where: str = ""
+    """File (and line number where the rank has a file of its own) of the last line."""
+    phase: str | None = None
+    behind: str = ""
+    """For ranks that reported the time-out as well, in another collective: which one."""
+
+    @property
+    def what(self) -> str:
+        some = "rank " + ", ".join(map(str, self.ranks)) if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)}"
+        waited = f"{len(self.waiting)} other {'rank' if len(self.waiting) == 1 else 'ranks'} waited until the time-out"
+        if self.behind:
+            return f"{some} called another collective than the others ({self.behind}); {waited}"
+        if not self.last_line:
+            return f"{some} did not join: {waited}, and {some} wrote no line"
+        during = f" while {self.phase}" if self.phase else ""
+        return f"{some} did not join{during}: {waited}"
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        if self.behind:
+            return (
+                "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches",
+                "make every rank call the same collectives in the same order and with the same sizes",
+            )
+        if not self.last_line:
+            return (
+                f"check on its host that rank {self.ranks[0]} was started and still runs: `ps -ef | grep train`",
+                "compare --nnodes, --nproc_per_node, --node_rank, MASTER_ADDR and MASTER_PORT on all nodes",
+            )
+        first = _REMEDIES.get(self.phase or "")
+        stacks = f"while it hangs, run `py-spy dump --pid PID` on the process of rank {self.ranks[0]}"
+        return (
+            (first, _WAIT_LONGER) if first else (stacks, f"read the log of rank {self.ranks[0]} from its last line up")
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "what": self.what}
+
+
+def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | None:
+    """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
+
+    Ranks that a message names as absent come first, then ranks of the job that report no time-out, then ranks that
+    report it in an earlier or another collective. Half of the ranks at most can be missing: time-outs of a few ranks
+    among many say only that the others were ended first.
+    """
+    said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
+    named = _named(waits)
+    size = world_size(scans)
+    everyone = set(range(size)) if size and size <= 1 << 16 else _ranks_seen(scans) | set(said)
+    absent = named or sorted(everyone - set(said))
+    waiting = tuple(sorted(set(said) - set(absent)))
+    if not waiting:
+        return None
+    if absent and (named or 2 * len(absent) <= len(everyone)):
+        source, number, last = _last_line(absent[0], scans)
+        where = f"{source}:{number}" if number else source
+        return Missing(tuple(absent), waiting, size, last[:_LONGEST_LINE], where if last else "", phase_of(last))
+    return _in_another_collective(said, size)
+
+
+def world_size(scans: Sequence[Scan]) -> int | None:
+    """The number of ranks that the logs name; None where they name none, or contradict each other."""
+    texts = [text for scan in scans for text in (scan.head, scan.tail)]
+    sizes = {int(found["size"]) for text in texts for found in _WORLD.finditer(text)} - {0}
+    if not sizes:
+        each = {int(found[1]) for text in texts for found in _RANKS_PER_NODE.finditer(text)}
+        nodes = {int(found[1]) for text in texts for found in _NODES.finditer(text)} or {1}
+        sizes = {one * many for one in each for many in nodes}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def phase_of(text: str) -> str | None:
+    """What a rank was doing when it wrote `text`, as far as its words tell."""
+    return next((phase for phase, pattern in _PHASES if pattern.search(text)), None)
+
+
+def _named(waits: Sequence[Event]) -> list[int]:
+    lists = [_LIST.findall(event.hit.names.get("missing", "")) for event in waits]
+    return sorted({int(rank) for ranks in lists for rank in ranks})
+
+
+def _ranks_seen(scans: Sequence[Scan]) -> set[int]:
+    own = {scan.rank for scan in scans if scan.rank is not None}
+    inside = {line.rank for scan in scans if scan.rank is None for line in _lines(scan) if line.rank is not None}
+    return own | inside
+
+
+def _lines(scan: Scan) -> Iterable[lines_of.Line]:
+    return (lines_of.read(text) for part in (scan.head, scan.tail) for text in part.splitlines())
+
+
+def _last_line(rank: int, scans: Sequence[Scan]) -> tuple[str, int | None, str]:
+    """(file, line number, text) of the last line of a rank before it was told to end."""
+    for scan in scans:
+        if scan.rank == rank:
+            texts = scan.tail.splitlines()
+            end = next((index for index, text in enumerate(texts) if _ENDED.search(text)), len(texts))
+            for index in range(end - 1, -1, -1):
+                if texts[index].strip():
+                    return scan.name, scan.lines - (len(texts) - 1 - index), lines_of.read(texts[index]).said.strip()
+    for scan in scans:
+        if scan.rank is None:
+            mine = [line.said.strip() for line in _lines(scan) if line.rank == rank and line.said.strip()]
+            end = next((index for index, text in enumerate(mine) if _ENDED.search(text)), len(mine))
+            if mine[:end]:
+                return scan.name, None, mine[end - 1]
+    return "", None, ""
+
+
+def _in_another_collective(said: dict[int, str], size: int | None) -> Missing | None:
+    """Ranks that are in another collective than most: the fewest, and of as many the ones that are behind."""
+    works = {
+        rank: (int(found["number"]), found["operation"]) for rank, text in said.items() if (found := _WORK.search(text))
+    }
+    groups: dict[tuple[int, str], list[int]] = {}
+    for rank, work in works.items():
+        groups.setdefault(work, []).append(rank)
+    if len(groups) < 2 or len(works) < 3:
+        return None
+    (number, operation), ranks = min(groups.items(), key=lambda group: (len(group[1]), group[0]))
+    (most_number, most_operation), _ = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
+    behind = f"{operation} {number}, the others {most_operation} {most_number}"
+    return Missing(tuple(sorted(ranks)), tuple(sorted(set(works) - set(ranks))), size, behind=behind)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """1-3, 5 for 1, 2, 3, 5."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -1,0 +1,203 @@
+"""`ascendtune fetch`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ascendtune.cli.options import AsJson
+from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.hub.modelscope import Kind
+
+if TYPE_CHECKING:
+    from ascendtune.cli.progress import Progress
+    from ascendtune.hub.supply.fetch import Mirrors, Supply
+    from ascendtune.hub.supply.manifest import Manifest
+    from ascendtune.hub.supply.supplies import LockFile
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20}
+
+
+def fetch(
+    kind: Annotated[Kind | None, typer.Argument(metavar="model|dataset", help="Kind of the repositories.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Names on the hub: OWNER/NAME.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="A list of supplies (YAML).")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="HUB", help="hf, hf-mirror, modelscope or a URL; repeatable, in this order."),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory (default: models/NAME).")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
+    include: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only these files; repeatable.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Not these files; repeatable.")] = None,
+    min_speed: Annotated[str, typer.Option(metavar="BYTES", help="Try another hub below so much a second.")] = "64K",
+    verify: Annotated[bool, typer.Option("--verify", help="Only compare the files with what was fetched.")] = False,
+    export_script: Annotated[bool, typer.Option("--export-script", help="Print a script with curl instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch models and data sets through mirrors; a fetch that ended continues where it was.
+
+    \b
+    ascendtune fetch model Qwen/Qwen2.5-0.5B
+    ascendtune fetch dataset openai/gsm8k --from hf-mirror --to data/gsm8k
+    ascendtune fetch -f supplies.yaml
+    ascendtune fetch model Qwen/Qwen2.5-0.5B --verify
+
+    Every file is checked against the hash that the hub lists before it gets its name. Nothing is overwritten. Without
+    --from: HF_ENDPOINT if it is set, then huggingface.co, then hf-mirror.com. HF_TOKEN goes to the first two only.
+    """
+    from ascendtune.cli.progress import Progress
+    from ascendtune.core import log
+    from ascendtune.hub.supply.fetch import Mirrors
+    from ascendtune.hub.supply.source import choose_sources
+    from ascendtune.hub.supply.supplies import LockFile
+
+    log.set_up()
+    supplies = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
+    mirrors = Mirrors(choose_sources(source or [], os.environ))
+    if export_script:
+        for supply in supplies:
+            print(_script(supply, mirrors), end="")
+        return
+    lock = LockFile(file) if file is not None else None
+    with Progress(sys.stderr) as progress:
+        results = [
+            _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
+            for each in supplies
+        ]
+    if as_json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_line(each) for each in results))
+    if wrong := [line for each in results for line in each["wrong"]]:
+        raise CheckFailed(
+            f"{len(wrong)} of the fetched files are not as they were: {'; '.join(wrong[:5])}",
+            code="fetched-files-changed",
+            remedy="move these files away and fetch again",
+        )
+
+
+def _asked(
+    kind: Kind | None,
+    names: list[str],
+    file: Path | None,
+    to: Path | None,
+    revision: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+) -> list[Supply]:
+    from ascendtune.hub.supply.fetch import Supply
+    from ascendtune.hub.supply.source import checked_revision
+    from ascendtune.hub.supply.supplies import checked_id, default_directory, read_supplies
+
+    if file is not None:
+        if kind is not None or to or revision or include or exclude:
+            raise InputError(
+                "-f names everything that is fetched: no ID, --to, --revision, --include or --exclude beside it",
+                code="contradicting-options",
+                remedy="write them into the file",
+            )
+        return read_supplies(file)
+    if kind is None or not names:
+        raise InputError(
+            "what to fetch is missing",
+            code="fetch-target-missing",
+            remedy="ascendtune fetch model OWNER/NAME, or fetch dataset OWNER/NAME, or fetch -f supplies.yaml",
+        )
+    if to is not None and len(names) > 1:
+        raise InputError(
+            "--to is the directory of one repository",
+            code="contradicting-options",
+            remedy="give one ID, or a list with -f",
+        )
+    try:
+        checked = [checked_id(name) for name in names]
+        revision = checked_revision(revision) if revision else None
+    except ValueError as error:
+        raise InputError(
+            f"not a name that a hub could have: {' '.join(names)} {revision or ''}".rstrip(),
+            code="invalid-hub-id",
+            remedy=str(error),
+        ) from error
+    place = to.expanduser() if to else None
+    return [Supply(name, kind, place or default_directory(name, kind), revision, include, exclude) for name in checked]
+
+
+def _fetched(
+    supply: Supply, mirrors: Mirrors, min_speed: str, lock: LockFile | None, progress: Progress
+) -> dict[str, Any]:
+    from ascendtune.hub.supply.fetch import fetch as fetch_supply
+    from ascendtune.hub.supply.manifest import Manifest
+
+    there = Manifest.read(supply.directory)
+    if there is not None and (there.name, there.kind) != (supply.name, supply.kind):
+        raise InputError(
+            f"the {there.kind} {there.name} was fetched into this directory",
+            code="fetch-target-taken",
+            remedy="choose another --to",
+            where=supply.directory,
+        )
+    pinned = lock.pinned(supply) if lock is not None else None
+    done = fetch_supply(
+        supply, mirrors, least_speed=_bytes_per_second(min_speed), progress=progress.show, pinned=pinned
+    )
+    if lock is not None:
+        lock.pin(supply, done.manifest)
+    return {**_facts(supply, done.manifest), "arrived_bytes": done.arrived_bytes, "already_here": done.already_here,
+            "wrong": []}  # fmt: skip
+
+
+def _verified(supply: Supply, progress: Progress) -> dict[str, Any]:
+    from ascendtune.hub.supply.fetch import verify
+    from ascendtune.hub.supply.manifest import Manifest
+
+    manifest = Manifest.read(supply.directory)
+    if manifest is None:
+        raise InputError(
+            "nothing was fetched into this directory",
+            code="nothing-fetched",
+            remedy="give the --to of the fetch, or fetch first",
+            where=supply.directory,
+        )
+    return {**_facts(supply, manifest), "wrong": verify(supply.directory, manifest, progress.show)}
+
+
+def _facts(supply: Supply, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": manifest.name, "kind": manifest.kind, "directory": str(supply.directory),
+        "endpoint": manifest.endpoint, "commit": manifest.commit, "files": len(manifest.files),
+        "bytes": sum(file.size for file in manifest.files),
+    }  # fmt: skip
+
+
+def _line(facts: dict[str, Any]) -> str:
+    from ascendtune.core.units import count_of, format_bytes
+
+    whole = f"{facts['directory']}: {count_of(facts['files'], 'file')}, {format_bytes(facts['bytes'])}"
+    if "arrived_bytes" not in facts:
+        return f"{whole}, {count_of(len(facts['wrong']), 'differs', 'differ') if facts['wrong'] else 'all as fetched'}"
+    return f"{whole}, all hashes right; {format_bytes(facts['arrived_bytes'])} came from {facts['endpoint']}"
+
+
+def _script(supply: Supply, mirrors: Mirrors) -> str:
+    from ascendtune.hub.supply.fetch import list_files
+    from ascendtune.hub.supply.script import shell_script
+
+    listing = list_files(supply, mirrors)
+    return shell_script(supply, listing, mirrors.current())
+
+
+def _bytes_per_second(text: str) -> float:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise InputError(
+            f"--min-speed {text} is not a speed",
+            code="invalid-speed",
+            remedy="give bytes a second, such as 64K or 2M; 0 accepts any speed",
+        )
+    return float(int(number) * _UNITS.get(unit, 1))

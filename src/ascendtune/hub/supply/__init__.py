@@ -1,0 +1,1 @@
+"""How do whole repositories of a hub get onto this disk, through mirrors that fail?"""

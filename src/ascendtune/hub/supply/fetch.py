@@ -1,0 +1,332 @@
+"""A repository of a hub into a directory: which files, is there room, which mirror, all at once, all checked."""
+
+from __future__ import annotations
+
+import fnmatch
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ascendtune.core.directories import require_free_space
+from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
+from ascendtune.core.files import file_lock, require_writable
+from ascendtune.core.log import say, warn
+from ascendtune.core.units import count_of, format_bytes
+from ascendtune.hub.modelscope import Kind, input_error, noun
+from ascendtune.hub.supply.http import Fault
+from ascendtune.hub.supply.manifest import Manifest
+from ascendtune.hub.supply.source import Listing, RemoteFile, Source
+from ascendtune.hub.supply.transfer import STATE, Cancelled, TooSlow, WrongContent, holds, part_of, transfer
+
+AT_ONCE = 4
+_TRIES = 5
+"""Requests in a row of one file that bring nothing new, over all mirrors, before it is given up."""
+_LONGEST_WAIT_SECONDS = 30.0
+# Pickled weights are never loaded, and copies in other layouts are for other programs: `--include` brings them.
+UNWANTED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.ot", "*.tflite")
+_UNWANTED_FOLDERS = ("original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors")
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What is asked for.
+
+    Attributes:
+        include, exclude: patterns of paths as the shell has them; without `include` everything that training reads.
+    """
+
+    name: str
+    kind: Kind
+    directory: Path
+    revision: str | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def wants(self, path: str) -> bool:
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in self.exclude):
+            return False
+        if self.include:
+            return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include)
+        unwanted = (*UNWANTED, *_UNWANTED_FOLDERS) if self.kind == "model" else ()
+        return not any(fnmatch.fnmatchcase(path, pattern) for pattern in unwanted)
+
+
+@dataclass
+class Mirrors:
+    """The sources in the order in which they are tried. Threads share it: all leave a mirror that fails."""
+
+    sources: Sequence[Source]
+    _current: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def current(self) -> Source:
+        with self._lock:
+            return self.sources[self._current % len(self.sources)]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether every mirror was tried: then a slow one is better than none."""
+        with self._lock:
+            return self._current >= len(self.sources) - 1
+
+    def leave(self, source: Source, why: str) -> None:
+        """Go on with the next mirror, unless another thread has gone on already."""
+        with self._lock:
+            if len(self.sources) == 1 or self.sources[self._current % len(self.sources)] is not source:
+                return
+            self._current += 1
+            following = self.sources[self._current % len(self.sources)]
+        warn(f"{source.endpoint}: {why}; continuing with {following.endpoint}")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch did; bytes that came in this call, and files that were here already."""
+
+    manifest: Manifest
+    arrived_bytes: int
+    already_here: int
+
+
+@dataclass
+class _Count:
+    """Bytes that are on the disk, of all files; threads add to it."""
+
+    what: str
+    total: int
+    progress: Progress
+    done: int = 0
+    arrived: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, count: int) -> None:
+        with self.lock:
+            self.done += count
+            self.arrived += max(count, 0)
+            self.progress(self.what, self.done >> 20, max(self.total >> 20, 1))
+
+
+def list_files(supply: Supply, mirrors: Mirrors) -> Listing:
+    """The files of the repository at the revision, from the first mirror that answers.
+
+    Raises:
+        RecipeError, DataError: there is no such repository or revision, or no access to it.
+        MachineError: no mirror answers.
+    """
+    faults: list[tuple[Source, Fault]] = []
+    for _ in mirrors.sources:
+        source = mirrors.current()
+        try:
+            return source.listing(supply.name, supply.kind, supply.revision)
+        except Fault as fault:
+            faults.append((source, fault))
+            mirrors.leave(source, fault.what)
+    raise _unlisted(supply, faults)
+
+
+def fetch(
+    supply: Supply, mirrors: Mirrors, *, least_speed: float, progress: Progress, pinned: Manifest | None = None
+) -> Fetched:
+    """Bring the wanted files of a repository into `supply.directory`; what is there and right is not read again.
+
+    Args:
+        least_speed: bytes per second below which another mirror is tried, while there is one.
+        progress: told what is done, how many MiB, and of how many.
+        pinned: what an earlier fetch brought: the same commit is fetched, and the hashes must be those.
+
+    Raises:
+        RecipeError, DataError: no such repository; a file is in the way that differs; no file is wanted.
+        MachineError: no mirror answers, no room on the disk, or a file did not come.
+    """
+    require_writable(supply.directory)
+    listing = Listing(pinned.commit, pinned.files) if pinned else list_files(supply, mirrors)
+    wanted = [file for file in listing.files if supply.wants(file.path)]
+    if not wanted:
+        raise input_error(supply.kind)(
+            f"none of the {count_of(len(listing.files), 'file')} of {supply.name} is wanted",
+            code="no-wanted-file",
+            remedy="change --include or --exclude; files: " + ", ".join(each.path for each in listing.files[:8]),
+        )
+    left_out = len(listing.files) - len(wanted)
+    say(
+        f"{supply.name} at {listing.commit[:12]}: {count_of(len(wanted), 'file')}, "
+        f"{format_bytes(sum(each.size for each in wanted))}{f'; {left_out} left out' if left_out else ''}"
+    )
+    with translated_disk_errors(supply.directory, "making a directory"):
+        (supply.directory / STATE).mkdir(parents=True, exist_ok=True)
+    with file_lock(supply.directory / STATE / "lock", wait=False) as is_free:
+        if not is_free:
+            raise MachineError(
+                "another process fetches into this directory",
+                code="fetch-in-progress",
+                remedy="wait for it, or choose another --to",
+                where=supply.directory,
+            )
+        missing = _missing(supply, wanted)
+        arrived = _fetch_all(supply, listing.commit, missing, mirrors, least_speed, progress)
+        manifest = Manifest(supply.name, supply.kind, mirrors.current().endpoint, listing.commit, tuple(wanted))
+        manifest.write(supply.directory)
+        _remove_old_parts(supply.directory)
+    return Fetched(manifest, arrived, len(wanted) - len(missing))
+
+
+def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]:
+    """Read all fetched files again; a line for each that is missing or holds something else."""
+    wrong = []
+    total = max(sum(each.size for each in manifest.files) >> 20, 1)
+    done = 0
+    for file in manifest.files:
+        progress(f"MiB of {file.path}", done >> 20, total)
+        if not (directory / file.path).exists():
+            wrong.append(f"{file.path} is missing")
+        elif not holds(directory / file.path, file):
+            wrong.append(f"{file.path} does not hold what was fetched")
+        done += file.size
+    return wrong
+
+
+def _unlisted(supply: Supply, faults: Sequence[tuple[Source, Fault]]) -> AscendtuneError:
+    tried = "; ".join(f"{source.endpoint}: {fault.what}" for source, fault in faults)
+    statuses = {fault.status for _, fault in faults}
+    refused = input_error(supply.kind)
+    # A mirror that is down says nothing about the repository; one that answers does.
+    if statuses & {401, 403}:
+        return refused(
+            f"access to the {noun(supply.kind)} {supply.name} is refused, or it does not exist ({tried})",
+            code="hub-access-denied",
+            remedy="check the spelling; for a private or gated one set HF_TOKEN (MODELSCOPE_API_TOKEN) to a token "
+            "that may read it",
+        )
+    if 404 in statuses:
+        at = f" with the revision '{supply.revision}'" if supply.revision else ""
+        return refused(
+            f"there is no {noun(supply.kind)} {supply.name}{at} ({tried})",
+            code="not-on-hub",
+            remedy="check the spelling and the revision; names differ between Hugging Face and ModelScope",
+        )
+    return MachineError(
+        f"no hub answers ({tried})",
+        code="hub-unreachable",
+        remedy="check network and proxy (https_proxy); name a mirror that you can reach: --from hf-mirror or its URL",
+    )
+
+
+def _missing(supply: Supply, wanted: Sequence[RemoteFile]) -> list[RemoteFile]:
+    """The files that are not here yet; what is in the way and differs is never overwritten."""
+    missing, differing = [], []
+    for file in wanted:
+        path = supply.directory / file.path
+        if not path.exists() and not path.is_symlink():
+            missing.append(file)
+        elif not holds(path, file):
+            differing.append(file.path)
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise input_error(supply.kind)(
+            f"{', '.join(differing[:3])}{more}: in the way, with other content than {supply.name} has",
+            code="file-differs",
+            remedy="choose another --to, or move these files away: nothing is overwritten",
+            where=supply.directory,
+        )
+    return missing
+
+
+def _fetch_all(
+    supply: Supply,
+    commit: str,
+    missing: Sequence[RemoteFile],
+    mirrors: Mirrors,
+    least_speed: float,
+    progress: Progress,
+) -> int:
+    """Fetch all of `missing`, several at once; returns the bytes that came."""
+    parts = {file.path: _size_of(part_of(supply.directory, file)) for file in missing}
+    total, here = sum(file.size for file in missing), sum(parts.values())
+    require_free_space(
+        supply.directory,
+        total - here,
+        f"{supply.name} needs {format_bytes(total - here)} more",
+        remedy="free space, or choose another --to",
+    )
+    if here:
+        say(f"{format_bytes(here)} of them are here from an earlier try")
+    count = _Count(f"MiB of {supply.name}", total, progress, done=here)
+    cancelled = threading.Event()
+    # The largest first: what is left at the end is small, and many connections share it.
+    queue = sorted(missing, key=lambda file: -file.size)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        tasks = [
+            pool.submit(_fetch_one, file, supply, commit, mirrors, least_speed, count, cancelled) for file in queue
+        ]
+        try:
+            wait(tasks, return_when=FIRST_EXCEPTION)
+        finally:
+            cancelled.set()
+            for task in tasks:
+                task.cancel()
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, Cancelled):
+            raise error
+    return count.arrived
+
+
+def _fetch_one(
+    file: RemoteFile,
+    supply: Supply,
+    commit: str,
+    mirrors: Mirrors,
+    least_speed: float,
+    count: _Count,
+    cancelled: threading.Event,
+) -> None:
+    """Try mirror after mirror, until the file is whole or nothing new came _TRIES times in a row."""
+    failures, wrong = 0, 0
+    while True:
+        source = mirrors.current()
+        before = _size_of(part_of(supply.directory, file))
+        try:
+            transfer(
+                file, supply.directory, source.url(supply.name, supply.kind, commit, file.path),
+                dict(source.headers()), least_speed=0 if mirrors.is_last else least_speed,
+                arrived=count.add, cancelled=cancelled,
+            )  # fmt: skip
+            return
+        except Fault as fault:
+            wrong += isinstance(fault, WrongContent)
+            is_progress = _size_of(part_of(supply.directory, file)) > before
+            failures = 0 if is_progress else failures + 1
+            if failures >= _TRIES * len(mirrors.sources) or wrong > len(mirrors.sources):
+                raise _not_fetched(file, supply, source, fault) from fault
+            if isinstance(fault, TooSlow | WrongContent) or not is_progress:
+                mirrors.leave(source, f"{file.path}: {fault.what}")
+            if not is_progress and not isinstance(fault, WrongContent):
+                pause = fault.wait_seconds if fault.wait_seconds is not None else min(2.0**failures / 4, 30)
+                cancelled.wait(min(pause, _LONGEST_WAIT_SECONDS))
+        if cancelled.is_set():
+            raise Cancelled
+
+
+def _not_fetched(file: RemoteFile, supply: Supply, source: Source, fault: Fault) -> MachineError:
+    return MachineError(
+        f"{file.path} of {supply.name} did not come: {source.endpoint}: {fault.what}",
+        code="file-not-fetched",
+        remedy="give the command again: it continues where this one ended; name another mirror with --from",
+        where=supply.directory,
+    )
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _remove_old_parts(directory: Path) -> None:
+    """Everything is whole: parts of other revisions would only take disk space."""
+    for part in (directory / STATE).glob("*.part"):
+        part.unlink(missing_ok=True)

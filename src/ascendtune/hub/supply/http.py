@@ -1,0 +1,97 @@
+"""HTTP GET by the standard library: a range of a file, redirects that keep the token at home, faults by kind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ascendtune import __version__
+
+_ANSWER_SECONDS = 20.0
+"""A server that sends nothing for so long counts as dead."""
+_MOST_JSON_BYTES = 64 << 20
+_MOST_WAIT_SECONDS = 60.0
+
+
+class Fault(Exception):
+    """A request failed; another try, or another mirror, may succeed.
+
+    Attributes:
+        status: of the answer; None where none came.
+        wait_seconds: how long the server asks to wait (Retry-After), bounded.
+    """
+
+    def __init__(self, what: str, status: int | None = None, wait_seconds: float | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.status = status
+        self.wait_seconds = wait_seconds
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, as hubs send them to their storage, without the token, and never from https to http."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme != "https"):
+            raise Fault(f"{before.netloc} redirects from {before.scheme} to {after.scheme or 'a local file'}")
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and (before.scheme, before.netloc) != (after.scheme, after.netloc):
+            request.remove_header("Authorization")
+        return request
+
+
+_opener = urllib.request.build_opener(_Redirects)
+
+
+def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.client.HTTPResponse:
+    """The answer to GET, from byte `offset` on where the server can; its status is 200 or 206.
+
+    Raises:
+        Fault: no connection, an error status, or a redirect that is not followed.
+    """
+    asked = {"User-Agent": f"ascendtune/{__version__}", "Accept-Encoding": "identity", **headers}
+    if offset:
+        asked["Range"] = f"bytes={offset}-"
+    try:
+        answer: http.client.HTTPResponse = _opener.open(
+            urllib.request.Request(url, headers=asked), timeout=_ANSWER_SECONDS
+        )
+    except urllib.error.HTTPError as error:
+        wait = error.headers.get("Retry-After", "")
+        with error:
+            seconds = min(float(wait), _MOST_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else None
+        raise Fault(f"status {error.code} {error.reason}", error.code, seconds) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise translated(error) from error
+    return answer
+
+
+def translated(error: Exception) -> Fault:
+    """The fault that an exception of a connection is."""
+    reason = getattr(error, "reason", None) or error
+    return Fault(str(reason) or type(reason).__name__)
+
+
+def get_json(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
+    """The JSON of an answer, and its headers.
+
+    Raises:
+        Fault: the request failed, or the answer is not JSON, or larger than any listing.
+    """
+    with open_url(url, headers) as answer:
+        try:
+            body = answer.read(_MOST_JSON_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise translated(error) from error
+        if len(body) > _MOST_JSON_BYTES:
+            raise Fault(f"the listing is larger than {_MOST_JSON_BYTES >> 20} MiB")
+        try:
+            return json.loads(body), dict(answer.headers)
+        except (ValueError, RecursionError) as error:
+            raise Fault("the answer is not JSON") from error

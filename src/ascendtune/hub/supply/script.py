@@ -1,0 +1,51 @@
+"""The same fetch as a shell script, for a machine without ascendtune: curl and sha256sum."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ascendtune.hub.supply.fetch import Supply
+from ascendtune.hub.supply.source import HUGGING_FACE, Listing, RemoteFile, Source
+
+_HEAD = """\
+#!/usr/bin/env bash
+# Fetches {name} at {commit} into {directory}; give it again to continue. Needs curl and sha256sum.
+# Private repositories of huggingface.co: export HF_TOKEN before.
+set -euo pipefail
+mkdir -p {directory}
+cd {directory}
+token() {{ {token}; }}
+get() {{ # PATH URL KIND HASH
+  if [ -f "$1" ] && check "$@"; then return; fi
+  mkdir -p "$(dirname "$1")"
+  # The token goes to curl through a file, where `ps` does not show it; curl drops it at a redirect to another host.
+  curl --fail --location --retry 8 --retry-all-errors --continue-at - --output "$1.part" \\
+    --config <(token) "$2"
+  mv "$1.part" "$1"
+  check "$@" || {{ echo "error: $1 has another content than the hub lists" >&2; rm "$1"; exit 1; }}
+}}
+check() {{ # PATH URL KIND HASH
+  case $3 in
+    sha256) echo "$4  $1" | sha256sum --check --status ;;
+    git) [ "$({{ printf 'blob %d\\0' "$(stat -c %s "$1")"; cat "$1"; }} | sha1sum | cut -d' ' -f1)" = "$4" ] ;;
+    *) true ;;
+  esac
+}}
+"""
+_TOKEN = """[ -z "${HF_TOKEN:-}" ] || printf 'header = "Authorization: Bearer %s"\\n' "$HF_TOKEN\""""
+
+
+def shell_script(supply: Supply, listing: Listing, source: Source) -> str:
+    """The script that brings the wanted files into `supply.directory`."""
+    wanted: Sequence[RemoteFile] = [file for file in listing.files if supply.wants(file.path)]
+    head = _HEAD.format(
+        name=supply.name, commit=listing.commit, directory=shlex.quote(str(supply.directory)),
+        token=_TOKEN if source.endpoint == HUGGING_FACE else "true",
+    )  # fmt: skip
+    lines = []
+    for file in wanted:
+        url = source.url(supply.name, supply.kind, listing.commit, file.path)
+        kind, value = ("sha256", file.sha256) if file.sha256 else ("git", file.git_sha1 or "")
+        lines.append(f"get {shlex.quote(file.path)} {shlex.quote(url)} {kind if value else 'none'} {value}".rstrip())
+    return head + "\n".join(lines) + "\n"

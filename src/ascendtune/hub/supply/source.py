@@ -1,0 +1,230 @@
+"""Which files a repository has, and where each can be read: Hugging Face's protocol and ModelScope's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+from ascendtune.core.errors import InputError
+from ascendtune.hub.modelscope import Kind
+from ascendtune.hub.supply.http import Fault, get_json
+
+HUGGING_FACE = "https://huggingface.co"
+_MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com", "modelscope": "https://www.modelscope.cn"}
+_MOST_FILES = 100_000
+_MODELSCOPE_PAGE = 200
+_REVISION = re.compile(r"[\w][\w./-]{0,255}", re.ASCII)
+_HASHES = {"sha256": 64, "git_sha1": 40}
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository.
+
+    Attributes:
+        size: bytes.
+        sha256: of the content, in hexadecimal; None where the hub names only `git_sha1`.
+        git_sha1: the name of git's object of this content: SHA-1 of `blob SIZE\\0CONTENT`.
+    """
+
+    path: str
+    size: int
+    sha256: str | None = None
+    git_sha1: str | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one revision; `commit` names it for ever where the hub has such names."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+class Source(Protocol):
+    """A hub, or a mirror of one."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
+        """All files of a repository.
+
+        Raises:
+            Fault: the hub does not answer, or its answer has another form.
+        """
+
+    def url(self, name: str, kind: Kind, commit: str, file: str) -> str: ...
+
+    def headers(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    endpoint: str
+    token: str | None = None
+
+    def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
+        base = f"{self.endpoint}/api/{kind}s/{quote(name)}"
+        info, _ = get_json(f"{base}/revision/{quote(revision or 'main', safe='')}", self.headers())
+        commit = info.get("sha") if isinstance(info, dict) else None
+        if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
+            raise Fault("the answer names no commit")
+        files: list[RemoteFile] = []
+        query: dict[str, str] = {"recursive": "true"}
+        while True:
+            page, headers = get_json(f"{base}/tree/{commit}?{urlencode(query)}", self.headers())
+            files += _checked(_entry_of_hugging_face(each) for each in _listed(page) if each.get("type") == "file")
+            # Mirrors name the next page on the hub that they mirror; only the place in the list is taken.
+            following = re.search(r'<([^>]*)>;\s*rel="next"', headers.get("Link", ""))
+            cursor = parse_qs(urlsplit(following[1]).query).get("cursor") if following else None
+            if not cursor or len(files) > _MOST_FILES:
+                return Listing(commit, tuple(files))
+            query["cursor"] = cursor[0]
+
+    def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
+        prefix = "datasets/" if kind == "dataset" else ""
+        return f"{self.endpoint}/{prefix}{quote(name)}/resolve/{commit}/{quote(file)}"
+
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+@dataclass(frozen=True)
+class ModelScope:
+    """A revision is a branch or a tag there: what was read is named by the hashes of the files."""
+
+    endpoint: str
+    token: str | None = None
+
+    def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
+        revision = revision or "master"
+        files: list[RemoteFile] = []
+        page = 1
+        while True:
+            query = {"Revision": revision, "Recursive": "true", "PageNumber": page, "PageSize": _MODELSCOPE_PAGE}
+            end = "files" if kind == "model" else "tree"
+            url = f"{self.endpoint}/api/v1/{kind}s/{quote(name)}/repo/{end}?{urlencode(query)}"
+            answer, _ = get_json(url, self.headers())
+            data = answer.get("Data") if isinstance(answer, dict) else None
+            entries = _listed(data.get("Files") if isinstance(data, dict) else None)
+            known = {each.path for each in files}
+            new = [
+                each
+                for each in _checked(_entry_of_modelscope(entry) for entry in entries if entry.get("Type") == "blob")
+                if each.path not in known
+            ]
+            files += new
+            # Models come on one page whatever is asked for.
+            if len(entries) < _MODELSCOPE_PAGE or not new or len(files) > _MOST_FILES:
+                return Listing(revision, tuple(files))
+            page += 1
+
+    def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
+        query = urlencode({"Revision": commit, "FilePath": file})
+        return f"{self.endpoint}/api/v1/{kind}s/{quote(name)}/repo?{query}"
+
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list[Source]:
+    """The sources to try, in this order.
+
+    Args:
+        names: `hf`, `hf-mirror`, `modelscope` or a URL of a mirror of Hugging Face; none: HF_ENDPOINT where it is set,
+            then Hugging Face, then hf-mirror.
+
+    Raises:
+        InputError: an unknown name, or ModelScope beside another hub: their repositories differ.
+    """
+    own = environment.get("HF_ENDPOINT", "").rstrip("/")
+    wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
+    endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
+    for each in endpoints:
+        if urlsplit(each).scheme not in ("http", "https") or not urlsplit(each).hostname:
+            raise InputError(
+                f"--from {each} is not a hub",
+                code="unknown-hub",
+                remedy=f"choose {', '.join(_MIRRORS)}, or give the URL of a mirror of Hugging Face",
+            )
+    if "modelscope" in names:
+        if len(endpoints) > 1:
+            raise InputError(
+                "ModelScope and Hugging Face hold different repositories, so one cannot continue the other's files",
+                code="hubs-differ",
+                remedy="use --from modelscope alone",
+            )
+        domain = environment.get("MODELSCOPE_ENDPOINT") or _MIRRORS["modelscope"]
+        return [ModelScope(domain.rstrip("/"), environment.get("MODELSCOPE_API_TOKEN"))]
+    # A token opens private repositories: it goes to the hub that gave it and to the one that the user set, no further.
+    token = _hugging_face_token(environment)
+    return [HuggingFace(each, token if each in (HUGGING_FACE, own) else None) for each in endpoints]
+
+
+def _hugging_face_token(environment: Mapping[str, str]) -> str | None:
+    if token := environment.get("HF_TOKEN", "").strip():
+        return token
+    home = environment.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    try:
+        return Path(environment.get("HF_TOKEN_PATH") or Path(home) / "token").read_text().strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def _listed(content: Any) -> list[dict[str, Any]]:
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        raise Fault("the answer is not a list of files")
+    return content
+
+
+def _entry_of_hugging_face(entry: dict[str, Any]) -> RemoteFile:
+    lfs = entry.get("lfs")
+    if isinstance(lfs, dict):
+        return RemoteFile(entry.get("path", ""), lfs.get("size", -1), sha256=lfs.get("oid"))
+    return RemoteFile(entry.get("path", ""), entry.get("size", -1), git_sha1=entry.get("oid"))
+
+
+def _entry_of_modelscope(entry: dict[str, Any]) -> RemoteFile:
+    return RemoteFile(entry.get("Path", ""), entry.get("Size", -1), sha256=entry.get("Sha256") or None)
+
+
+def _checked(files: Iterator[RemoteFile]) -> Iterator[RemoteFile]:
+    for file in files:
+        if not isinstance(file.path, str) or not is_safe_path(file.path):
+            raise Fault(f"the repository holds a file that may not be written: {str(file.path)[:100]!r}")
+        if not isinstance(file.size, int) or isinstance(file.size, bool) or file.size < 0:
+            raise Fault(f"the answer has no size of {file.path}")
+        for name, length in _HASHES.items():
+            value = getattr(file, name)
+            if value is not None and not (isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{length}}}", value)):
+                raise Fault(f"the answer has no valid hash of {file.path}")
+        yield file
+
+
+def checked_revision(revision: str) -> str:
+    """The name of a branch, a tag or a commit.
+
+    Raises:
+        ValueError: it has another form; the message is the remedy.
+    """
+    if not isinstance(revision, str) or not _REVISION.fullmatch(revision) or ".." in revision:
+        raise ValueError("give a branch, a tag or a commit")
+    return revision
+
+
+def is_safe_path(path: str) -> bool:
+    """Whether a path of a stranger's repository stays inside the directory that it is written into."""
+    parts = PurePosixPath(path).parts
+    return (
+        bool(parts)
+        and not path.startswith(("/", "~", ".ascendtune-fetch"))
+        and "\\" not in path
+        and path.isprintable()
+        and all(part not in ("..", ".") and len(os.fsencode(part)) <= 255 for part in parts)
+    )

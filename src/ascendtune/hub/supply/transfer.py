@@ -1,0 +1,189 @@
+"""One file from a hub onto the disk: continued where an earlier try ended, checked before it gets its name."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.files import sync_directory
+from ascendtune.hub.supply.http import Fault, open_url, translated
+from ascendtune.hub.supply.source import RemoteFile
+
+_CHUNK = 1 << 18
+STATE = ".ascendtune-fetch"
+"""Directory inside the target: unfinished parts, the list of what was fetched, the lock."""
+PACE_SECONDS = 20.0
+"""The time over which a speed is judged."""
+
+
+class TooSlow(Fault):
+    """The mirror sends less than the least speed that is accepted; another may be faster."""
+
+
+class WrongContent(Fault):
+    """All bytes came, and they are not those that the hub lists."""
+
+
+class Cancelled(Exception):
+    """The fetch ends; what came so far stays for the next one."""
+
+
+class Pace:
+    """Bytes per second over the last PACE_SECONDS, of one connection."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._total = 0
+
+    def add(self, count: int) -> None:
+        """Count bytes that came.
+
+        Raises:
+            TooSlow: the connection is older than PACE_SECONDS and slower than the least speed.
+        """
+        now = time.monotonic()
+        self._total += count
+        if now - self._marks[-1][0] >= 1:
+            self._marks.append((now, self._total))
+        while len(self._marks) > 1 and now - self._marks[1][0] >= PACE_SECONDS:
+            self._marks.popleft()
+        began, before = self._marks[0]
+        if now - began >= PACE_SECONDS and (self._total - before) / (now - began) < self._least:
+            raise TooSlow(f"{(self._total - before) / (now - began) / 1024:.0f} KiB/s")
+
+
+def hash_of(file: RemoteFile) -> Any:
+    """A running hash of the kind that the hub lists; SHA-256 where it lists none."""
+    if file.sha256 is None and file.git_sha1 is not None:
+        return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+    return hashlib.sha256()
+
+
+def listed_hash(file: RemoteFile) -> str | None:
+    """What `hash_of` must give for the whole content."""
+    return file.sha256 or file.git_sha1
+
+
+def holds(path: Path, file: RemoteFile) -> bool:
+    """Whether the file on the disk has the listed size and hash."""
+    if not path.is_file() or path.stat().st_size != file.size:
+        return False
+    found = hash_of(file)
+    with path.open("rb") as content:
+        for chunk in iter(lambda: content.read(1 << 20), b""):
+            found.update(chunk)
+    return listed_hash(file) in (None, found.hexdigest())
+
+
+def part_of(directory: Path, file: RemoteFile) -> Path:
+    """Where the unfinished file is kept: another content of the same path has another part."""
+    identity = hashlib.sha256(f"{file.path}\0{file.size}\0{listed_hash(file)}".encode()).hexdigest()[:32]
+    return directory / STATE / f"{identity}.part"
+
+
+def transfer(
+    file: RemoteFile,
+    directory: Path,
+    url: str,
+    headers: dict[str, str],
+    *,
+    least_speed: float,
+    arrived: Callable[[int], None],
+    cancelled: threading.Event,
+) -> None:
+    """Fetch what is missing of `file` into `directory`, check it, and give it its name.
+
+    Args:
+        least_speed: bytes per second below which the connection is given up; 0 accepts any.
+        arrived: told the number of bytes that came; a negative one takes back what was counted and is lost.
+
+    Raises:
+        Fault: the connection failed, is too slow, or brought something else. The part stays, unless it is wrong.
+        Cancelled: `cancelled` was set.
+        MachineError: the disk is full or refuses to be written.
+    """
+    part, target = part_of(directory, file), directory / file.path
+    with translated_disk_errors(target, "downloading"):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        running = hash_of(file)
+        with part.open("a+b") as content:
+            _read_again(content, running, file.size)
+            if content.tell() < file.size:
+                _receive(content, running, file, url, headers, Pace(least_speed), arrived, cancelled)
+            content.flush()
+            os.fsync(content.fileno())
+        if listed_hash(file) not in (None, running.hexdigest()):
+            arrived(-file.size)
+            part.unlink()
+            raise WrongContent(f"{file.path} does not have the hash that the hub lists")
+        part.replace(target)
+        sync_directory(target.parent)
+
+
+def _read_again(content: Any, running: Any, size: int) -> None:
+    """Bring the hash to the end of what an earlier try wrote; leave the file there."""
+    content.seek(0)
+    while chunk := content.read(1 << 20):
+        running.update(chunk)
+    if content.tell() > size:
+        raise AssertionError("a part is never longer than its file: bytes beyond the listed size are refused")
+
+
+def _receive(
+    content: Any,
+    running: Any,
+    file: RemoteFile,
+    url: str,
+    headers: dict[str, str],
+    pace: Pace,
+    arrived: Callable[[int], None],
+    cancelled: threading.Event,
+) -> None:
+    offset = content.tell()
+    with _translated_connection_errors(), open_url(url, headers, offset=offset) as answer:
+        skip = _bytes_before(answer, offset, file.size)
+        position = offset - skip
+        while position < file.size:
+            if cancelled.is_set():
+                raise Cancelled
+            chunk = answer.read1(min(_CHUNK, file.size - position))
+            if not chunk:
+                raise Fault(f"the connection ended {file.size - position:,} bytes before the end of {file.path}")
+            position += len(chunk)
+            pace.add(len(chunk))
+            new = chunk[max(0, offset - (position - len(chunk))) :]
+            if new:
+                with translated_disk_errors(content.name, "downloading"):
+                    content.write(new)
+                running.update(new)
+                arrived(len(new))
+
+
+def _bytes_before(answer: http.client.HTTPResponse, offset: int, size: int) -> int:
+    """How many bytes that are here already the answer repeats: none, or all where the server knows no ranges."""
+    if answer.status == 200:
+        return offset
+    wanted = f"bytes {offset}-{size - 1}/{size}"
+    if answer.headers.get("Content-Range") != wanted:
+        raise Fault(f"the server sends another range: {answer.headers.get('Content-Range', 'none')[:60]}")
+    return 0
+
+
+@contextmanager
+def _translated_connection_errors() -> Iterator[None]:
+    try:
+        yield
+    except (http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError) as error:
+        raise translated(error) from error

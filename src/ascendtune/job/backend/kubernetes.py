@@ -1,0 +1,158 @@
+"""A manifest for kubectl: the recipe as a ConfigMap, then what runs it: `templates/kubernetes/`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.job.backend.submission import MASTER_PORT, Mount, Submission, in_container, require_text
+from ascendtune.job.backend.template import fill_yaml, heading, to_yaml
+
+_RETRIES = 3
+_NO_MOUNT_PATH = re.compile(":")
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs between the pods of one kind of job and those of another."""
+
+    rendezvous: Mapping[str, str]
+    """Variable of torchrun's -> what it is in the words of the kind, as a shell reads it; `<name>` is the job's."""
+    container: str = "train"
+    """The name that the kind's controller looks for."""
+    pod_never_restarts: bool = True
+    pod_has_deadline: bool = False
+    pod_has_subdomain: bool = False
+    grants_variables: bool = False
+    """Whether the scheduler notes in the pod's annotations which devices were granted."""
+
+
+KINDS = {
+    "job": Kind(
+        {"NODE_RANK": "$JOB_COMPLETION_INDEX", "MASTER_ADDR": "<name>-0.<name>", "MASTER_PORT": str(MASTER_PORT)},
+        pod_has_subdomain=True,
+    ),
+    "volcano": Kind(
+        {
+            "NODE_RANK": "$VC_TASK_INDEX",
+            "MASTER_ADDR": "${VC_WORKER_HOSTS%%,*}",
+            "MASTER_PORT": str(MASTER_PORT),
+        },
+        pod_has_deadline=True,
+        grants_variables=True,
+    ),
+    "pytorchjob": Kind({"NODE_RANK": "$RANK"}, container="pytorch", pod_never_restarts=False),
+    "trainjob": Kind(
+        {"NODE_RANK": "$PET_NODE_RANK", "MASTER_ADDR": "$PET_MASTER_ADDR", "MASTER_PORT": "$PET_MASTER_PORT"},
+        container="node",
+    ),
+}
+"""What `--kind` takes, each with a template of its name."""
+
+
+def write(submission: Submission, kind: str, recipe_text: str) -> str:
+    """The manifest.
+
+    Args:
+        kind: a key of `KINDS`.
+        recipe_text: content of `submission.recipe`.
+    """
+    hours = submission.hours
+    values: Object = {
+        **submission.values,
+        "namespace": submission.namespace,
+        "vendor_labels": dict(submission.needs.labels),
+        "seconds": None if hours is None else round(hours * 3600),
+        "retries": _RETRIES,
+        "retries_of_all_nodes": _RETRIES * submission.nodes,
+        "workers": submission.nodes - 1,
+        "container": KINDS[kind].container,
+        "recipe_text": recipe_text,
+        "in_namespace": f" -n {submission.namespace}" if submission.namespace else "",
+        "secret": submission.secret,
+        "from_literals": " ".join(f'--from-literal={name}="${name}"' for name in submission.inherited),
+    }
+    (values["metadata"],) = fill_yaml("kubernetes/metadata.yaml", values)
+    values["labels"] = values["metadata"]["labels"]
+    (values["failure_policy"],) = fill_yaml("kubernetes/failure_policy.yaml", values)
+    (values["pod"],) = fill_yaml("kubernetes/pod.yaml", {**values, **_pod(submission, KINDS[kind])})
+    objects = [*fill_yaml("kubernetes/configmap.yaml", values), *fill_yaml(f"kubernetes/{kind}.yaml", values)]
+    return heading("kubernetes/configmap.yaml", values) + to_yaml(*objects)
+
+
+def _pod(submission: Submission, kind: Kind) -> Object:
+    needs, several = submission.needs, submission.nodes > 1
+    rendezvous = {name: value.replace("<name>", submission.name) for name, value in kind.rendezvous.items()}
+    exports = {"NNODES": str(submission.nodes), **rendezvous} if several else {}
+    volumes, mounts = _volumes(submission)
+    return {
+        "args": [_literal(each) for each in in_container(submission, exports)],
+        "env": [*(_granted(submission) if kind.grants_variables else []), *_environment(submission)],
+        "resource": needs.resource,
+        "recipe": None if submission.recipe is None else str(submission.recipe),
+        "volumes": volumes,
+        "volume_mounts": mounts,
+        "never_restarts": kind.pod_never_restarts,
+        "has_deadline": kind.pod_has_deadline and submission.hours is not None,
+        "has_subdomain": kind.pod_has_subdomain and several,
+    }
+
+
+def _granted(submission: Submission) -> list[Object]:
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}}
+        for name, annotation in submission.needs.granted.items()
+    ]
+
+
+def _environment(submission: Submission) -> list[Object]:
+    plain = [{"name": name, "value": _literal(value)} for name, value in submission.variables.items()]
+    secret = [
+        {
+            "name": name,
+            # Optional: a pod should not wait for a token that this training may not need.
+            "valueFrom": {"secretKeyRef": {"name": submission.secret, "key": name, "optional": True}},
+        }
+        for name in submission.inherited
+    ]
+    return [*plain, *secret]
+
+
+def _literal(text: str) -> str:
+    """`text` as it stays: Kubernetes puts values for $(NAME), and one dollar for two."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
+
+
+def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
+    """Volumes, and where they are mounted."""
+    volumes: list[Object] = []
+    mounts: list[Object] = []
+    for number, (place, claim) in enumerate(submission.volumes.items(), 1):
+        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": f"volume-{number}", "mountPath": str(place)})
+    for number, host_path in enumerate(submission.needs.driver, 1):
+        volumes.append({"name": f"driver-{number}", "hostPath": {"path": host_path}})
+        mounts.append({"name": f"driver-{number}", "mountPath": host_path, "readOnly": True})
+    for number, mount in enumerate(from_nodes(submission), 1):
+        # A run directory may be made on the way; data that are not there must not become an empty directory.
+        kind = {"type": "DirectoryOrCreate"} if mount.writable else {}
+        volumes.append({"name": f"node-{number}", "hostPath": {"path": str(mount.path), **kind}})
+        read_only = {} if mount.writable else {"readOnly": True}
+        mounts.append({"name": f"node-{number}", "mountPath": str(mount.path), **read_only})
+    for path in (*(each["mountPath"] for each in mounts), str(submission.recipe or "")):
+        require_text(path, _NO_MOUNT_PATH)
+    return volumes, mounts
+
+
+def from_nodes(submission: Submission) -> list[Mount]:
+    """What no claim covers: it comes from the nodes' own file systems, at the same path on each."""
+    return [mount for mount in submission.mounts if not _covered(mount.path, submission.volumes)]
+
+
+def _covered(path: Path, places: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(place) for place in places)

@@ -1,0 +1,63 @@
+"""Hashes of the weights that a training starts from: of their values, not of files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+from ascendtune.train.dump.checksum import as_hex, checksum
+from ascendtune.train.dump.names import plain_name
+from ascendtune.train.strategy.base import Strategy
+
+
+def hashes_of_weights(model: nn.Module, strategy: Strategy) -> dict[str, Any]:
+    """`weights` of start_weights.json: a hash for each parameter by plain name, and one over all. Every rank calls it.
+
+    They depend neither on the storage type nor on how parameters are divided among ranks. Whole parameters may differ
+    between ranks though they must not: `ranks` has the hash over all of each.
+    """
+    parameters = {plain_name(name): each for name, each in model.named_parameters()}
+    sums = _to_host([_own_part(each) for each in parameters.values()])
+    by_rank: list[list[int]] = [json.loads(each) for each in strategy.gather(json.dumps(sums))]
+    divided = [isinstance(each, DTensor) for each in parameters.values()]
+    ranks = [
+        {name: as_hex(value) for name, value in zip(parameters, _whole(own, by_rank, divided), strict=True)}
+        for own in by_rank
+    ]
+    return {"hash": _over_all(ranks[0]), "ranks": [_over_all(each) for each in ranks], "parameters": ranks[0]}
+
+
+def _own_part(parameter: nn.Parameter) -> torch.Tensor:
+    if not isinstance(parameter, DTensor):
+        return checksum(parameter)
+    (placement,) = parameter.placements
+    if not isinstance(placement, Shard) or placement.dim != 0:
+        raise NotImplementedError(f"weights that are divided as {placement}")
+    # torch divides rows as `torch.chunk` does.
+    rows = -(-parameter.shape[0] // parameter.device_mesh.size())
+    before = min(rows * parameter.device_mesh.get_local_rank(), parameter.shape[0])
+    return checksum(parameter.to_local(), offset=before * math.prod(parameter.shape[1:]))
+
+
+def _whole(own: list[int], by_rank: list[list[int]], divided: list[bool]) -> list[int]:
+    return [
+        sum(parts) if is_divided else value
+        for value, is_divided, parts in zip(own, divided, zip(*by_rank, strict=True), strict=True)
+    ]
+
+
+def _to_host(sums: list[torch.Tensor]) -> list[int]:
+    found: list[int] = torch.stack(sums).tolist() if sums else []
+    return found
+
+
+def _over_all(hashes: dict[str, str]) -> str:
+    """The same whatever the order of parameters."""
+    text = "".join(f"{name} {hashes[name]}\n" for name in sorted(hashes))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,82 @@
+"""Jobs of several ranks: the first rank and its cause, never one of those that waited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.check.explain.multi_rank import write
+
+from ascendtune.check.explain.explain import Explanation, explain
+from ascendtune.check.explain.report import as_text
+
+_DIRECTORIES = 40
+
+
+@pytest.mark.parametrize("seed", range(_DIRECTORIES))
+def test_first_rank_and_cause_of_a_directory(tmp_path: Path, seed: int) -> None:
+    expected = write(tmp_path, seed)
+
+    explanation = explain([str(tmp_path)])
+
+    found = explanation.verdict
+    assert found.rank == expected.rank, explanation.headline()
+    assert found.first is not None
+    if expected.entry:
+        assert found.missing is None and found.first.hit.entry.id == expected.entry
+        return
+    assert found.missing is not None and found.missing.ranks == (expected.rank,)
+    assert found.missing.phase == expected.phase
+    assert (found.missing.last_line == "") == expected.is_silent
+    assert f"rank {expected.rank} did not join" in explanation.headline()
+
+
+@pytest.mark.parametrize("seed", range(0, _DIRECTORIES, 3))
+def test_answer_on_a_directory_has_at_most_twelve_lines(tmp_path: Path, seed: int) -> None:
+    write(tmp_path, seed)
+    explanation = explain([str(tmp_path)])
+
+    text = as_text(explanation, columns=100, paint=lambda text, _: text)
+
+    assert len(text.splitlines()) <= 12, text
+    more = as_text(explanation, columns=100, paint=lambda text, _: text, everything=True)
+    assert "--all" not in more
+
+
+_TIME_OUT = (
+    "[rank{rank}]:[E419 10:42:28.858 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={number}, OpType={operation}, NumelIn=1, Timeout(ms)=600000) ran for 600013 milliseconds"
+)
+
+
+def test_rank_in_another_collective_is_named(explained: Callable[..., Explanation]) -> None:
+    works = [(31, "ALLREDUCE"), (31, "ALLREDUCE"), (30, "_ALLGATHER_BASE"), (31, "ALLREDUCE")]
+    lines = [_TIME_OUT.format(rank=rank, number=work[0], operation=work[1]) for rank, work in enumerate(works)]
+
+    explanation = explained("\n".join(lines))
+
+    assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (2,)
+    assert "_ALLGATHER_BASE 30, the others ALLREDUCE 31" in explanation.headline()
+
+
+def test_all_ranks_in_one_time_out_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
+    lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(4)]
+
+    assert explained("\n".join(lines)).verdict.missing is None
+
+
+def test_few_time_outs_among_many_ranks_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
+    steps = [f"[rank{rank}]: step 3 loss 1.0" for rank in range(8)]
+
+    assert explained("\n".join([*steps, _TIME_OUT.format(rank=5, number=31, operation="X")])).verdict.missing is None
+
+
+def test_ranks_that_a_message_lists_as_absent_are_named(explained: Callable[..., Explanation]) -> None:
+    explanation = explained(
+        "[rank0]: topo exchange server get socket timeout! timeout[120 s]\n"
+        '[rank0]: EI0015: fault_info["Failed to connect agent[1,3,5,7,]"]\n[rank3]: Loading checkpoint shards: 1/4\n'
+    )
+
+    assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (1, 3, 5, 7)
+    assert explanation.headline().startswith("ranks 1, 3, 5, 7 did not join")

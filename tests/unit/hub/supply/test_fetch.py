@@ -1,0 +1,284 @@
+"""Fetches from real HTTP servers on loopback that fail as hubs and networks do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import InputError, MachineError, RecipeError
+from ascendtune.hub.supply import transfer
+from ascendtune.hub.supply.fetch import Fetched, Mirrors, Supply, fetch, list_files, verify
+from ascendtune.hub.supply.manifest import Manifest
+from ascendtune.hub.supply.script import shell_script
+from ascendtune.hub.supply.source import HuggingFace, ModelScope, Source, choose_sources, is_safe_path
+from hub_server import COMMIT, Hub, serving
+
+_FILES = {
+    "config.json": b'{"model_type": "qwen2"}',
+    "model-00001.safetensors": random.Random(1).randbytes(3_000_000),
+    "model-00002.safetensors": random.Random(2).randbytes(1_500_000),
+    "sub/merges.txt": b"a b\n" * 1000,
+    "pytorch_model.bin": b"a pickle",
+}
+_LARGE = frozenset({"model-00001.safetensors", "model-00002.safetensors"})
+_WANTED = {name: content for name, content in _FILES.items() if name != "pytorch_model.bin"}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving(Hub(_FILES, _LARGE)) as held:
+        yield held
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascendtune.hub.supply.fetch._LONGEST_WAIT_SECONDS", 0.01)
+
+
+def _fetched(directory: Path, *hubs: Hub, least_speed: float = 0, pinned: Manifest | None = None) -> Fetched:
+    supply = Supply("o/m", "model", directory)
+    mirrors = Mirrors([HuggingFace(each.endpoint) for each in hubs])
+    return fetch(supply, mirrors, least_speed=least_speed, progress=lambda *_: None, pinned=pinned)
+
+
+def _content(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file() and transfer.STATE not in path.parts)
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_files_arrive_with_their_hashes_and_pickles_stay_away(hub: Hub, tmp_path: Path) -> None:
+    hub.page = 2
+    done = _fetched(tmp_path, hub)
+    assert _content(tmp_path) == _WANTED
+    assert done.manifest.commit == COMMIT and done.arrived_bytes == sum(map(len, _WANTED.values()))
+    assert not list((tmp_path / transfer.STATE).glob("*.part"))
+
+
+def test_a_second_fetch_reads_nothing_again(hub: Hub, tmp_path: Path) -> None:
+    _fetched(tmp_path, hub)
+    before = dict(hub.sent)
+    assert _fetched(tmp_path, hub).already_here == len(_WANTED) and hub.sent == before
+
+
+def test_connections_that_break_continue_where_they_broke(hub: Hub, tmp_path: Path) -> None:
+    hub.breaks_after = {"model-00001.safetensors": [100_000, 700_000, 1, 900_000]}
+    _fetched(tmp_path, hub)
+    assert _content(tmp_path) == _WANTED
+    assert hub.sent["model-00001.safetensors"] == len(_FILES["model-00001.safetensors"])
+
+
+def test_a_server_without_ranges_starts_the_file_again(hub: Hub, tmp_path: Path) -> None:
+    hub.knows_ranges, hub.breaks_after = False, {"model-00001.safetensors": [1_000_000]}
+    _fetched(tmp_path, hub)
+    assert _content(tmp_path) == _WANTED
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(hub: Hub, tmp_path: Path, status: int) -> None:
+    hub.statuses = {"model-00002.safetensors": [status] * 3}
+    _fetched(tmp_path, hub)
+    assert _content(tmp_path) == _WANTED
+
+
+def test_wrong_content_is_thrown_away_and_fetched_again(hub: Hub, tmp_path: Path) -> None:
+    name = "model-00002.safetensors"
+    hub.wrong = {name: [bytes(len(_FILES[name]))]}
+    _fetched(tmp_path, hub)
+    assert _content(tmp_path) == _WANTED
+
+
+def test_a_file_that_is_too_short_never_gets_its_name(hub: Hub, tmp_path: Path) -> None:
+    name = "config.json"
+    hub.wrong = {name: [_FILES[name][:-1]] * 99}
+    with pytest.raises(MachineError) as caught:
+        _fetched(tmp_path, hub)
+    assert caught.value.code == "file-not-fetched" and name in caught.value.what
+    assert not (tmp_path / name).exists()
+
+
+def test_content_that_stays_wrong_is_an_error_that_names_the_file(hub: Hub, tmp_path: Path) -> None:
+    name = "sub/merges.txt"
+    hub.wrong = {name: [bytes(len(_FILES[name]))] * 99}
+    with pytest.raises(MachineError) as caught:
+        _fetched(tmp_path, hub)
+    assert caught.value.code == "file-not-fetched" and name in caught.value.what
+    assert not (tmp_path / name).exists()
+
+
+def test_a_dead_mirror_is_left(hub: Hub, tmp_path: Path) -> None:
+    _fetched(tmp_path, Hub({}, endpoint="http://127.0.0.1:9"), hub)
+    assert _content(tmp_path) == _WANTED
+
+
+def test_a_mirror_that_dies_in_mid_file_is_continued_by_the_next(hub: Hub, tmp_path: Path) -> None:
+    name = "model-00001.safetensors"
+    with serving(Hub(_FILES, _LARGE, breaks_after={name: [1_000_000, *[0] * 99]})) as first:
+        _fetched(tmp_path, first, hub)
+        assert first.sent[name] == 1_000_000
+    assert _content(tmp_path) == _WANTED and hub.sent[name] == len(_FILES[name]) - 1_000_000
+
+
+def test_a_slow_mirror_is_left_for_a_faster_one(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PACE_SECONDS", 0.5)
+    with serving(Hub(_FILES, _LARGE, trickle=50_000, chunk=5_000)) as slow:
+        began = time.monotonic()
+        _fetched(tmp_path, slow, hub, least_speed=500_000)
+    assert _content(tmp_path) == _WANTED and time.monotonic() - began < 20
+    assert 0 < slow.sent["model-00001.safetensors"] < 200_000
+
+
+def test_the_last_mirror_may_be_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PACE_SECONDS", 0.2)
+    small = {"config.json": b"{}" * 2_000}
+    with serving(Hub(small, trickle=4_000, chunk=400)) as slow:
+        _fetched(tmp_path, slow, least_speed=1e9)
+    assert _content(tmp_path) == small
+
+
+def test_the_token_goes_to_the_hub_and_not_to_its_storage(hub: Hub, tmp_path: Path) -> None:
+    with serving(Hub(_FILES, _LARGE, redirects_to=hub.endpoint)) as front:
+        mirrors = Mirrors([HuggingFace(front.endpoint, "secret")])
+        fetch(Supply("o/m", "model", tmp_path), mirrors, least_speed=0, progress=lambda *_: None)
+    assert set(front.tokens) == {"Bearer secret"} and set(hub.tokens) == {None}
+    assert _content(tmp_path) == _WANTED
+
+
+def test_mirrors_get_no_token_unless_the_user_set_them() -> None:
+    sources = choose_sources([], {"HF_TOKEN": "secret", "HF_ENDPOINT": "https://own.example/"})
+    assert [(each.endpoint, bool(each.headers())) for each in sources] == [
+        ("https://own.example", True),
+        ("https://huggingface.co", True),
+        ("https://hf-mirror.com", False),
+    ]
+
+
+def test_modelscope_is_never_mixed_with_another_hub() -> None:
+    with pytest.raises(InputError) as caught:
+        choose_sources(["modelscope", "hf"], {})
+    assert caught.value.code == "hubs-differ"
+
+
+def test_modelscope_is_fetched_by_its_own_protocol(hub: Hub, tmp_path: Path) -> None:
+    sources: list[Source] = [ModelScope(hub.endpoint)]
+    fetch(Supply("o/m", "dataset", tmp_path), Mirrors(sources), least_speed=0, progress=lambda *_: None)
+    assert _content(tmp_path) == _FILES
+
+
+def test_a_file_in_the_way_is_never_overwritten(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("mine")
+    with pytest.raises(RecipeError) as caught:
+        _fetched(tmp_path, hub)
+    assert caught.value.code == "file-differs" and (tmp_path / "config.json").read_text() == "mine"
+    assert "model-00001.safetensors" not in hub.sent
+
+
+def test_a_full_disk_is_found_before_the_first_byte(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 1_000_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(MachineError) as caught:
+        _fetched(tmp_path, hub)
+    assert caught.value.code == "disk-space-missing" and not hub.sent
+
+
+def test_two_fetches_into_one_directory_exclude_each_other(hub: Hub, tmp_path: Path) -> None:
+    from ascendtune.core.files import file_lock
+
+    (tmp_path / transfer.STATE).mkdir()
+    with file_lock(tmp_path / transfer.STATE / "lock", wait=False), pytest.raises(MachineError) as caught:
+        _fetched(tmp_path, hub)
+    assert caught.value.code == "fetch-in-progress"
+
+
+def test_a_pinned_fetch_asks_for_no_listing(hub: Hub, tmp_path: Path) -> None:
+    manifest = _fetched(tmp_path / "a", hub).manifest
+    hub.tokens.clear()
+    _fetched(tmp_path / "a", hub, pinned=manifest)
+    assert not hub.tokens, "everything is here: nothing is asked"
+    _fetched(tmp_path / "b", hub, pinned=manifest)
+    assert _content(tmp_path / "b") == _WANTED
+
+
+def test_verify_names_what_changed_since(hub: Hub, tmp_path: Path) -> None:
+    _fetched(tmp_path, hub)
+    manifest = Manifest.read(tmp_path)
+    assert manifest is not None and verify(tmp_path, manifest, lambda *_: None) == []
+    (tmp_path / "sub/merges.txt").unlink()
+    path = tmp_path / "model-00001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[1_234_567] ^= 1
+    path.write_bytes(content)
+    assert [line.split()[0] for line in verify(tmp_path, manifest, lambda *_: None)] == [
+        "model-00001.safetensors",
+        "sub/merges.txt",
+    ]
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a\\b", "~/x", "", "a\nb", ".ascendtune-fetch/lock"])
+def test_paths_that_leave_the_directory_are_refused(path: str, tmp_path: Path) -> None:
+    assert not is_safe_path(path)
+    with serving(Hub({path: b"x"})) as hub, pytest.raises(MachineError):
+        _fetched(tmp_path / "in", hub)
+    assert not list(tmp_path.glob("*x*"))
+
+
+@pytest.mark.parametrize("listing", [b"[]", b"{}", b"nonsense", b'{"sha": 5}', b"[" * 100_000])
+def test_listings_of_another_form_end_in_a_message(
+    listing: bytes, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub_server._Handler._json", lambda self, _: self._answer(200, listing, {}))
+    with pytest.raises(MachineError) as caught:
+        list_files(Supply("o/m", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
+    assert caught.value.code == "hub-unreachable"
+
+
+def test_an_unknown_repository_is_told_from_a_hub_in_trouble(hub: Hub, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        list_files(Supply("o/other", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
+    assert caught.value.code == "not-on-hub"
+
+
+@pytest.mark.parametrize("most", [3, pytest.param(20, marks=pytest.mark.soak)])
+def test_killed_no_byte_comes_twice_beyond_what_was_on_its_way(most: int, hub: Hub, tmp_path: Path) -> None:
+    hub.trickle, hub.chunk = 5_000_000 / most, 20_000
+    command = [sys.executable, "-m", "ascendtune", "fetch", "model", "o/m", "--from", hub.endpoint]
+    command += ["--to", str(tmp_path / "m")]
+    draw, kills = random.Random(7), 0
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    while kills < most:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=0.4 + draw.random())
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+    assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+    assert _content(tmp_path / "m") == _WANTED and kills > 0
+    for name in _LARGE:
+        # What the kernel's buffers held when a process was killed had left the server, and came again.
+        assert hub.sent[name] <= len(_FILES[name]) + (kills + 1) * 400_000
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path) -> None:
+    supply = Supply("o/m", "model", tmp_path / "a b")
+    mirrors = Mirrors([HuggingFace(hub.endpoint)])
+    script = tmp_path / "fetch.sh"
+    script.write_text(shell_script(supply, list_files(supply, mirrors), mirrors.current()))
+    for _ in range(2):
+        done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert _content(tmp_path / "a b") == _WANTED
+    assert hub.sent["model-00001.safetensors"] == len(_FILES["model-00001.safetensors"])
+    assert hashlib.sha256((tmp_path / "a b" / "config.json").read_bytes()).hexdigest()
