@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.kernel.place import Kernel, Place, draw
-from ascendtune.train.kernel.selftest import try_kernel
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
+from ascendtune.train.kernel.install import try_kernel
 from ascendtune.train.precision import Precision
 
 BF16 = Precision(compute="bf16", weights="fp32", reason="", device_type="cpu")
@@ -22,8 +22,8 @@ class Doubling(nn.Module):
         return 2 * x
 
 
-class DoublingPlace(Place):
-    """Takes and gives fp32; between them bf16 may stand, where `multiplies` says so."""
+class FusableDoubling(FusableModule):
+    """Takes and gives fp32; between them bf16 may stand, where `multiplies_inside` says so."""
 
     @property
     def key(self) -> Hashable:
@@ -33,7 +33,7 @@ class DoublingPlace(Place):
         return lambda module, x: kernel(x)
 
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-        return [draw((4, 8), device, torch.float32).requires_grad_()]
+        return [randn((4, 8), device, torch.float32).requires_grad_()]
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (self.module(*samples),)
@@ -52,8 +52,8 @@ class DoublingPlace(Place):
 def test_rounding_of_bf16_is_allowed_where_products_are_made_in_it(
     precision: Precision, multiplies: bool, off_by: float, stays: bool
 ) -> None:
-    place = DoublingPlace(Doubling())
-    place.multiplies = multiplies
-    reason = try_kernel(place, lambda x: 2 * (1 + off_by) * x, torch.device("cpu"), precision)
+    module = FusableDoubling(Doubling())
+    module.multiplies_inside = multiplies
+    reason = try_kernel(module, lambda x: 2 * (1 + off_by) * x, torch.device("cpu"), precision)
     assert (reason is None) == stays, reason
-    assert ("forward" in vars(place.module)) == stays
+    assert ("forward" in vars(module.module)) == stays

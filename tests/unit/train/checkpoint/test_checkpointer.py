@@ -10,7 +10,7 @@ import torch
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.checkpoint.checkpointer import read_random_state, restore_random_state, save_random_state
-from ascendtune.train.checkpoint.named_tensors import NamedTensors
+from ascendtune.train.checkpoint.content import NamedTensors
 from ascendtune.train.strategy.base import Strategy
 
 
