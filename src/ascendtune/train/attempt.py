@@ -32,7 +32,7 @@ from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.base import started_by_torchrun
-from ascendtune.train.strategy.choose import join
+from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.supervision import Phases
 
 
@@ -77,7 +77,7 @@ def train(run: RunDir) -> None:
 
 
 def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held: ExitStack) -> None:
-    _be_deterministic(recipe, held)
+    _set_deterministic(recipe, held)
     attempt = len(record["attempts"]) + 1
     phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
     held.callback(phases.close)
@@ -87,7 +87,7 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
     phases.enter("rendezvous")
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.activate()
-    strategy = join(recipe, device, model_directory)
+    strategy = make_strategy(recipe, device, model_directory)
     held.callback(strategy.close)
     # A collective: no rank goes on before all have arrived.
     host = socket.gethostname()
@@ -125,7 +125,7 @@ def _wind_up(run: RunDir, callbacks: list[Callback]) -> None:
             log.warn(str(error))
 
 
-def _be_deterministic(recipe: Recipe, held: ExitStack) -> None:
+def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
     if recipe.deterministic:
         # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

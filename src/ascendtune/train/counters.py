@@ -10,7 +10,7 @@ import torch
 
 from ascendtune.data.plan import PackedSequence
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import flags_of, signal_of
+from ascendtune.train.supervision import agreed_signal, stop_flags
 
 
 @dataclass
@@ -73,7 +73,7 @@ class StepMetrics:
     loss: float = math.nan
     """Mean over the units since the last record, all ranks; known once read."""
     extras: dict[str, float] = field(default_factory=dict)
-    """Means over the units of the other values of the objective, whose `recorded` decides what is recorded of them."""
+    """Means over the units of the other values of the objective, whose `to_metrics` decides what is recorded."""
     norm: float = math.nan
     stop_signal: int = 0
     """A signal that reached any rank, agreed by all of them."""
@@ -89,6 +89,7 @@ class StepMetrics:
     def add(
         self, sums: dict[str, torch.Tensor], *, units: int, labelled: int, tokens: int, batch: list[PackedSequence]
     ) -> None:
+        """Add a step: the sums of this rank, () fp32 each, and numbers of all ranks."""
         self.sums.append(sums)
         self.counts.append((units, labelled))
         self.tokens += tokens
@@ -101,12 +102,12 @@ class StepMetrics:
         names = list(self.sums[0]) if self.sums else []
         totals = [torch.stack([each[name] for each in self.sums]).sum() for name in names]
         # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        sums = strategy.sum([*totals, norm / strategy.world_size, *flags_of(signal_number)])
+        sums = strategy.sum([*totals, norm / strategy.world_size, *stop_flags(signal_number)])
         *found, norm_sum, interrupts, terms = sums
         means = {name: total / self.units for name, total in zip(names, found, strict=True)}
         self.loss, self.norm = means.pop("loss", math.nan), norm_sum
         self.extras = means
-        self.stop_signal = signal_of((interrupts, terms))
+        self.stop_signal = agreed_signal((interrupts, terms))
         self.is_read = True
 
     def leave_out_last(self) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.objective.base import Objective
-from ascendtune.train.objective.double_float import DoubleFloat, widened
+from ascendtune.train.objective.double_float import DoubleFloat, to_double_float
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
 
@@ -37,10 +37,10 @@ def evaluate(
             loss, extras = root(objective, batch)
             for name, value in (("loss", loss), *extras.items()):
                 # Of a hundred thousand batches, fp32 would lose the last ones' digits.
-                sums[name] = sums[name].plus(widened(value)) if name in sums else widened(value)
+                sums[name] = sums[name].plus(to_double_float(value)) if name in sums else to_double_float(value)
     objective.train(was_training)
     dataset = batches.dataset
     units = len(dataset) // dataset.group_size if objective.unit == "group" else int(dataset.label_counts.sum())
     parts = strategy.sum([part for total in sums.values() for part in total])
     means = {name: (parts[2 * at] + parts[2 * at + 1]) / units for at, name in enumerate(sums)}
-    return means.pop("loss"), objective.recorded(means)
+    return means.pop("loss"), objective.to_metrics(means)

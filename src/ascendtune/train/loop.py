@@ -197,7 +197,7 @@ class Loop:
             "epoch": round(counters.step / self.batches.plan.steps_per_epoch, 6),
             "loss": metrics.loss if math.isfinite(metrics.loss) else None,
             "grad_norm": metrics.norm if math.isfinite(metrics.norm) else None,
-            **_finite(self.objective.recorded(metrics.extras)),
+            **_finite(self.objective.to_metrics(metrics.extras)),
             "learning_rate": metrics.learning_rate,
             "tokens": metrics.tokens,
             "labelled_tokens": metrics.labelled,

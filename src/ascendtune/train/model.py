@@ -49,7 +49,7 @@ def read_config(section: ModelSection, directory: Path) -> Any:
     return without_own_implementations(config)
 
 
-def score_once(config: Any, pad_id: int) -> None:
+def set_single_score(config: Any, pad_id: int) -> None:
     """Make `config` that of a reward model: one score, at the last token that is not padding."""
     config.num_labels = 1
     config.get_text_config().pad_token_id = pad_id
@@ -79,7 +79,7 @@ def load_model(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    dtype, kind = DTYPES[precision.weights], class_of(stage)
+    dtype, kind = DTYPES[precision.weights], auto_class(stage)
     verbosity = logging.get_verbosity()
     # Its report of keys is for programmers, and lists the score, which training adds, as missing.
     logging.set_verbosity_error()
@@ -103,7 +103,7 @@ def load_model(
     return model
 
 
-def class_of(stage: str) -> Any:
+def auto_class(stage: str) -> Any:
     """The class that makes a model for a stage."""
     # Imported one by one: each costs the first step some time.
     if stage == "reward":
@@ -129,7 +129,7 @@ def _load_weights(
         # They are an error, with names and shapes, two lines below.
         ignore_mismatched_sizes=True,
     )
-    scores = kind is class_of("reward")
+    scores = kind is auto_class("reward")
     require_all_weights(
         report,
         directory,

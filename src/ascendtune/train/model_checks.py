@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,9 +13,9 @@ from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice
-from ascendtune.train.attention.proof import starred
+from ascendtune.train.attention.proof import layer_pattern
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.objective.head import POSITIONS, HeadForm, decoder_of, head_form
+from ascendtune.train.objective.head import POSITIONS, HeadForm, decoder_of, find_head_form
 
 _LENGTHS = (5, 9, 7)
 # Rounding, as a share of the largest value: of the same row in other company (the same kernels run on it, so this is
@@ -71,8 +73,8 @@ def fusible_head(model: Any, device: torch.device, vocabulary: int) -> HeadForm 
         RecipeError: the model computes infinities before it is trained at all.
     """
     ids = torch.cat(_documents(device, vocabulary))[None, :POSITIONS]
-    with torch.no_grad(), _evaluating(model):
-        form, logits = head_form(model, ids)
+    with torch.no_grad(), _in_eval_mode(model):
+        form, logits = find_head_form(model, ids)
         expected = logits.float()
         if not torch.isfinite(expected).all():
             raise _not_finite(model)
@@ -92,7 +94,7 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
         RecipeError: it is not.
     """
     (document,) = _documents(device, vocabulary)[:1]
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), _in_eval_mode(model):
         inputs = {"input_ids": document[None], "use_cache": False}
         expected = model(**inputs).logits.float()
         hidden = decoder_of(model)(**inputs).last_hidden_state
@@ -135,7 +137,7 @@ def _warn_of_weights_without_gradient(model: Any, silent: list[str]) -> None:
         name
         for name, weight in model.named_parameters()
         if weight.requires_grad
-        and starred(name.partition(".lora_")[0].replace(".base_layer", "").removesuffix(".weight")) in patterns
+        and layer_pattern(name.partition(".lora_")[0].replace(".base_layer", "").removesuffix(".weight")) in patterns
     ]
     if names:
         warn(f"no token gives {count_of(len(names), 'weight')} of this model a gradient, first {names[0]}")
@@ -173,7 +175,7 @@ def _documents(device: torch.device, vocabulary: int) -> list[torch.Tensor]:
 
 def _hidden(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
     decoder = decoder_of(model)
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), _in_eval_mode(model):
         output = decoder(**_batch(documents).model_inputs())
     hidden: torch.Tensor = output.logits if decoder is model else output.last_hidden_state
     return hidden
@@ -195,15 +197,11 @@ def _batch(documents: list[torch.Tensor]) -> DeviceBatch:
     )
 
 
-class _evaluating:  # reads as a verb where it is used
-    """Switch dropout off for a moment."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __enter__(self) -> None:
-        self._was_training = self._model.training
-        self._model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self._model.train(self._was_training)
+@contextmanager
+def _in_eval_mode(model: Any) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

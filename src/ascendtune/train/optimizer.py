@@ -46,7 +46,7 @@ def make_optimizer(
     )
 
 
-def states_of(section: OptimSection) -> int:
+def states_per_parameter(section: OptimSection) -> int:
     """Tensors of a parameter's size that the optimiser keeps; Adafactor keeps rows and columns, next to nothing."""
     return 2 if section.optimizer in ("auto", "adamw") else 0
 

@@ -40,7 +40,7 @@ from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule, Strategy
-from ascendtune.train.supervision import StopRequest, flags_of, signal_of
+from ascendtune.train.supervision import StopRequest, agreed_signal, stop_flags
 
 LogProbs = Callable[[DeviceBatch], DoubleFloat]
 """(documents,) summed log-probabilities of a micro-batch."""
@@ -114,8 +114,8 @@ def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int,
     """The signal that reached any rank, and whether it is time to keep what there is, by the main rank's clock."""
     if strategy.world_size == 1:
         return signal_number, is_time
-    *flags, due = strategy.sum([*flags_of(signal_number), float(is_time and strategy.is_main)])
-    return signal_of(flags), due > 0
+    *flags, due = strategy.sum([*stop_flags(signal_number), float(is_time and strategy.is_main)])
+    return agreed_signal(flags), due > 0
 
 
 def _keep(path: Path, found: NDArray[np.float64], values: torch.Tensor, new: list[int], strategy: Strategy) -> None:
@@ -200,7 +200,7 @@ def reference_model(
     if directory is not None:
         assert attention is not None
         return lambda: _another_model(recipe, Path(directory), attention, strategy, precision, tokens)
-    return lambda: _as_it_is(objective, root)
+    return lambda: _policy_itself(objective, root)
 
 
 def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, attention: str) -> str:
@@ -221,7 +221,7 @@ def reference_key(recipe: Recipe, record: dict[str, Any], precision: Precision, 
 
 
 @contextmanager
-def _as_it_is(objective: PreferenceObjective, root: RootModule) -> Iterator[LogProbs]:
+def _policy_itself(objective: PreferenceObjective, root: RootModule) -> Iterator[LogProbs]:
     was_training = objective.training
     objective.eval()
     yield lambda batch: root(objective.log_probs, batch)

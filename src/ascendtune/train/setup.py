@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import platform
 from contextlib import ExitStack
@@ -42,7 +43,7 @@ from ascendtune.train.model import (
     load_model,
     read_config,
     recompute_activations,
-    score_once,
+    set_single_score,
     trainable_share,
 )
 from ascendtune.train.objective.base import make_objective
@@ -82,7 +83,7 @@ def set_up(
     precision = choose_precision(recipe, device)
     config = read_config(recipe.model, directory)
     if recipe.method.stage == "reward":
-        score_once(config, prepared.pad_id)
+        set_single_score(config, prepared.pad_id)
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     # The seed decides random weights and adapters, alike on every rank.
@@ -101,7 +102,9 @@ def set_up(
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision)
-    start_weights = hashes_of_weights(model, strategy)
+    start_weights = hashes_of_weights(
+        model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
+    )
     head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
     packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
@@ -144,7 +147,7 @@ def set_up(
             fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
         ),
     )  # fmt: skip
-    in_loop = strategy.precision_of_loop(precision)
+    in_loop = strategy.loop_precision(precision)
     stop = StopRequest()
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)

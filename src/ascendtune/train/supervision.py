@@ -122,12 +122,12 @@ class StopRequest:
             say(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
 
 
-def flags_of(signal_number: int) -> list[float]:
+def stop_flags(signal_number: int) -> list[float]:
     """Summands of a rank in a sum over ranks, from which every rank knows a signal that reached any of them."""
     return [float(signal_number == signal.SIGINT), float(signal_number == signal.SIGTERM)]
 
 
-def signal_of(flags: Sequence[float]) -> int:
-    """The signal in the sums of `flags_of`; 0 when none came."""
+def agreed_signal(flags: Sequence[float]) -> int:
+    """The signal in the sums of `stop_flags`; 0 when none came."""
     interrupts, terms = flags
     return signal.SIGTERM if terms else signal.SIGINT if interrupts else 0

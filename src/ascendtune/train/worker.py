@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     run = RunDir(arguments[0])
     try:
         with claimed(run, arguments[1] if len(arguments) > 1 else None):
-            write_stacks_when_asked(run)
+            dump_stacks_on_signal(run)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
             train = _import_attempt()
@@ -77,7 +77,7 @@ def claimed(run: RunDir, start: str | None) -> AbstractContextManager[object]:
     return Claim.take(run.path) if os.environ.get("RANK", "0") == "0" else nullcontext()
 
 
-def write_stacks_when_asked(run: RunDir) -> None:
+def dump_stacks_on_signal(run: RunDir) -> None:
     """Write the Python stacks to a file at STACKS_SIGNAL, also within a collective or a driver."""
     # A handler of a site's own start-up code is called too.
     has_another = callable(signal.getsignal(STACKS_SIGNAL))

@@ -7,7 +7,7 @@ import time
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.supervision import Phases
-from ascendtune.train.worker import write_stacks_when_asked
+from ascendtune.train.worker import dump_stacks_on_signal
 
 STEPS = 20
 run, how = RunDir(sys.argv[1]), sys.argv[2]
@@ -28,7 +28,7 @@ def waits():
         time.sleep(0.05)
 
 
-write_stacks_when_asked(run)
+dump_stacks_on_signal(run)
 if how == "deaf":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ascendtune.train.loop import Loop
-from ascendtune.train.objective.head import PLAIN, POSITIONS, HeadForm, head_form
+from ascendtune.train.objective.head import PLAIN, POSITIONS, HeadForm, find_head_form
 
 # With the caps of the real models, which the logits of fresh weights come nowhere near.
 CAPPED: list[tuple[str, dict[str, Any], HeadForm]] = [
@@ -116,7 +116,7 @@ def to_half_precision(model: Any, logits: torch.Tensor) -> torch.Tensor:
 
 
 def found(model: Any) -> HeadForm | None:
-    form, _ = head_form(model, torch.arange(POSITIONS)[None])
+    form, _ = find_head_form(model, torch.arange(POSITIONS)[None])
     return form
 
 

@@ -23,7 +23,7 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.loop import Loop
-from ascendtune.train.objective.base import Objective, Outcome
+from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.optimizer import Schedule, make_optimizer
 from ascendtune.train.precision import Precision
 from ascendtune.train.report.callback import Callback
@@ -54,9 +54,9 @@ class Told(Callback):
 class NextToken(Objective):
     """Scores of the next token are a row of a table."""
 
-    def forward(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> LossOutput:
         logits = self.model(batch.input_ids).flatten(0, 1).index_select(0, batch.target_index)
-        return Outcome(cross_entropy(logits, batch.targets, reduction="sum"), {})
+        return LossOutput(cross_entropy(logits, batch.targets, reduction="sum"), {})
 
 
 class FirstOfTwo(Strategy):

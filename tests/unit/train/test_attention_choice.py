@@ -1,4 +1,4 @@
-"""A verdict is remembered by what decides it, read only from files of this user, and refused in sentences."""
+"""A verdict is cached_verdict by what decides it, read only from files of this user, and refused in sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import LlamaConfig, MambaConfig
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.sections import ModelSection
-from ascendtune.train.attention.choice import Verdict, choose_attention, find_verdict, remembered
+from ascendtune.train.attention.choice import Verdict, cached_verdict, choose_attention, find_verdict
 from ascendtune.train.attention.proof import lm_values
 
 FOUND = Verdict("sdpa", packed=True, without_gradient=["model.gate"])
@@ -39,14 +39,14 @@ def files() -> list[Path]:
 
 def test_a_verdict_is_found_once_for_each_config() -> None:
     find, calls = counted()
-    assert [remembered({"width": width}, find) for width in (1, 1, 2, 1)] == [FOUND] * 4
+    assert [cached_verdict({"width": width}, find) for width in (1, 1, 2, 1)] == [FOUND] * 4
     assert len(calls) == 2
 
 
 @pytest.mark.parametrize("spoil", ["writable by others", "folder writable by others", "not JSON", "other fields"])
 def test_what_cannot_be_trusted_is_found_again(spoil: str) -> None:
     find, calls = counted()
-    remembered("key", find)
+    cached_verdict("key", find)
     (file,) = files()
     if spoil == "writable by others":
         file.chmod(0o666)
@@ -54,7 +54,7 @@ def test_what_cannot_be_trusted_is_found_again(spoil: str) -> None:
         file.parent.chmod(0o777)
     else:
         file.write_text("{" if spoil == "not JSON" else '{"attention": "sdpa", "new": 1}')
-    assert remembered("key", find) == FOUND
+    assert cached_verdict("key", find) == FOUND
     assert len(calls) == 2
 
 
@@ -62,7 +62,7 @@ def test_without_a_cache_every_start_tries_again(tmp_path: Path, monkeypatch: py
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     find, calls = counted()
-    assert [remembered("key", find) for _ in range(2)] == [FOUND] * 2
+    assert [cached_verdict("key", find) for _ in range(2)] == [FOUND] * 2
     assert len(calls) == 2
 
 

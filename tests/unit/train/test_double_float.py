@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascendtune.train.objective.double_float import DoubleFloat, row_sums, widened
+from ascendtune.train.objective.double_float import DoubleFloat, row_sums, to_double_float
 
 numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
@@ -45,7 +45,7 @@ def test_rows_without_columns_sum_to_nothing() -> None:
 @given(one=numbers, other=numbers, divisor=st.integers(1, 200_000))
 @settings(max_examples=300, deadline=None)
 def test_arithmetic_has_twice_the_digits(one: float, other: float, divisor: int) -> None:
-    a, b = (widened(torch.tensor([each], dtype=torch.float32)) for each in (one, other))
+    a, b = (to_double_float(torch.tensor([each], dtype=torch.float32)) for each in (one, other))
     assert _exact(a.plus(b)) == Fraction(one) + Fraction(other)
     assert _exact(a.minus(b)) == Fraction(one) - Fraction(other)
     quotient, exact = a.divided_by(torch.tensor([float(divisor)])), Fraction(one) / divisor
@@ -56,7 +56,7 @@ def test_arithmetic_has_twice_the_digits(one: float, other: float, divisor: int)
 def test_gradients_are_those_of_plain_arithmetic() -> None:
     values = torch.randn(4, 9, requires_grad=True)
     other, divisor = torch.randn(4, requires_grad=True), torch.tensor([3.0, 7.0, 11.0, 13.0])
-    found = row_sums(values).minus(widened(other)).divided_by(divisor).value
+    found = row_sums(values).minus(to_double_float(other)).divided_by(divisor).value
     found.backward(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     expected = torch.tensor([1.0, 2.0, 3.0, 4.0]) / divisor
     assert values.grad is not None and other.grad is not None

@@ -12,7 +12,7 @@ from torch import nn
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.evaluate import evaluate
 from ascendtune.train.loop import Loop
-from ascendtune.train.objective.base import Outcome
+from ascendtune.train.objective.base import LossOutput
 
 
 def loss_of(loop: Loop) -> float:
@@ -57,9 +57,9 @@ def test_evaluation_switches_dropout_off_and_on_again(make_loop: MakeLoop, monke
     loop, _ = make_loop()
     modes = []
 
-    def forward(batch: DeviceBatch) -> Outcome:
+    def forward(batch: DeviceBatch) -> LossOutput:
         modes.append((loop.objective.training, loop.objective.model.training, torch.is_grad_enabled()))
-        return Outcome(torch.zeros(()), {})
+        return LossOutput(torch.zeros(()), {})
 
     monkeypatch.setattr(loop.objective, "forward", forward)
     loss_of(loop)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 from ascendtune.train.kernel.install import try_kernel
 from ascendtune.train.precision import Precision
 
@@ -23,7 +23,7 @@ class Doubling(nn.Module):
 
 
 class FusableDoubling(FusableModule):
-    """Takes and gives fp32; between them bf16 may stand, where `multiplies` says so."""
+    """Takes and gives fp32; between them bf16 may stand, where `multiplies_inside` says so."""
 
     @property
     def key(self) -> Hashable:
@@ -33,7 +33,7 @@ class FusableDoubling(FusableModule):
         return lambda module, x: kernel(x)
 
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-        return [draw((4, 8), device, torch.float32).requires_grad_()]
+        return [randn((4, 8), device, torch.float32).requires_grad_()]
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (self.module(*samples),)
@@ -52,8 +52,8 @@ class FusableDoubling(FusableModule):
 def test_rounding_of_bf16_is_allowed_where_products_are_made_in_it(
     precision: Precision, multiplies: bool, off_by: float, stays: bool
 ) -> None:
-    fusable = FusableDoubling(Doubling())
-    fusable.multiplies_inside = multiplies
-    reason = try_kernel(fusable, lambda x: 2 * (1 + off_by) * x, torch.device("cpu"), precision)
+    module = FusableDoubling(Doubling())
+    module.multiplies_inside = multiplies
+    reason = try_kernel(module, lambda x: 2 * (1 + off_by) * x, torch.device("cpu"), precision)
     assert (reason is None) == stays, reason
-    assert ("forward" in vars(fusable.module)) == stays
+    assert ("forward" in vars(module.module)) == stays

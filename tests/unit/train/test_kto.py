@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.recipe.method import PreferenceSection
 from ascendtune.train.batch import DeviceBatch, Groups
-from ascendtune.train.objective.double_float import widened
-from ascendtune.train.objective.preference import SinglesObjective
+from ascendtune.train.objective.double_float import to_double_float
+from ascendtune.train.objective.preference import KtoObjective
 from ascendtune.train.strategy.base import RootModule
 
 BETA, GOOD_WEIGHT, BAD_WEIGHT = 0.3, 1.5, 0.5
@@ -46,7 +46,7 @@ def answers(model: Any, ids: torch.Tensor, ratio: NDArray[np.float64]) -> Device
         label_counts=torch.full((rows,), length - 1.0),
         last_index=torch.arange(1, rows + 1) * length - 1,
         values=torch.tensor(GOOD).float(),
-        reference=widened((sums - torch.tensor(ratio)).float()),
+        reference=to_double_float((sums - torch.tensor(ratio)).float()),
     )
     return DeviceBatch(ids, None, None, None, index, ids[:, 1:].flatten(), groups)
 
@@ -63,7 +63,7 @@ def test_the_divergence_is_the_mean_of_mismatched_answers_and_never_negative(
     model: Any, drift: list[float], divergence: float
 ) -> None:
     options = PreferenceSection(loss="kto", beta=BETA, desirable_weight=GOOD_WEIGHT, undesirable_weight=BAD_WEIGHT)
-    objective = SinglesObjective(model, options, head_form=None, mean_over_ranks=lambda total, count: total / count)
+    objective = KtoObjective(model, options, head_form=None, mean_over_ranks=lambda total, count: total / count)
     ids = torch.randint(3, 20, (2, 3, 6), generator=torch.Generator().manual_seed(1))
     objective.begin([answers(model, ids[1], np.array(drift))], RootModule(model))
     found = objective(answers(model, ids[0], RATIO))
@@ -73,7 +73,7 @@ def test_the_divergence_is_the_mean_of_mismatched_answers_and_never_negative(
     assert found.loss.item() == pytest.approx(losses.sum(), rel=1e-4)
     extras = {name: float(value) for name, value in found.extras.items()}
     assert extras["kl"] == pytest.approx(3 * divergence, abs=1e-4)
-    recorded = objective.recorded({name: value / 3 for name, value in extras.items()})
+    recorded = objective.to_metrics({name: value / 3 for name, value in extras.items()})
     assert recorded["kl"] == pytest.approx(divergence, abs=1e-4)
     assert recorded["chosen_reward"] == pytest.approx(BETA * 1.25, abs=1e-4)
     assert recorded["rejected_reward"] == pytest.approx(-BETA, abs=1e-4)

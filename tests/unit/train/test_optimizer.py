@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ascendtune.recipe.sections import OptimSection
-from ascendtune.train.optimizer import make_optimizer, states_of
+from ascendtune.train.optimizer import make_optimizer, states_per_parameter
 
 RATE = 0.01
 USUAL: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}
@@ -70,7 +70,7 @@ def test_memory_is_planned_for_the_states_that_the_optimizer_keeps(name: str, st
     layer.weight.grad = torch.randn(20, 30)
     optimizer.step()
     kept = [each for each in optimizer.state[layer.weight].values() if torch.is_tensor(each)]
-    assert sum(each.numel() for each in kept) // layer.weight.numel() == states == states_of(section)
+    assert sum(each.numel() for each in kept) // layer.weight.numel() == states == states_per_parameter(section)
 
 
 def test_frozen_parameters_are_left_out() -> None:

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from ascendtune.recipe.method import PreferenceSection
-from ascendtune.train.objective.double_float import DoubleFloat, row_sums, widened
+from ascendtune.train.objective.double_float import DoubleFloat, row_sums, to_double_float
 from ascendtune.train.objective.preference_loss import PAIRED, Pairs, kto
-from ascendtune.train.objective.reward import pairwise
+from ascendtune.train.objective.reward import pairwise_loss
 
 Array = NDArray[np.float64]
 
@@ -89,9 +89,9 @@ def test_value_and_gradient_of_a_hundred_random_sets(name: str) -> None:
     references = np.stack([chosen, rejected]) + random.normal(0, 3, (2, 100))
     tensors = [torch.tensor(each, requires_grad=True) for each in (chosen, rejected)]
     pairs = Pairs(
-        *map(widened, tensors),
+        *map(to_double_float, tensors),
         *(torch.tensor(each) for each in lengths),
-        *(widened(torch.tensor(each)) for each in references),
+        *(to_double_float(torch.tensor(each)) for each in references),
     )
     loss = PAIRED[options.loss](pairs, options)
     loss.sum().backward()
@@ -176,7 +176,7 @@ def test_kto_of_a_hundred_random_sets() -> None:
 )
 def test_a_policy_that_is_its_reference(loss: str, expected: float) -> None:
     options = PreferenceSection.model_validate({"loss": loss, "beta": BETA})
-    log_probs = [widened(torch.tensor(each)) for each in ([-3.0, -50.0], [-7.0, -20.0])]
+    log_probs = [to_double_float(torch.tensor(each)) for each in ([-3.0, -50.0], [-7.0, -20.0])]
     pairs = Pairs(*log_probs, *torch.tensor([[2.0, 40.0], [5.0, 11.0]]), *log_probs)
     assert PAIRED[loss](pairs, options).tolist() == pytest.approx([expected, expected])
     alone = kto(torch.zeros(2), torch.tensor([1.0, 0.0]), torch.zeros(()), options)
@@ -185,7 +185,7 @@ def test_a_policy_that_is_its_reference(loss: str, expected: float) -> None:
 
 def test_odds_of_a_sure_and_of_a_hopeless_answer_have_a_gradient() -> None:
     chosen = torch.tensor([-1e-12, -1e4], requires_grad=True)
-    pairs = Pairs(widened(chosen), widened(torch.tensor([-1e4, -1e-12])), torch.ones(2), torch.ones(2))
+    pairs = Pairs(to_double_float(chosen), to_double_float(torch.tensor([-1e4, -1e-12])), torch.ones(2), torch.ones(2))
     PAIRED["orpo"](pairs, PreferenceSection(loss="orpo")).sum().backward()
     assert chosen.grad is not None and torch.isfinite(chosen.grad).all()
 
@@ -194,7 +194,7 @@ def test_reward_loss_of_a_hundred_random_sets() -> None:
     random = np.random.default_rng(9)
     c, r, m = random.normal(0, 2, (3, 100))
     chosen, rejected = (torch.tensor(each, requires_grad=True) for each in (c, r))
-    loss = pairwise(chosen, rejected, torch.tensor(m), centring=0.01)
+    loss = pairwise_loss(chosen, rejected, torch.tensor(m), centring=0.01)
     loss.sum().backward()
     x = c - r - m
     np.testing.assert_allclose(loss.detach().numpy(), np.log1p(np.exp(-x)) + 0.01 * (c + r) ** 2, rtol=1e-9)

@@ -20,7 +20,7 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
-from ascendtune.train.report.progress import ProgressDisplay, flowed, show_summary, sparkline
+from ascendtune.train.report.progress import ProgressDisplay, show_summary, sparkline, wrapped_pieces
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def test_a_sparkline_has_a_gap_where_there_is_no_number() -> None:
 @pytest.mark.parametrize("width", [20, 33, 60, 61, 62, 63, 64, 65, 66])
 def test_lines_are_full_and_never_wider_than_the_terminal(width: int) -> None:
     pieces = ["step 12/200", "loss 3.214", "lr 9.9e-05", "1.25k tokens/s", "2.0 s a step", "ETA 6:16"]
-    lines = flowed(pieces, width)
+    lines = wrapped_pieces(pieces, width)
     assert max(map(len, lines)) <= width
     assert "   ".join(lines) == "   ".join(pieces)
     for line, following in pairwise(lines):

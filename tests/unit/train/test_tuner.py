@@ -9,7 +9,7 @@ from ascendtune.train.optimizer import parameter_groups
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.module_use import attributes_read
-from ascendtune.train.tuner.targets import find_mixtures, shortened
+from ascendtune.train.tuner.targets import find_mixtures, short_names
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
@@ -142,5 +142,5 @@ def test_attributes_that_code_reads_of_a_module_are_found():
 
 def test_names_of_targets_are_as_short_as_they_are_unambiguous():
     every = ["layers.0.attn.q", "layers.1.attn.q", "layers.0.mlp.up", "layers.0.experts.up", "layers.0.mlp"]
-    assert shortened(every[:3], every) == ["layers.0.mlp.up", "q"]
-    assert shortened(every[2:3], every, parts=2) == ["mlp.up"]
+    assert short_names(every[:3], every) == ["layers.0.mlp.up", "q"]
+    assert short_names(every[2:3], every, parts=2) == ["mlp.up"]

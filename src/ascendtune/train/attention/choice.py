@@ -1,4 +1,4 @@
-"""The attention of a run, with the reason: tried on a small copy of the model, and remembered."""
+"""The attention of a run, with the reason: tried on a small copy of the model, and cached_verdict."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ascendtune.core.files import write_atomically
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
 from ascendtune.train.attention.model_type import PICKS_KEYS, SEES_LATER_TOKENS, cannot_train, picks_keys
-from ascendtune.train.attention.proof import Make, NoProof, Trial, decoder_values, lm_values
-from ascendtune.train.model import class_of
+from ascendtune.train.attention.proof import Make, NotComparable, Trial, decoder_values, lm_values
+from ascendtune.train.model import auto_class
 
 # Functions that compute the same as another of the table, on their devices.
 _SAME_AS = {"sdpa_fp32": "sdpa", "varlen": "sdpa", "npu_fusion": "sdpa"}
@@ -91,7 +91,7 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
         ours, own = [wanted], [wanted]
 
     def find() -> Verdict:
-        kind = class_of(stage)
+        kind = auto_class(stage)
 
         def make(small: Any, implementation: str) -> Any:
             return kind.from_config(
@@ -103,7 +103,7 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
 
     brings_code = section.trust_remote_code and hasattr(config, "auto_map")
     # Code that a model brings has no version.
-    verdict = find() if brings_code else remembered([config.to_dict(), stage == "reward", ours, own], find)
+    verdict = find() if brings_code else cached_verdict([config.to_dict(), stage == "reward", ours, own], find)
     if verdict.refused is not None:
         if wanted != "auto":
             raise RecipeError(
@@ -139,7 +139,7 @@ def _require_class_with_score(section: ModelSection, config: Any) -> None:
     )
 
 
-def remembered(key: object, find: Callable[[], Verdict]) -> Verdict:
+def cached_verdict(key: object, find: Callable[[], Verdict]) -> Verdict:
     """The verdict of an earlier start on the same `key`, or of `find`.
 
     Args:
@@ -175,7 +175,7 @@ def find_verdict(
     """
     try:
         trial = Trial(config, make, values_of)
-    except NoProof as error:
+    except NotComparable as error:
         why = f"small copies of it could not be compared: {error}"
         if not own:
             return Verdict(ours[0], refused=why)

@@ -6,10 +6,10 @@ Every function has the signature of transformers' attention interface and the sa
     key, value:  (batch, key_value_heads, tokens, head_dim)
     returns: ((batch, tokens, heads, head_dim), None)
 
-Attention is causal. With `cu_seqlens` (host integers 0 … tokens) batch is 1 and a token sees only its own document.
-Without it every row is one document, padded on the right: a causal token never sees the padding behind it, so no mask
-is needed. transformers builds no mask for a name that it has no mask function for, as intended: no (tokens × tokens)
-mask exists anywhere.
+It is softmax(Q·Kᵀ·scale)·V (Vaswani et al. 2017, arXiv 1706.03762, eq. 1), causal. With `cu_seqlens` (host integers
+0 … tokens) batch is 1 and a token sees only its own document. Without it every row is one document, padded on the
+right: a causal token never sees the padding behind it, so no mask is needed. transformers builds no mask for a name
+that it has no mask function for, as intended: no (tokens × tokens) mask exists anywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ascendtune.core.errors import MachineError, RecipeError
 TABLE = {
     "eager": "ascendtune.train.attention.interface:eager_attention",
     "sdpa": "ascendtune.train.attention.interface:sdpa_attention",
-    "sdpa_fp32": "ascendtune.train.attention.interface:sdpa_attention_in_fp32",
+    "sdpa_fp32": "ascendtune.train.attention.interface:sdpa_fp32_attention",
     "varlen": "ascendtune.train.attention.interface:varlen_attention",
     "npu_fusion": "ascendtune.train.attention.npu:npu_fusion_attention",
 }
@@ -71,6 +71,9 @@ def eager_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention written out: the reference for the others, and the only one with soft-capping and sinks.
+
+    Scores z become cap·tanh(z / cap) (Gemma 2, arXiv 2408.00118, section 2); a sink is a learned summand in the
+    denominator of the softmax (arXiv 2309.17453).
 
     Shapes as in the module. Memory grows with the square of the longest document.
     """
@@ -147,7 +150,7 @@ def sdpa_attention(
     return torch.cat([attend(q, k, v).transpose(1, 2) for q, k, v in documents], dim=1), None
 
 
-def sdpa_attention_in_fp32(
+def sdpa_fp32_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,

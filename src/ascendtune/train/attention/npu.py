@@ -32,7 +32,10 @@ def npu_fusion_attention(
     cu_seqlens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """See `interface`. Rows of a padded batch are documents of equal length, so one layout serves both."""
+    """((batch, tokens, heads, head_dim), None); inputs as in `interface`.
+
+    Rows of a padded batch are documents of equal length, so one layout serves both.
+    """
     refuse_unsupported("npu_fusion", softcap, s_aux)
     batch, heads, tokens, head_dim = query.shape
     ends = list(cu_seqlens[1:]) if cu_seqlens else [tokens * (row + 1) for row in range(batch)]

@@ -32,7 +32,7 @@ Make = Callable[[Any, str], nn.Module]
 """A model from a config, with an attention that transformers knows by this name."""
 
 
-class NoProof(Exception):
+class NotComparable(Exception):
     """No small copy of the model can be made, or its own attention does not run."""
 
 
@@ -52,7 +52,7 @@ class Trial:
         values_of: from (model, arguments of its forward) to (batch, tokens, …), what the loss is computed from.
 
     Raises:
-        NoProof: see there.
+        NotComparable: see there.
     """
 
     def __init__(self, config: Any, make: Make, values_of: Callable[[Any, dict[str, Any]], torch.Tensor]) -> None:
@@ -70,7 +70,7 @@ class Trial:
             # Whatever the model's code says of sizes that do not go together.
             except Exception as error:  # noqa: BLE001
                 first = first or error
-        raise NoProof("all of them are large" if first is None else _failure(first, "on them"))
+        raise NotComparable("all of them are large" if first is None else _failure(first, "on them"))
 
     def _begin(self, config: Any) -> None:
         self._config = config
@@ -90,7 +90,7 @@ class Trial:
             if all(torch.isfinite(each).all() for each in rows):
                 break
         else:
-            raise NoProof("its own attention computes values that are not numbers")
+            raise NotComparable("its own attention computes values that are not numbers")
         self._state = {key: value.detach().clone() for key, value in model.state_dict().items()}
         self._cotangents = [torch.randn(each.shape, generator=generator) for each in rows]
         self._expected = self._outcome(model, rows)
@@ -107,7 +107,7 @@ class Trial:
         model.load_state_dict(self._state)
         share = max(_share(each, theirs) for each, theirs in zip(found, self._expected.values, strict=True))
         if not share <= _MOST_ROUNDING:
-            raise NoProof("its values depend on the last digit of its weights")
+            raise NotComparable("its values depend on the last digit of its weights")
         return max(1.0, 4 * share / _VALUES)
 
     def is_causal(self) -> bool:
@@ -124,7 +124,7 @@ class Trial:
         """Parameters that no token gives a gradient, with stars for numbers; not those that only some tokens reach."""
         reached: dict[str, bool] = {}
         for name, gradient in self._expected.gradients.items():
-            pattern = starred(name)
+            pattern = layer_pattern(name)
             has_one = gradient is not None and bool(gradient.any())
             reached[pattern] = reached.get(pattern, False) or has_one
         return sorted(name for name, has_one in reached.items() if not has_one)
@@ -206,7 +206,7 @@ def decoder_values(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
     return hidden
 
 
-def starred(name: str) -> str:
+def layer_pattern(name: str) -> str:
     """model.layers.3.mlp -> model.layers.*.mlp"""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
@@ -226,9 +226,8 @@ def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | Non
         of_it = float(theirs.abs().max())
         difference = float((mine - theirs).abs().max())
         if not difference <= rounding * (_GRADIENT * of_it + _ALL_GRADIENTS * largest):
-            return (
-                f"the gradient of {starred(name)} differs by {difference / max(of_it, 1e-30):.1%} of its largest value"
-            )
+            share = difference / max(of_it, 1e-30)
+            return f"the gradient of {layer_pattern(name)} differs by {share:.1%} of its largest value"
     return None
 
 
@@ -250,7 +249,7 @@ def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
 def _failure(error: Exception, how: str) -> str:
     """A sentence on an error of a model's code, with the error's own words where they were written for users."""
     sentence = f"the model's code does not run {how}"
-    if not isinstance(error, NoProof | ValueError | NotImplementedError | ImportError):
+    if not isinstance(error, NotComparable | ValueError | NotImplementedError | ImportError):
         return sentence
     return f"{sentence}: {first_line(error).rstrip('.')}"
 

@@ -34,8 +34,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
-from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged
-from ascendtune.train.optimizer import states_of
+from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged_checkpoint
+from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
@@ -150,9 +150,9 @@ class Checkpointer:
             state: State = json.loads((directory / "state.json").read_text())
             random_state = read_random_state(directory, self._strategy)
         except Exception as error:
-            raise damaged(directory, error) from error
+            raise damaged_checkpoint(directory, error) from error
         if not isinstance(state, dict) or not isinstance(state.get("step"), int):
-            raise damaged(directory, "state.json does not name the step")
+            raise damaged_checkpoint(directory, "state.json does not name the step")
         self._require_readable(state, directory)
         self._content.read(directory)
         restore_random_state(random_state, self._strategy)
@@ -245,7 +245,10 @@ def save_random_state(directory: Path, strategy: Strategy) -> None:
 
 
 def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
-    """This rank's; empty where fewer ranks wrote the checkpoint: other ranks keep the state that the seed gave them."""
+    """This rank's generators, (bytes,) uint8 each; empty where fewer ranks wrote the checkpoint.
+
+    The further ranks keep the state that the seed gave them.
+    """
     from safetensors.torch import load_file
 
     path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
@@ -253,6 +256,7 @@ def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Te
 
 
 def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -> None:
+    """Set the generators of host and device to what `read_random_state` returned, (bytes,) uint8 each."""
     if "cpu" in content:
         torch.set_rng_state(content["cpu"])
     if "device" in content:
@@ -273,7 +277,7 @@ def require_space_for_run(
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad]
     exported = trained if recipe.method.tuner == "lora" else parameters
-    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_of(recipe.optim))
+    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_per_parameter(recipe.optim))
     final = sum(each.numel() for each in exported) * export_dtype.itemsize
     at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)
     needed = at_once * checkpoint + final - _size_of_files(run.checkpoints)

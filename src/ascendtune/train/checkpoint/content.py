@@ -93,14 +93,14 @@ class NamedTensors(CheckpointContent):
             reader = IndexedReader(directory)
             stored = reader.read_metadata().state_dict_metadata
         except Exception as error:  # damaged JSON can be anything
-            raise damaged(directory, error) from error
+            raise damaged_checkpoint(directory, error) from error
         tensors = self._tensors(like=stored)
         self._require_same_shapes(tensors, stored, directory)
         try:
             dcp.load(tensors, storage_reader=reader, no_dist=self._alone)
         # DCP's own exception is a BaseException; truncated files surface as errors of zip or storage.
         except (Exception, dcp.api.CheckpointException) as error:
-            raise damaged(directory, causes_of(error)[-1]) from error
+            raise damaged_checkpoint(directory, causes_of(error)[-1]) from error
         self._restore_optimizer(tensors)
 
     def _require_same_shapes(self, tensors: Tensors, stored: dict[str, Any], directory: Path) -> None:
@@ -152,7 +152,7 @@ class NamedTensors(CheckpointContent):
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
 
-def damaged(directory: Path, why: object) -> MachineError:
+def damaged_checkpoint(directory: Path, why: object) -> MachineError:
     """The error for a checkpoint that cannot be read."""
     return MachineError(
         f"the checkpoint is damaged: {str(why) or type(why).__name__}",

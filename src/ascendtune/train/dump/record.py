@@ -123,7 +123,7 @@ def header_of(*, writer: str, step: int, rank: int, world_size: int, level: str,
 
 
 def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in what a module takes or returns: `output`, `output.0`, `output.logits`."""
+    """The tensors, any shape, in what a module takes or returns: `output`, `output.0`, `output.logits`."""
     if isinstance(value, torch.Tensor):
         yield slot, value
     elif depth < _DEEPEST and isinstance(value, list | tuple):

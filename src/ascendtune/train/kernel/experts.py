@@ -1,4 +1,7 @@
-"""Experts of a mixture, stacked in two matrices: Σ over a token's experts of weight · down(act(gate(x)) · up(x))."""
+"""Experts of a mixture, stacked in two matrices: Σ over a token's experts of weight · down(act(gate(x)) · up(x)).
+
+Shazeer et al. 2017, arXiv 1701.06538, eq. 1, with the gated MLP of `swiglu` as expert.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 
 _TRIED_EXPERTS = 4
 """A real mixture has hundreds; what an operator does is shown by a few of the same size."""
@@ -63,14 +66,14 @@ class FusableExperts(FusableModule):
         count, width = min(len(gate_up), _TRIED_EXPERTS), down.shape[2 if self.transposed else 1]
         # Of a size that keeps what goes through them as large as it was.
         matrices = [
-            draw((count, *each.shape[1:]), device, torch.float32, seed=seed) * each.shape[1:].numel() ** -0.25
+            randn((count, *each.shape[1:]), device, torch.float32, seed=seed) * each.shape[1:].numel() ** -0.25
             for seed, each in ((2, gate_up), (3, down))
         ]
         # The last expert gets no token, as happens in training.
-        routing = draw((29, max(count - 1, 1)), torch.device("cpu"), torch.float32).topk(min(2, max(count - 1, 1)))
+        routing = randn((29, max(count - 1, 1)), torch.device("cpu"), torch.float32).topk(min(2, max(count - 1, 1)))
         weights = routing.values.softmax(-1).to(device, dtype)
         return [
-            draw((29, width), device, dtype).requires_grad_(), routing.indices.to(device), weights.requires_grad_(),
+            randn((29, width), device, dtype).requires_grad_(), routing.indices.to(device), weights.requires_grad_(),
             *(each.to(own.dtype).requires_grad_() for each, own in zip(matrices, (gate_up, down), strict=True)),
         ]  # fmt: skip
 

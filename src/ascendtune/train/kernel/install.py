@@ -18,8 +18,8 @@ from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel.experts import find_experts
-from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
-from ascendtune.train.kernel.rms_norm import find_norms
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
+from ascendtune.train.kernel.rms_norm import find_rms_norms
 from ascendtune.train.kernel.rotary import find_rotary
 from ascendtune.train.kernel.swiglu import find_mlps
 from ascendtune.train.precision import DTYPES, Precision
@@ -41,7 +41,7 @@ TABLE: dict[str, dict[str, str]] = {
     "cuda": {"experts": "ascendtune.train.kernel.experts:grouped_mm"},
 }
 _FINDERS: dict[str, Callable[[Any, torch.device], list[FusableModule]]] = {
-    "rms_norm": find_norms,
+    "rms_norm": find_rms_norms,
     "rotary": find_rotary,
     "swiglu": find_mlps,
     "experts": find_experts,
@@ -170,7 +170,7 @@ def _results(module: FusableModule, device: torch.device, precision: Precision) 
         with torch.enable_grad(), precision.autocast():
             samples = module.samples(device, dtype)
             outputs = module.run(*samples)
-            weighted = [each.float() * draw(tuple(each.shape), device, torch.float32, seed=1) for each in outputs]
+            weighted = [each.float() * randn(tuple(each.shape), device, torch.float32, seed=1) for each in outputs]
             loss = torch.stack([each.sum() for each in weighted]).sum()
         gradients = torch.autograd.grad(loss, [each for each in samples if each.requires_grad])
         # What is bf16 anywhere between input and output is no more exact than that.

@@ -1,4 +1,7 @@
-"""Root mean square normalisation: x / sqrt(mean(x²) + ε) · w, or · (1 + w) as Gemma has it."""
+"""Root mean square normalisation: x / sqrt(mean(x²) + ε) · w, or · (1 + w) as Gemma has it.
+
+Zhang and Sennrich 2019, arXiv 1910.07467, eq. 4.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw, takes_one_argument
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn, takes_one_argument
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
 
@@ -44,15 +47,15 @@ class FusableNorm(FusableModule):
 
     def samples(self, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
         # Drawn weights, in the type of the module's own, which are often all equal and would hide a mix-up.
-        weight = draw(tuple(self.module.weight.shape), device, self.module.weight.dtype, seed=2)
-        return [(3 * draw((2, 7, len(weight)), device, dtype)).requires_grad_(), weight.requires_grad_()]
+        weight = randn(tuple(self.module.weight.shape), device, self.module.weight.dtype, seed=2)
+        return [(3 * randn((2, 7, len(weight)), device, dtype)).requires_grad_(), weight.requires_grad_()]
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         hidden, weight = samples
         return (functional_call(self.module, {"weight": weight}, (hidden,)),)
 
 
-def find_norms(model: nn.Module, device: torch.device) -> list[FusableModule]:
+def find_rms_norms(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """Every module of `model` that computes one of the two forms on `device`."""
     found = (_recognised(module, device) for module in model.modules())
     return [norm for norm in found if norm is not None]
@@ -67,7 +70,7 @@ def _recognised(module: nn.Module, device: torch.device) -> FusableModule | None
         return None
     assert isinstance(module.weight, torch.Tensor)
     width = len(module.weight)
-    hidden, weight = draw((3, width), device, torch.float32), draw((width,), device, torch.float32, seed=1)
+    hidden, weight = randn((3, width), device, torch.float32), randn((width,), device, torch.float32, seed=1)
     with torch.no_grad():
         output = functional_call(module, {"weight": weight}, (hidden,))
         normed = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + epsilon)

@@ -1,4 +1,7 @@
-"""Rotary position embedding by halves: x · cos + (-x₂, x₁) · sin, over all of a head or its first part."""
+"""Rotary position embedding by halves: x · cos + (-x₂, x₁) · sin, over all of a head or its first part.
+
+Su et al. 2021, arXiv 2104.09864, eq. 34; x₁ and x₂ are the halves of a head, not neighbours.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 
 _NAME = "apply_rotary_pos_emb"
 """What the function is called in the modelling modules of transformers, and in code that models bring along."""
@@ -138,7 +141,7 @@ def _with_kernel(own: _Rotate, kernel: Kernel) -> _Rotate:
 
 
 def _samples(device: torch.device, dtype: torch.dtype, head_width: int, rotary_width: int) -> list[torch.Tensor]:
-    angles = draw((1, 5, rotary_width // 2), device, torch.float32).repeat(1, 1, 2)
+    angles = randn((1, 5, rotary_width // 2), device, torch.float32).repeat(1, 1, 2)
     # More query heads than key heads, as most models have.
-    heads = [draw((1, count, 5, head_width), device, dtype, seed=count) for count in (4, 2)]
+    heads = [randn((1, count, 5, head_width), device, dtype, seed=count) for count in (4, 2)]
     return [*heads, angles.cos().to(dtype), angles.sin().to(dtype)]

@@ -1,4 +1,7 @@
-"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up apart or as one projection."""
+"""Gated MLPs: down(silu(gate(x)) · up(x)), with gate and up apart or as one projection.
+
+Shazeer 2020, arXiv 2002.05202, eq. 6 (FFN_SwiGLU).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import silu
 
-from ascendtune.train.kernel.fusable import FusableModule, Kernel, draw, takes_one_argument
+from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn, takes_one_argument
 
 
 class FusableMlp(FusableModule):
@@ -37,7 +40,7 @@ class FusableMlp(FusableModule):
         # Without autocast a matrix product takes nothing but the type of its weights.
         own = next(self.module.parameters()).dtype
         wanted = dtype if torch.is_autocast_enabled(device.type) else own
-        return [draw((2, 7, _width(self.module)), device, wanted).requires_grad_()]
+        return [randn((2, 7, _width(self.module)), device, wanted).requires_grad_()]
 
     def run(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (functional_call(self.module, _weights_on(samples[0].device, self.module), samples),)
@@ -57,7 +60,7 @@ def _is_gated(module: nn.Module, device: torch.device) -> bool:
         return False
     was_training = module.training
     module.eval()
-    mlp, x = FusableMlp(module), draw((3, _width(module)), device, next(module.parameters()).dtype)
+    mlp, x = FusableMlp(module), randn((3, _width(module)), device, next(module.parameters()).dtype)
     with torch.no_grad():
         (found,) = mlp.run(x)
         mlp.replace_forward(lambda gate, up: silu(gate) * up)

@@ -15,7 +15,7 @@ from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.head import HeadForm
 
 
-class Outcome(NamedTuple):
+class LossOutput(NamedTuple):
     """What a micro-batch came to: sums, which the loop divides by the global number of units."""
 
     loss: torch.Tensor
@@ -35,7 +35,7 @@ class Objective(nn.Module, ABC):
         self.model = model
 
     @abstractmethod
-    def forward(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> LossOutput:
         """The summed loss over the units of `batch`."""
 
     def begin(self, mismatched: Iterable[DeviceBatch], call: Callable[..., Any]) -> None:
@@ -48,7 +48,7 @@ class Objective(nn.Module, ABC):
             call: `call(function, batch)` is `function(batch)` with the weights gathered.
         """
 
-    def recorded(self, means: dict[str, float]) -> dict[str, float]:
+    def to_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """What is recorded of the extras, from their means over units: NaN where there is nothing to take a mean of."""
         return means
 
@@ -67,7 +67,7 @@ def make_objective(model: Any, recipe: Recipe, *, head_form: HeadForm | None, me
     """The objective of the recipe's stage.
 
     Args:
-        head_form: how logits follow from `head(decoder(x))`; see `head.head_form`.
+        head_form: how logits follow from `head(decoder(x))`; see `head.find_head_form`.
         mean_over_ranks: from this rank's (sum, count) to the mean over all ranks.
     """
     make: Callable[..., Objective] = resolve_name(TABLE[recipe.method.stage])

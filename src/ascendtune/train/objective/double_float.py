@@ -16,7 +16,10 @@ Tensor = torch.Tensor
 
 
 class DoubleFloat(NamedTuple):
-    """`high + low`, with |low| at most about half a unit in the last place of `high`. Both have one shape and dtype."""
+    """`high + low`, with |low| at most about half a unit in the last place of `high`.
+
+    All inputs and results: (…,) fp32, of one shape.
+    """
 
     high: Tensor
     low: Tensor
@@ -31,6 +34,7 @@ class DoubleFloat(NamedTuple):
         return DoubleFloat(self.high[index], self.low[index])
 
     def plus(self, other: DoubleFloat) -> DoubleFloat:
+        """The sum, to about 48 bits (Dekker 1971, algorithm add2)."""
         high, error = _two_sum(self.high, other.high)
         return DoubleFloat(*_two_sum(high, error + (self.low + other.low)))
 
@@ -45,8 +49,8 @@ class DoubleFloat(NamedTuple):
         return DoubleFloat(*_two_sum(quotient, remainder / divisor))
 
 
-def widened(value: Tensor) -> DoubleFloat:
-    """A plain number as it is."""
+def to_double_float(value: Tensor) -> DoubleFloat:
+    """Plain numbers, (…,) fp32, as they are."""
     return DoubleFloat(value, torch.zeros_like(value))
 
 

@@ -1,8 +1,8 @@
 """The two halves of a causal language model: tokens to hidden states, and through its head to logits.
 
 Losses go through the head in chunks of positions, in the type that autocast would choose. For that they must know what
-the model does to the output of its head. `head_form` finds out by running the model's own code between the two halves:
-the decoder and the head are replaced for a moment; the decoder returns hidden states that were drawn, the head checks
+the model does to the output of its head. `find_head_form` runs the model's own code between the two halves: the decoder
+and the head are replaced for a moment; the decoder returns hidden states that were drawn, the head checks
 that it gets exactly these and returns numbers that were drawn over ten decades. What the model's forward makes of them
 shows every scale, cap, bias and mask that it applies, in value and in gradient, however small the logits of its weights
 are. No weight takes part, so divided weights, adapters and half precision change nothing.
@@ -63,20 +63,20 @@ class HeadForm:
     cap: float | None = None
 
     def logits(self, output: torch.Tensor) -> torch.Tensor:
-        """Logits of an output of the head; same shape, both fp32."""
+        """Logits of an output of the head, both (…, vocabulary) fp32."""
         scaled = output if self.scale == 1 else output * self.scale
         return scaled if self.cap is None else (scaled / self.cap).tanh() * self.cap
 
     def slope(self, logits: torch.Tensor) -> torch.Tensor | float:
-        """dlogits/dz of each element, from the logits: scale · (1 - (logits / cap)²)."""
+        """dlogits/dz of each element, (…, vocabulary) fp32 as the logits: scale · (1 - (logits / cap)²)."""
         return self.scale if self.cap is None else (1 - (logits / self.cap) ** 2) * self.scale
 
 
 PLAIN = HeadForm()
 
 
-def operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Hidden states, weight and bias, to be given to a custom function.
+def autocast_operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Hidden (positions, hidden), weight (vocabulary, hidden) and bias (vocabulary,), for a custom function.
 
     Autocast does not reach into one: they are cast here, so that gradients flow back through the casts.
     """
@@ -99,7 +99,7 @@ def rows_per_chunk(vocabulary: int) -> int:
     return max(_CHUNK_ROWS, _CHUNK_BYTES // (4 * vocabulary))
 
 
-def recomputed(
+def checkpointed_chunks(
     score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     hidden: torch.Tensor,
     head: nn.Module,
@@ -123,15 +123,18 @@ def recomputed(
     ]
 
 
-def head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor]:
-    """The form in which `model` turns the output of its head into logits, None where none fits; and logits of `ids`.
+def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor]:
+    """The form in which `model` turns the output of its head into logits, None where none fits; and logits.
 
     The form fits in training and in evaluation mode, for values and gradients. There is none also where the head does
     not get the hidden states as they are, or where another trained weight (a learnt scale) takes part.
 
     Args:
         model: in evaluation mode.
-        ids: (1, `POSITIONS`) int64 on the device.
+        ids: (1, POSITIONS) int64 on the device.
+
+    Returns:
+        The form, and the logits of `ids`: (1, POSITIONS, vocabulary).
     """
     head, decoder = model.get_output_embeddings(), decoder_of(model)
     inputs = {"input_ids": ids, "use_cache": False}
@@ -154,7 +157,7 @@ def head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Ten
 
 
 def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, shape: torch.Size) -> HeadForm | None:
-    """See `head_form`.
+    """See `find_head_form`.
 
     Args:
         decoder_output: what the decoder returns for `inputs`.

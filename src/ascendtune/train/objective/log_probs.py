@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.objective.head import PLAIN, HeadForm, chunks, operands, recomputed
+from ascendtune.train.objective.head import PLAIN, HeadForm, autocast_operands, checkpointed_chunks, chunks
 
 
 def linear_log_probs(
@@ -33,7 +33,7 @@ def linear_log_probs(
     """
     if type(head) is not nn.Linear:
         return _chunkwise(hidden, head, targets, form)
-    found: torch.Tensor = _LinearLogProbs.apply(*operands(hidden, head), targets, form)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _LinearLogProbs.apply(*autocast_operands(hidden, head), targets, form)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -93,6 +93,6 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, for
     def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return -nn.functional.cross_entropy(logits, target, reduction="none")
 
-    parts = recomputed(score, hidden, head, targets, form)
+    parts = checkpointed_chunks(score, hidden, head, targets, form)
     # A batch without any target still has a place in the graph.
     return torch.cat(parts) if parts else head(hidden).float().sum(-1)

@@ -10,12 +10,12 @@ import torch
 
 from ascendtune.recipe.method import MethodSection, PreferenceSection
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.objective.base import Objective, Outcome
+from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.objective.double_float import DoubleFloat, row_sums
 from ascendtune.train.objective.head import HeadForm, labelled_logits, labelled_states
 from ascendtune.train.objective.log_probs import linear_log_probs
 from ascendtune.train.objective.preference_loss import PAIRED, Pairs, kto
-from ascendtune.train.objective.reward import extras_of_pairs
+from ascendtune.train.objective.reward import pair_metrics
 
 
 def make_preference_objective(
@@ -27,7 +27,7 @@ def make_preference_objective(
 ) -> Objective:
     options = method.preference
     if options.loss == "kto":
-        return SinglesObjective(model, options, head_form=head_form, mean_over_ranks=mean_over_ranks)
+        return KtoObjective(model, options, head_form=head_form, mean_over_ranks=mean_over_ranks)
     return PairedObjective(model, options, head_form=head_form)
 
 
@@ -63,7 +63,7 @@ class PairedObjective(PreferenceObjective):
         head_form: as for `SupervisedObjective`.
     """
 
-    def forward(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> LossOutput:
         groups = batch.groups
         assert groups is not None
         sums, lengths, reference = self.log_probs(batch), groups.label_counts, groups.reference
@@ -80,10 +80,10 @@ class PairedObjective(PreferenceObjective):
         else:
             scores = pairs.chosen_mean, pairs.rejected_mean
         chosen, rejected = (self.options.beta * each.value for each in scores)
-        return Outcome(losses.sum() * batch.weight, extras_of_pairs(chosen, rejected, batch.weight))
+        return LossOutput(losses.sum() * batch.weight, pair_metrics(chosen, rejected, batch.weight))
 
 
-class SinglesObjective(PreferenceObjective):
+class KtoObjective(PreferenceObjective):
     """kto: answers marked good or bad, with a mismatched answer each for the divergence from the reference.
 
     Args:
@@ -114,7 +114,7 @@ class SinglesObjective(PreferenceObjective):
             total, count = torch.stack(totals).sum(), torch.stack(counts).sum()
             self._divergence = self._mean_over_ranks(total, count).clamp(min=0)
 
-    def forward(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> LossOutput:
         divergence = self._divergence
         assert batch.groups is not None and divergence is not None
         sums, good = self.log_probs(batch), batch.groups.values
@@ -130,9 +130,9 @@ class SinglesObjective(PreferenceObjective):
             "rejected_reward": (rewards * (1 - good)).sum(),
             "kl": divergence * len(ratio),
         }
-        return Outcome(losses.sum() * batch.weight, {name: value * batch.weight for name, value in extras.items()})
+        return LossOutput(losses.sum() * batch.weight, {name: value * batch.weight for name, value in extras.items()})
 
-    def recorded(self, means: dict[str, float]) -> dict[str, float]:
+    def to_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Rewards as means over the rows of their own kind, as TRL's, and how far they are apart."""
         # Nothing is known where all steps were left out.
         good = means.get("good", math.nan)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ascendtune.recipe.method import MethodSection
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.objective.base import Objective, Outcome
+from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.objective.head import hidden_states
 
 
@@ -26,18 +26,23 @@ class RewardObjective(Objective):
         super().__init__(model)
         self.options = method.reward
 
-    def forward(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> LossOutput:
         """The summed loss over the pairs."""
         assert batch.groups is not None
         ends = hidden_states(self.model, batch).index_select(0, batch.groups.last_index)
         scores = self.model.score(ends).squeeze(-1).float()
         chosen, rejected = scores[0::2], scores[1::2]
-        losses = pairwise(chosen, rejected, batch.groups.values, centring=self.options.centring)
-        return Outcome(losses.sum() * batch.weight, extras_of_pairs(chosen, rejected, batch.weight))
+        losses = pairwise_loss(chosen, rejected, batch.groups.values, centring=self.options.centring)
+        return LossOutput(losses.sum() * batch.weight, pair_metrics(chosen, rejected, batch.weight))
 
 
-def extras_of_pairs(chosen: torch.Tensor, rejected: torch.Tensor, weight: float) -> dict[str, torch.Tensor]:
-    """Sums over pairs of the scores, how far they are apart, and how often the right one is ahead."""
+def pair_metrics(chosen: torch.Tensor, rejected: torch.Tensor, weight: float) -> dict[str, torch.Tensor]:
+    """Sums over pairs, () fp32 each: scores, their difference, and how often the chosen one is ahead.
+
+    Args:
+        chosen, rejected: (pairs,) fp32 scores.
+        weight: factor of all sums; 0 for the batch of a rank without work.
+    """
     chosen, rejected = chosen.detach(), rejected.detach()
     sums = {
         "chosen_reward": chosen.sum(),
@@ -48,7 +53,9 @@ def extras_of_pairs(chosen: torch.Tensor, rejected: torch.Tensor, weight: float)
     return {name: value * weight for name, value in sums.items()}
 
 
-def pairwise(chosen: torch.Tensor, rejected: torch.Tensor, margin: torch.Tensor, *, centring: float) -> torch.Tensor:
+def pairwise_loss(
+    chosen: torch.Tensor, rejected: torch.Tensor, margin: torch.Tensor, *, centring: float
+) -> torch.Tensor:
     """(pairs,) fp32: -log sigmoid(chosen - rejected - margin), plus centring × (chosen + rejected)².
 
     Bradley-Terry: the chosen answer should score higher (arXiv 2203.02155, eq. 1).

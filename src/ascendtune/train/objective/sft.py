@@ -20,15 +20,15 @@ from torch import nn
 
 from ascendtune.recipe.method import MethodSection
 from ascendtune.train.batch import DeviceBatch
-from ascendtune.train.objective.base import Objective, Outcome
+from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.objective.head import (
     PLAIN,
     HeadForm,
+    autocast_operands,
+    checkpointed_chunks,
     chunks,
     labelled_logits,
     labelled_states,
-    operands,
-    recomputed,
 )
 
 
@@ -45,13 +45,13 @@ class SupervisedObjective(Objective):
         super().__init__(model)
         self.head_form = head_form
 
-    def forward(self, batch: DeviceBatch) -> Outcome:
+    def forward(self, batch: DeviceBatch) -> LossOutput:
         """The summed loss over the labelled positions."""
         if self.head_form is not None:
             head, hidden = self.model.get_output_embeddings(), labelled_states(self.model, batch)
-            return Outcome(linear_cross_entropy(hidden, head, batch.targets, self.head_form), {})
+            return LossOutput(linear_cross_entropy(hidden, head, batch.targets, self.head_form), {})
         logits = labelled_logits(self.model, batch)
-        return Outcome(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), {})
+        return LossOutput(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), {})
 
 
 def linear_cross_entropy(
@@ -72,7 +72,7 @@ def linear_cross_entropy(
     if type(head) is not nn.Linear:
         return _chunkwise(hidden, head, targets, form)
     loss: torch.Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        *operands(hidden, head), targets, form
+        *autocast_operands(hidden, head), targets, form
     )
     return loss
 
@@ -139,4 +139,4 @@ def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, for
     if len(hidden) == 0:
         nothing: torch.Tensor = head(hidden).float().sum()
         return nothing
-    return torch.stack(recomputed(score, hidden, head, targets, form)).sum()
+    return torch.stack(checkpointed_chunks(score, hidden, head, targets, form)).sum()

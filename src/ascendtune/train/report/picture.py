@@ -101,11 +101,11 @@ def _compose(figure: Any, run: RunDir, steps: _Records, evaluations: _Records) -
     if small == 4:
         _draw_small(axes[4], steps, "accuracy", "accuracy", lambda value, _: f"{value:.0%}")
     for axis in axes:
-        _dress(axis, steps, ticks=9 if axis is axes[0] else 4)
+        _style_axis(axis, steps, ticks=9 if axis is axes[0] else 4)
     axes[0].set_xlabel("step", color=_QUIET)
 
 
-def _dress(axis: Any, steps: _Records, ticks: int) -> None:
+def _style_axis(axis: Any, steps: _Records, ticks: int) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.grid(axis="y", color="#e4e7ec", linewidth=0.8)

@@ -257,7 +257,7 @@ class _LiveScreen:
             ProgressBar(total=progress.total, completed=progress.step),
             Text.assemble(f"step {progress.step}/{progress.total} ", (f"{share:.0%}", "dim")),
         )
-        return Group(bar, *map(Text, flowed(self._pieces(), self._console.width)))
+        return Group(bar, *map(Text, wrapped_pieces(self._pieces(), self._console.width)))
 
     def _pieces(self) -> list[str]:
         progress = self._progress
@@ -290,7 +290,7 @@ def _extras(record: dict[str, Any]) -> list[str]:
     return [f"{name} {record[name]:.3g}" for name in SHOWN_EXTRAS if record.get(name) is not None]
 
 
-def flowed(pieces: Sequence[str], width: int) -> list[str]:
+def wrapped_pieces(pieces: Sequence[str], width: int) -> list[str]:
     """Pieces in as few lines as hold them, never broken inside."""
     lines = [pieces[0]]
     for piece in pieces[1:]:

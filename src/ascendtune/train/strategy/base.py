@@ -97,7 +97,7 @@ class Strategy:
         """Context for all but the last micro-batch of a step."""
         return nullcontext()
 
-    def precision_of_loop(self, precision: Precision) -> Precision:
+    def loop_precision(self, precision: Precision) -> Precision:
         """What the loop does around the objective: autocast, and scaling of fp16 losses."""
         return precision
 
@@ -113,15 +113,15 @@ class Strategy:
         return torch.nn.utils.get_total_norm([_row_norms(each.grad) for each in parameters if each.grad is not None])
 
     def clip(self, parameters: list[nn.Parameter], limit: float, norm: torch.Tensor) -> None:
-        """Scale the gradients, whose norm is `norm`, down to a norm of `limit`."""
+        """Scale the gradients, whose norm is `norm`, () fp32, down to a norm of `limit`."""
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter. Every rank must call it."""
+        """The whole of a parameter, any shape. Every rank must call it."""
         return parameter.detach()
 
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """The whole gradient of a trained parameter, in its shape, summed over ranks; None where it has none.
+        """The whole gradient of a trained parameter, any shape, summed over ranks; None where it has none.
 
         Every rank must call it, before the optimizer steps.
         """
@@ -153,15 +153,15 @@ class Strategy:
         return [text]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        """Sums over ranks of some scalars, as host numbers: the one synchronisation of a logged step."""
-        return stack(values, self.device).tolist()
+        """Sums over ranks of scalars, () each, as host numbers: the one synchronisation of a logged step."""
+        return stack_scalars(values, self.device).tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` summed over ranks, in place."""
+        """`tensor`, any shape, summed over ranks in place."""
         return tensor
 
     def mean(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """() mean over all ranks, from this rank's sum and count; stays on the device."""
+        """() mean over all ranks, from this rank's sum and count, () each; stays on the device."""
         both = self.all_reduce(torch.stack([total, count]))
         return both[0] / both[1]
 
@@ -208,7 +208,7 @@ class GroupStrategy(Strategy):
         return [each or "" for each in texts]
 
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        stacked = stack(values, self.device)
+        stacked = stack_scalars(values, self.device)
         dist.all_reduce(stacked)
         return stacked.tolist()
 
@@ -248,7 +248,7 @@ def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(gradient, dim=-1) if is_whole and gradient.ndim > 1 else gradient
 
 
-def stack(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
+def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
     """(values,) on the device: scalars that are there already, and numbers of the host, copied once."""
     # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
     dtype = torch.float64 if device.supports_fp64 else torch.float32

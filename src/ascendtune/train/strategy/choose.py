@@ -16,11 +16,11 @@ from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import read_config
-from ascendtune.train.optimizer import states_of
+from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.strategy.base import GroupStrategy, Strategy, started_by_torchrun, world_size
 from ascendtune.train.strategy.fsdp import blocks_of
-from ascendtune.train.tuner.lora import whole_modules
+from ascendtune.train.tuner.lora import modules_to_save
 from ascendtune.train.tuner.targets import adapter_size
 
 TABLE = {
@@ -32,7 +32,7 @@ COMFORTABLE = 0.7
 """Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 
 
-def join(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
+def make_strategy(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
     """The strategy of this process, with its process group, where it has one."""
     section, reason = recipe.parallel, "as asked"
     if section.strategy == "auto":
@@ -52,13 +52,13 @@ def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int)
         reason = "Adafactor needs whole matrices"
     elif ranks > 1:
         weights = _weights(recipe, choose_precision(recipe, device), directory)
-        need = memory_need(weights, states=states_of(recipe.optim), ranks=ranks)
+        need = memory_need(weights, states=states_per_parameter(recipe.optim), ranks=ranks)
         name, offload, reason = choose_strategy(need, memory_bytes=device.memory_total_bytes, ranks=ranks)
     fsdp = recipe.parallel.fsdp.model_copy(update={"offload": offload or recipe.parallel.fsdp.offload})
     return recipe.parallel.model_copy(update={"strategy": name, "fsdp": fsdp}), reason
 
 
-def _weights(recipe: Recipe, precision: Precision, directory: Path) -> Weights:
+def _weights(recipe: Recipe, precision: Precision, directory: Path) -> ParameterCounts:
     """Counted on a model without content."""
     from transformers import AutoModelForCausalLM
 
@@ -67,7 +67,7 @@ def _weights(recipe: Recipe, precision: Precision, directory: Path) -> Weights:
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=recipe.model.trust_remote_code)
     blocks = [_size(block) for block in blocks_of(model)]
     weight = DTYPES[precision.weights].itemsize
-    return Weights(
+    return ParameterCounts(
         all=_size(model),
         trained=_trained(model, recipe.method, blocks),
         outside=_size(model) - sum(blocks),
@@ -83,7 +83,7 @@ def _trained(model: Any, method: MethodSection, blocks: list[int]) -> int:
     if method.tuner == "full":
         return _size(model)
     if method.tuner == "lora":
-        return adapter_size(model, method.lora) + _named(model, whole_modules(model, method.lora))
+        return adapter_size(model, method.lora) + _named(model, modules_to_save(model, method.lora))
     freeze = method.freeze
     chosen = blocks[: freeze.first_layers] + blocks[len(blocks) - freeze.layers_at_the_end :]
     return sum(chosen) + _named(model, freeze.extra)
@@ -98,7 +98,7 @@ def _size(module: nn.Module) -> int:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ParameterCounts:
     """Numbers of parameters, and bytes of one."""
 
     all: int
@@ -114,7 +114,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes on each device before the first activation."""
 
     ddp: int
@@ -123,7 +123,7 @@ class Need:
     """FSDP with everything at rest in host memory."""
 
 
-def memory_need(weights: Weights, *, states: int, ranks: int) -> Need:
+def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryNeed:
     """The bytes that each strategy holds: weights, a gradient for each trained one, and the optimizer's state.
 
     Args:
@@ -139,10 +139,10 @@ def memory_need(weights: Weights, *, states: int, ranks: int) -> Need:
     outside = weights.outside * (held * (1 + share) + (weights.computed_bytes if copies else 0))
     blocks = 2 * weights.block * weights.computed_bytes * (1 + share)
     gathered = int(outside + blocks)
-    return Need(resting + copies, resting // ranks + gathered, gathered)
+    return MemoryNeed(resting + copies, resting // ranks + gathered, gathered)
 
 
-def choose_strategy(need: Need, *, memory_bytes: int, ranks: int) -> tuple[str, bool, str]:
+def choose_strategy(need: MemoryNeed, *, memory_bytes: int, ranks: int) -> tuple[str, bool, str]:
     """Name, whether weights go to the host, and the reason as a sentence."""
     limit = int(memory_bytes * COMFORTABLE)
     room = f"{format_bytes(limit)} ({COMFORTABLE:.0%} of the device's {format_bytes(memory_bytes)})"

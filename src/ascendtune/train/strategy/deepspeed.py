@@ -35,7 +35,7 @@ from ascendtune.recipe.deepspeed_config import (
 )
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.checkpoint.content import CheckpointContent, damaged
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
@@ -94,7 +94,7 @@ class DeepSpeedStrategy(GroupStrategy):
                 self._deepspeed.zero.register_external_parameter(root, weight)
         return engine, EngineOptimizer(engine)
 
-    def precision_of_loop(self, precision: Precision) -> Precision:
+    def loop_precision(self, precision: Precision) -> Precision:
         """The engine holds weights in the compute type beside fp32 ones in its optimizer, and scales fp16 losses."""
         return replace(precision, compute="fp32", skips_overflows=precision.compute == "fp16")
 
@@ -116,7 +116,7 @@ class DeepSpeedStrategy(GroupStrategy):
         return torch.as_tensor(engine.get_global_grad_norm(), dtype=torch.float32, device=self.device.torch_device)
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The whole of a parameter, in fp32 where it is trained."""
+        """The whole of a parameter, any shape, in fp32 where it is trained."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         if self._stage > 0 and parameter.requires_grad:
@@ -179,7 +179,7 @@ class EngineState(CheckpointContent):
                 self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
         except pickle.UnpicklingError as error:
             # torch's own message advises to load it as code.
-            raise damaged(directory, "DeepSpeed's files hold more than tensors and plain values") from error
+            raise damaged_checkpoint(directory, "DeepSpeed's files hold more than tensors and plain values") from error
 
 
 @contextmanager

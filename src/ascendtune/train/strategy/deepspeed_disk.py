@@ -27,7 +27,7 @@ from ascendtune.core.errors import InputError, MachineError, RecipeError, transl
 from ascendtune.core.files import ask_disk, file_lock, sync_tree, write_json
 from ascendtune.core.log import say
 from ascendtune.recipe.deepspeed_config import Config, parts_on_disk
-from ascendtune.train.checkpoint.content import CheckpointContent, damaged
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
 
 _PREFIX = "ascendtune-swap-"
 _WEIGHTS = "weights"
@@ -157,7 +157,7 @@ class SwappedState(CheckpointContent):
         try:
             vars(self._zero.loss_scaler).update(json.loads((own / "scaler.json").read_text()))
         except (OSError, ValueError) as error:
-            raise damaged(directory, error) from error
+            raise damaged_checkpoint(directory, error) from error
         self._zero.checkpoint_event_prologue()
         for number, flat in enumerate(self._zero.fp32_partitioned_groups_flat):
             stored = _load_group(_group_file(own, number), directory)
@@ -213,7 +213,7 @@ def _load_group(file: Path, directory: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise damaged(directory, error) from error
+        raise damaged_checkpoint(directory, error) from error
     if _WEIGHTS not in tensors:
-        raise damaged(directory, f"{file.name} holds no weights")
+        raise damaged_checkpoint(directory, f"{file.name} holds no weights")
     return tensors

@@ -38,15 +38,15 @@ class FsdpStrategy(GroupStrategy):
         reshard = self.recipe.parallel.fsdp.reshard
         blocks = blocks_of(root)
         for block in blocks:
-            _unite_dtypes(block, ())
+            _unify_dtypes(block, ())
             fully_shard(block, reshard_after_forward=reshard, mp_policy=_policy(precision), **options)
         for embeddings in _separate_embeddings(root, blocks):
             # Their gradient does not depend on their weights.
             fully_shard(embeddings, reshard_after_forward=True, **options).set_unshard_in_backward(False)
-        _unite_dtypes(root, blocks)
+        _unify_dtypes(root, blocks)
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         fully_shard(root, reshard_after_forward=False, **options)
-        root.register_forward_hook(_let_go)
+        root.register_forward_hook(_reshard_after_inference)
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
         norm = super().grad_norm(module, parameters)
@@ -79,7 +79,7 @@ def blocks_of(root: nn.Module) -> list[nn.Module]:
     return [block for block in found if block not in inside and any(True for _ in block.parameters())]
 
 
-def _let_go(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
+def _reshard_after_inference(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
     """Divide again what the backward pass would have divided, where none follows."""
     if not torch.is_grad_enabled():
         for module in root.modules():
@@ -109,7 +109,7 @@ def _policy(precision: Precision) -> MixedPrecisionPolicy:
     )
 
 
-def _unite_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
+def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
     """Widen trained weights of `group` to one type: FSDP sums their gradients as one tensor. Frozen ones stay."""
     elsewhere = {parameter for module in without for parameter in module.parameters()}
     trained = [each for each in group.parameters() if each.requires_grad and each not in elsewhere]

@@ -1,5 +1,8 @@
 """Low-rank adapters by PEFT: the base is frozen and stays as it is on disk, what trains is fp32.
 
+W·x + scale·B·A·x (Hu et al. 2021, arXiv 2106.09685, eq. 3), with scale alpha / rank, or alpha / √rank with rsLoRA
+(arXiv 2312.03732); DoRA: arXiv 2402.09353, eq. 5.
+
 One adapter trains. Others may stand beside it, frozen: earlier ones of `start_from`, or the one that takes a PiSSA
 start back. All are added to the base, none is ever merged into it: so what is trained on is what the base's file says,
 and the sum of the adapters is what leaves (`write_sum`).
@@ -23,7 +26,7 @@ from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection
 from ascendtune.train.tuner.frozen_adapters import TRAINED, frozen_adapters, init_pissa, keep_frozen_adapters
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
-from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, shortened
+from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
 
 # What PEFT's task SEQ_CLS adds to modules_to_save.
 _SCORE = ("classifier", "score")
@@ -44,17 +47,17 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
         # PEFT looks for the patterns of parameters among modules.
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
-        tuned = _continued(model, section, adapters) if adapters else _begun(model, section)
+        tuned = _loaded_adapters(model, section, adapters) if adapters else _new_adapter(model, section)
     _only_one_trains(tuned)
     return tuned
 
 
-def scale_of(lora: LoraSection) -> float:
+def alpha_of(lora: LoraSection) -> float:
     """Alpha; twice the rank when the recipe leaves it open."""
     return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
 
 
-def whole_modules(model: Any, lora: LoraSection) -> list[str]:
+def modules_to_save(model: Any, lora: LoraSection) -> list[str]:
     """Names, as in `modules_to_save`, of the modules that are trained whole."""
     if lora.modules_to_save != "all-embeddings":
         return lora.modules_to_save
@@ -62,7 +65,7 @@ def whole_modules(model: Any, lora: LoraSection) -> list[str]:
     return [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in tables)]
 
 
-def _begun(model: Any, section: MethodSection) -> Any:
+def _new_adapter(model: Any, section: MethodSection) -> Any:
     from peft import LoraConfig, get_peft_model
 
     lora = section.lora
@@ -71,19 +74,19 @@ def _begun(model: Any, section: MethodSection) -> Any:
     targets = choose_targets(model, lora)
     if targets.parameters:
         _require_plain(model, targets.parameters, lora)
-    modules = shortened(targets.modules, [name for name, _ in model.named_modules()])
-    parameters = shortened(targets.parameters, [name for name, _ in model.named_parameters()], parts=2)
+    modules = short_names(targets.modules, [name for name, _ in model.named_modules()])
+    parameters = short_names(targets.parameters, [name for name, _ in model.named_parameters()], parts=2)
     config = LoraConfig(
         # PEFT trains and saves the score of a reward model whole: it begins as random numbers.
         task_type=_task_type(section),
         target_modules=modules,
         target_parameters=parameters or None,
         r=lora.rank,
-        lora_alpha=scale_of(lora),
+        lora_alpha=alpha_of(lora),
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        modules_to_save=whole_modules(model, lora) or None,
+        modules_to_save=modules_to_save(model, lora) or None,
     )
     if lora.dora:
         why = "PEFT loads adapters on them only as on parameters, for which it has no DoRA"
@@ -92,7 +95,7 @@ def _begun(model: Any, section: MethodSection) -> Any:
         tuned = get_peft_model(model, config)
         if unreadable := unreadable_modules(tuned):
             model = tuned.unload()
-            every = shortened(unreadable, [name for name, _ in model.named_modules()])
+            every = short_names(unreadable, [name for name, _ in model.named_modules()])
             why = "PEFT would load adapters on them under another name"
             _leave_out(every, config, lora, targets, why, key="target")
             tuned = get_peft_model(model, config)
@@ -142,12 +145,12 @@ def _leave_out(names: list[str], config: Any, lora: LoraSection, targets: Target
     targets.notes.append(f"method.lora.target: {ALL_LINEAR} leaves out {listed}: {why}")
 
 
-def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> Any:
+def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path]) -> Any:
     from peft import get_peft_model, load_peft_weights
 
     *earlier, last = adapters
     scores = section.stage == "reward"
-    with _fitting(last):
+    with _fitting_this_model(last):
         config = read_config(last, model)
     whole = [name for name in config.modules_to_save or () if name not in _SCORE]
     # Rank, alpha and target are the file's. Dropout belongs to training, so it is the recipe's.
@@ -171,26 +174,26 @@ def _continued(model: Any, section: MethodSection, adapters: Sequence[Path]) -> 
     others = []
     for path in earlier:
         # Read before the first adapter changes the model.
-        with _fitting(path):
+        with _fitting_this_model(path):
             others.append(read_config(path, model))
     with literal_names():
-        with _fitting(last):
+        with _fitting_this_model(last):
             weights = load_peft_weights(str(last), device="cpu")
             if scores:
                 # One that has answered so far brings none: scoring begins as it does without an adapter.
                 weights.setdefault("base_model.model.score.weight", model.score.weight)
             tuned = get_peft_model(model, config, adapter_name=TRAINED)
-            _fill(tuned, TRAINED, weights, last)
+            _load_adapter_weights(tuned, TRAINED, weights, last)
         for number, (path, other) in enumerate(zip(earlier, others, strict=True), start=1):
-            with _fitting(path):
+            with _fitting_this_model(path):
                 tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True))
-                _fill(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
+                _load_adapter_weights(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
     config.task_type = _task_type(section)
     return tuned
 
 
 @contextmanager
-def _fitting(adapter: Path) -> Iterator[None]:
+def _fitting_this_model(adapter: Path) -> Iterator[None]:
     """PEFT raises what its classes happen to raise on values that cannot be; here it becomes a RecipeError."""
     try:
         yield
@@ -204,7 +207,7 @@ def _fitting(adapter: Path) -> Iterator[None]:
         ) from error
 
 
-def _fill(tuned: Any, name: str, weights: dict[str, torch.Tensor], directory: Path) -> None:
+def _load_adapter_weights(tuned: Any, name: str, weights: dict[str, torch.Tensor], directory: Path) -> None:
     """Put the weights of the adapter in `directory` into the adapter `name`."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.log import warn
-from ascendtune.train.attention.proof import starred
+from ascendtune.train.attention.proof import layer_pattern
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.targets import linear_modules
 
@@ -105,7 +105,7 @@ def unreadable_modules(tuned: Any) -> list[str]:
     if get_checkpoint_conversion_mapping(tuned.config.model_type) is None:
         return []
     tensors = get_peft_model_state_dict(tuned, adapter_name=TRAINED, save_embedding_layers=False)
-    kinds = {starred(name): name for name in sorted(tensors, reverse=True) if ".lora_" in name}
+    kinds = {layer_pattern(name): name for name in sorted(tensors, reverse=True) if ".lora_" in name}
     _, lost = _as_peft_reads(tuned, {name: tensors[name] for name in kinds.values()})
     return sorted({name.removeprefix(_PREFIX).partition(".lora_")[0] for name in lost})
 

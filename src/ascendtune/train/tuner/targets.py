@@ -112,7 +112,7 @@ def adapter_size(model: Any, lora: LoraSection) -> int:
     return sum(lora.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
 
 
-def shortened(chosen: Iterable[str], every: Iterable[str], parts: int = 1) -> list[str]:
+def short_names(chosen: Iterable[str], every: Iterable[str], parts: int = 1) -> list[str]:
     """Names as a config lists them: their last `parts` components, where these denote chosen ones alone."""
     chosen = set(chosen)
     others = {_ending(name, parts) for name in set(every) - chosen}
@@ -301,10 +301,10 @@ def find_mixtures(model: Any) -> list[Mixture]:
         children = dict(block.named_children())
         for count, experts in _candidates(children):
             others = {key: child for key, child in children.items() if key not in experts}
-            routers = [key for key, child in others.items() if _weighs(child, count, hidden)]
+            routers = [key for key, child in others.items() if _is_router(child, count, hidden)]
             if not routers:
                 continue
-            routers += [key for key, child in others.items() if _heights(child) == {1}]
+            routers += [key for key, child in others.items() if _output_widths(child) == {1}]
             found.append(_mixture(name, block, count, experts, routers))
             break
     return found
@@ -327,16 +327,16 @@ def holds_stacks(module: nn.Module) -> bool:
     return not isinstance(module, nn.Conv1d) and any(each.ndim == 3 for each in module.parameters(recurse=False))
 
 
-def _weighs(module: nn.Module, count: int, hidden: int) -> bool:
+def _is_router(module: nn.Module, count: int, hidden: int) -> bool:
     """Whether a module makes a number for each of `count` experts.
 
     Some routers have more outputs: for shared experts, or for none. What gives a hidden state back is an expert itself.
     """
-    heights = _heights(module)
+    heights = _output_widths(module)
     return hidden not in heights - {count} and any(count <= height <= 1.5 * count for height in heights)
 
 
-def _heights(module: nn.Module) -> set[int]:
+def _output_widths(module: nn.Module) -> set[int]:
     return {each.shape[0] for each in module.parameters() if each.ndim == 2}
 
 

@@ -25,9 +25,9 @@ from ascendtune.job.hang.heartbeat import beats_of, newest_beats
 _WORKER = """
 import sys, time
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.worker import write_stacks_when_asked
+from ascendtune.train.worker import dump_stacks_on_signal
 if sys.argv[2] == "answers":
-    write_stacks_when_asked(RunDir(sys.argv[1]))
+    dump_stacks_on_signal(RunDir(sys.argv[1]))
 def hangs_here():
     print(flush=True)
     time.sleep(60)

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from ascendtune.train.strategy.choose import Weights, choose_strategy, memory_need
+from ascendtune.train.strategy.choose import ParameterCounts, choose_strategy, memory_need
 
 GIB = 2**30
 # Qwen2.5-7B: 7.62 billion, of which 1.09 billion embeddings and head; 28 blocks.
-QWEN_7B = Weights(
+QWEN_7B = ParameterCounts(
     all=7_615_616_512, trained=7_615_616_512, outside=1_089_998_336, block=233_057_792,
     frozen_bytes=4, trained_bytes=4, computed_bytes=2,
 )  # fmt: skip
 ADAPTER = replace(QWEN_7B, trained=40_000_000, frozen_bytes=2)
 
 
-def chosen(weights: Weights, memory: float, ranks: int = 8) -> tuple[str, bool]:
+def chosen(weights: ParameterCounts, memory: float, ranks: int = 8) -> tuple[str, bool]:
     need = memory_need(weights, states=2, ranks=ranks)
     return choose_strategy(need, memory_bytes=int(memory * GIB), ranks=ranks)[:2]
 
@@ -45,7 +45,7 @@ def test_fsdp_holds_a_share_and_what_is_gathered() -> None:
         (ADAPTER, 16, ("fsdp", False)),
     ],
 )
-def test_auto_takes_the_simplest_that_fits(weights: Weights, memory: float, expected: tuple[str, bool]) -> None:
+def test_auto_takes_the_simplest_that_fits(weights: ParameterCounts, memory: float, expected: tuple[str, bool]) -> None:
     assert chosen(weights, memory) == expected
 
 
