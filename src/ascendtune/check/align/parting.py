@@ -124,7 +124,7 @@ def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison
         rows=tuple(rows.get(shown, ())),
         agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.is_parted},
         obstacle=obstacle,
-        replicas=sum(len(side) for side in sides if len(side) > 1),
+        replicas=sum(len(side) for side in sides if len(side) > 1 and _has_digests(side)),
         compared=len(every),
     )
 
@@ -228,3 +228,7 @@ def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, Row]:
                 found[phase] = row
                 break
     return found
+
+
+def _has_digests(side: Mapping[int, RankDump]) -> bool:
+    return any(each.digest for of_rank in side.values() for each in of_rank.tensors.values())
