@@ -10,7 +10,7 @@ import numpy as np
 
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
-from ascendtune.check.align.tensor_noise import CERTAIN, Pairs, differences, is_float, limits, unit_of
+from ascendtune.check.align.tensor_noise import CERTAIN, UNIT_FP32, Pairs, differences, is_float, limits, unit_of
 
 _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
@@ -134,9 +134,15 @@ def _scale(reference: Tensor, candidate: Tensor) -> float:
 
 
 def _storage_limit(reference: Tensor, candidate: Tensor) -> float:
-    """Of weights that were loaded: equal bits, or those of the coarser dtype."""
-    same = reference.dtype == candidate.dtype
-    return 0.0 if same else 2 * max(unit_of(reference), unit_of(candidate))
+    """Of weights that were loaded: equal bits, or those of the coarser dtype.
+
+    Statistics alone were summed up in fp32, in pairs (Higham 2002, section 4.2): log2(n) roundings.
+    """
+    if reference.dtype != candidate.dtype:
+        return 2 * max(unit_of(reference), unit_of(candidate))
+    if reference.samples and candidate.samples:
+        return 0.0
+    return CERTAIN * UNIT_FP32 * math.log2(max(2, reference.numel))
 
 
 def _measured(reference: RankDump, candidate: RankDump, pairs: Pairs) -> Floats:
