@@ -91,8 +91,9 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
     rows: list[Row] = []
     for (phase, _), found in groups.items():
         pairs = [*found.values()]
+        of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=unit)
         if phase == "parameter_after":
-            rows += _updates(step, rank, reference, candidate, found, growth * limits(pairs, unit=unit))
+            rows += _updates(step, rank, reference, candidate, found, of_gradients)
             continue
         if phase == "parameter_before":
             if step > 1:
@@ -104,7 +105,7 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
         elif phase in ("loss", "backward"):
             most = growth * limits(pairs, operations_before=operations, unit=unit)
         else:
-            most = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=unit)
+            most = of_gradients
         if with_modules or phase in ("gradient", "parameter_before"):
             rows += _rows(step, rank, [*found], pairs, _measured(reference, candidate, pairs), most)
     return rows
