@@ -42,6 +42,7 @@ COMMANDS = {
     "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
     "align": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
+    "align tasks": Entry("ascendtune.cli.align_tasks:tasks", "Compare two models' benchmark scores."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),

@@ -77,6 +77,7 @@ def _first(place: Place, histogram: Histogram | None) -> str:
     words = both("first difference", "最先出现差异处")
     ranks = ", ".join(map(str, place.ranks))
     name = html.escape(place.module or row.key.phase)
+    slot = html.escape(row.key.slot if place.module == row.key.name else f"{row.key.name} {row.key.slot}")
     where = both(f"step {place.step}, ranks {ranks}", f"第 {place.step} 步，进程 {ranks}")
     agreeing = ""
     if place.agreeing:
@@ -84,14 +85,14 @@ def _first(place: Place, histogram: Histogram | None) -> str:
         agreeing = f"<p>{both(f'agrees until {last}', f'在此之前一致：{last}')}</p>"
     drawn = _histogram(histogram) if histogram is not None else ""
     return (
-        f'<section class="first"><small>{words}</small><h3>{name} <small class="inline">{html.escape(row.key.slot)}, '
+        f'<section class="first"><small>{words}</small><h3>{name} <small class="inline">{slot}, '
         f"{both(*_PHASES[row.key.phase])}, {where}</small></h3>{agreeing}{drawn}{_details(row)}</section>"
     )
 
 
 def _row(row: Row) -> str:
     """One line; a click shows the numbers."""
-    number = "NaN" if math.isinf(row.difference) else "–" if math.isnan(row.difference) else f"{row.difference:.1e}"
+    number = "NaN" if math.isinf(row.difference) else f"{row.difference:.1e}" if row.difference else "0"
     name = html.escape(row.key.name or row.key.phase)
     batch = f" #{row.key.micro_batch}" if row.key.micro_batch else ""
     return (
