@@ -27,6 +27,7 @@ def align(
     """Say whether two trainings agree, or at which step and in what they part.
 
     \b
+    ascendtune align compare runs/gpu runs/npu
     ascendtune align runs/gpu runs/npu
     ascendtune align trainer_state.json runs/npu --report align.html
 

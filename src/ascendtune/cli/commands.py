@@ -15,12 +15,16 @@ class Entry(NamedTuple):
 
 
 GROUPS = {
+    "align": "Compare two trainings; record what that needs.",
     "comm": "Test and measure the links between devices.",
     "jobs": "List, watch and stop your jobs.",
     "recipe": "Check or convert a recipe, or print the schema.",
     "runs": "Look at run directories.",
     "migrate": "Move code written for CUDA to Ascend.",
 }
+
+DEFAULTS = {"align": "compare"}
+"""The command of a group that is meant where its first word names none: `align A B` is `align compare A B`."""
 
 COMMANDS = {
     "quickstart": Entry(
@@ -41,7 +45,12 @@ COMMANDS = {
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Find what keeps this machine from training, and how to fix it."),
     "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
-    "align": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
+    "align compare": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
+    "align record": Entry(
+        "ascendtune.cli.align_record:record",
+        "Run any torch training, and record what `align` compares.",
+        starts_another=True,
+    ),
     "align tasks": Entry("ascendtune.cli.align_tasks:tasks", "Compare two models' benchmark scores."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),

@@ -14,7 +14,7 @@ from typer.exceptions import Abort, TyperException
 from typer.main import get_command
 
 from ascendtune import __version__
-from ascendtune.cli.commands import COMMANDS, GROUPS
+from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
 from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
 from ascendtune.core.terminal_text import make_streams_safe
@@ -142,6 +142,11 @@ class _LazyGroup(TyperGroup):
                 parameter.default = False
         return parameters
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self._prefix in DEFAULTS and args and args[0] not in {*self.commands, *_SETTINGS["help_option_names"]}:
+            args = [DEFAULTS[self._prefix], *args]
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and not isinstance(command, _LazyGroup):
@@ -177,4 +182,4 @@ def _root() -> Any:
     return get_command(app)
 
 
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -185,7 +185,7 @@ def steps_in(text: int | str | None) -> list[range]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last:
             raise Contradiction(
-                f"align.dump_steps: '{part}' is not a step or a range of steps",
+                f"'{part}' is not a step or a range of steps",
                 code="impossible-value",
                 remedy="write steps from 1 on and ranges, such as 1-3,10",
                 path=("align", "dump_steps"),

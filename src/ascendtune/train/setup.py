@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import platform
 from collections.abc import Callable, Iterable
@@ -106,7 +107,9 @@ def set_up(
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision)
-    start_weights = hashes_of_weights(model, strategy)
+    start_weights = hashes_of_weights(
+        model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
+    )
     head_form = root.with_full_params(lambda: _look_at_head(model, recipe, strategy, precision))
     packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)

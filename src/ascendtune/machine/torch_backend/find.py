@@ -34,3 +34,9 @@ def find_device(index: int = 0) -> Device:
     if torch.cuda.is_available():
         return open_device("cuda", index)
     return open_device("cpu", index)
+
+
+def supports_fp64(device: torch.device) -> bool:
+    """Whether `device` computes in fp64; False for kinds that are not known here."""
+    backend: type[Device] | None = resolve_name(_BACKENDS[device.type]) if device.type in _BACKENDS else None
+    return backend is not None and backend.supports_fp64

@@ -30,12 +30,13 @@ class ModuleHooks:
         self._depth = 0
         self._outermost: nn.Module | None = None
         self._begun = 0
+        self._is_ignored = False
         skipped = {below for module in left_out for below in module.modules()}
         for name, module in plain_modules(model).items():
             if module not in skipped:
                 after = self._after(name, kind_of(module), is_leaf=not any(True for _ in module.children()))
                 self._handles += [
-                    module.register_forward_pre_hook(self._before),
+                    module.register_forward_pre_hook(self.enter),
                     module.register_forward_hook(after, with_kwargs=True),
                 ]
 
@@ -44,13 +45,16 @@ class ModuleHooks:
         for handle in self._handles:
             handle.remove()
 
-    def _before(self, module: nn.Module, _inputs: Any) -> None:
+    def enter(self, module: nn.Module, _inputs: Any = None) -> None:
+        """The forward pass of `module` begins."""
         if _is_in_backward():
             return
-        if self._depth == 0 and torch.is_grad_enabled() and self._outermost in (None, module):
-            self._outermost = module
-            self._record.micro_batch = self._begun
-            self._begun += 1
+        if self._depth == 0:
+            self._is_ignored = not torch.is_grad_enabled()
+            if not self._is_ignored and self._outermost in (None, module):
+                self._outermost = module
+                self._record.micro_batch = self._begun
+                self._begun += 1
         self._depth += 1
 
     def _after(self, name: str, kind: str, *, is_leaf: bool) -> Callable[..., None]:
@@ -58,7 +62,7 @@ class ModuleHooks:
             repeated = _is_in_backward()
             if not repeated:
                 self._depth -= 1
-                if self._begun == 0:
+                if self._is_ignored:
                     return
             if is_leaf and not repeated:
                 self._add("forward", name, kind, "input", inputs)

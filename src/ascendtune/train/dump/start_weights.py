@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,18 +13,19 @@ from torch.distributed.tensor import DTensor, Shard
 
 from ascendtune.train.dump.checksum import as_hex, checksum
 from ascendtune.train.dump.names import plain_name
-from ascendtune.train.strategy.base import Strategy
 
 
-def hashes_of_weights(model: nn.Module, strategy: Strategy) -> dict[str, Any]:
+def hashes_of_weights(model: nn.Module, gather: Callable[[list[int]], list[list[int]]]) -> dict[str, Any]:
     """`weights` of start_weights.json: a hash for each parameter by plain name, and one over all. Every rank calls it.
 
     They depend neither on the storage type nor on how parameters are divided among ranks. Whole parameters may differ
     between ranks though they must not: `ranks` has the hash over all of each.
+
+    Args:
+        gather: from numbers of this rank, signed with 64 bits, to those of every rank.
     """
     parameters = {plain_name(name): each for name, each in model.named_parameters()}
-    sums = _to_host([_own_part(each) for each in parameters.values()])
-    by_rank: list[list[int]] = [json.loads(each) for each in strategy.gather(json.dumps(sums))]
+    by_rank = gather(torch.stack([_own_part(each) for each in parameters.values()]).tolist())
     divided = [isinstance(each, DTensor) for each in parameters.values()]
     ranks = [
         {name: as_hex(value) for name, value in zip(parameters, _whole(own, by_rank, divided), strict=True)}
@@ -50,11 +51,6 @@ def _whole(own: list[int], by_rank: list[list[int]], divided: list[bool]) -> lis
         sum(parts) if is_divided else value
         for value, is_divided, parts in zip(own, divided, zip(*by_rank, strict=True), strict=True)
     ]
-
-
-def _to_host(sums: list[torch.Tensor]) -> list[int]:
-    found: list[int] = torch.stack(sums).tolist() if sums else []
-    return found
 
 
 def _over_all(hashes: dict[str, str]) -> str:

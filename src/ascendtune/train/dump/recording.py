@@ -1,0 +1,247 @@
+"""Records a training loop that ascendtune did not write: any loop of torch on one device, DDP or FSDP2.
+
+Hooks of torch tell when a step is made: its losses are the scalars that `backward` is called on, its end is the step
+of the optimizer that trains the model. The steps that are named get dumps like those of `align.dump_steps`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils import clip_grad
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from ascendtune.core.files import LineWriter, write_json
+from ascendtune.core.log import warn
+from ascendtune.machine.torch_backend.find import supports_fp64
+from ascendtune.train.dump.hooks import ModuleHooks
+from ascendtune.train.dump.names import plain_modules, plain_parameters
+from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
+from ascendtune.train.dump.request import RecordRequest
+from ascendtune.train.dump.start_weights import hashes_of_weights
+
+WRITER = "ascendtune.align.record"
+
+
+class Recording:
+    """One recorded training: `metrics.jsonl`, `recorded.json`, `start_weights.json` and `dump/` in a directory.
+
+    Args:
+        command: what was started, for recorded.json.
+    """
+
+    def __init__(self, request: RecordRequest, command: list[str]) -> None:
+        self._directory = Path(request.directory)
+        self._steps = request.ranges()
+        self._keeps_tensors = request.content == "tensors"
+        self._command = command
+        self._model: nn.Module | None = None
+        self._trained: set[nn.Parameter] = set()
+        self._step = 1
+        self._losses: list[torch.Tensor] = []
+        self._norm: torch.Tensor | None = None
+        self._has_gradients = False
+        """Whether the gradients of this step are recorded."""
+        self._record: StepRecord | None = None
+        self._hooks: ModuleHooks | None = None
+        self._metrics: LineWriter | None = None
+
+    @contextmanager
+    def active(self, model: nn.Module | None = None) -> Iterator[None]:
+        """Context in which the training of `model` is recorded; without one that of the first that is trained."""
+        handles = [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        backward, clip = torch.autograd.backward, clip_grad._clip_grads_with_norm_
+
+        def backward_of(tensors: Any, *arguments: Any, **named: Any) -> None:
+            self._note_loss(tensors)
+            backward(tensors, *arguments, **named)
+
+        def clip_with_norm(parameters: Any, limit: float, norm: torch.Tensor, *arguments: Any, **named: Any) -> None:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            if not self._trained.isdisjoint(parameters):
+                self._norm = norm
+                self._add_gradients()
+            clip(parameters, limit, norm, *arguments, **named)
+
+        patched: Any = clip_with_norm
+        torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward_of, patched
+        try:
+            if model is None:
+                handles.append(register_module_forward_pre_hook(self._look_for_model))
+                self._discovery: RemovableHandle | None = handles[-1]
+            else:
+                self._discovery = None
+                self._attach(model)
+            yield
+        finally:
+            torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward, clip
+            for handle in handles:
+                handle.remove()
+            if self._hooks is not None:
+                self._hooks.remove()
+            if self._metrics is not None:
+                self._metrics.close()
+            if self._step == 1 and _rank() == 0:
+                warn("no step of an optimizer was recorded: the loop that trains ran in another process, or not at all")
+
+    def _look_for_model(self, module: nn.Module, _inputs: Any) -> None:
+        """The outermost module of the first forward pass with gradients is the model."""
+        if not torch.is_grad_enabled() or not any(each.requires_grad for each in module.parameters()):
+            return
+        assert self._discovery is not None
+        self._discovery.remove()
+        self._attach(module)
+        if self._hooks is not None and module in plain_modules(module).values():
+            # Its own hook was registered within its call: torch does not call it this time.
+            self._hooks.enter(module)
+
+    def _attach(self, model: nn.Module) -> None:
+        self._model = model
+        self._trained = set(plain_parameters(model).values())
+        first = next(model.parameters())
+        self._device = first.device
+        self._wide = torch.float64 if supports_fp64(first.device) else torch.float32
+        start = hashes_of_weights(model, partial(_gather, dtype=torch.int64, device=self._device))
+        if _rank() == 0:
+            write_json(self._directory / "start_weights.json", start)
+            self._metrics = LineWriter(self._directory / "metrics.jsonl")
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        assert self._model is not None
+        self._losses, self._norm, self._has_gradients = [], None, False
+        if not any(self._step in each for each in self._steps):
+            return
+        self._record = StepRecord(
+            header_of(
+                writer=WRITER,
+                step=self._step,
+                rank=_rank(),
+                world_size=_world_size(),
+                level="module",
+                keeps_tensors=self._keeps_tensors,
+            ),
+            wide=self._wide,
+            keeps_tensors=self._keeps_tensors,
+        )
+        self._hooks = ModuleHooks(self._model, self._record)
+
+    def _note_loss(self, tensors: Any) -> None:
+        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+            # A scalar within a backward pass is that of a checkpoint.
+            if tensor.numel() == 1 and torch._C._current_graph_task_id() == -1 and self._model is not None:
+                self._losses.append(tensor.detach().reshape(()))
+                if self._record is not None:
+                    number = self._record.micro_batch
+                    self._record.add("loss", "", "loss", "", tensor.detach().float(), micro_batch=number)
+
+    def _before_update(self, optimizer: Any, *_: Any) -> None:
+        if not self._trains_model(optimizer):
+            return
+        self._add_gradients()
+        self._add_parameters("parameter_before")
+        if self._norm is None:
+            self._norm = _norm_of(self._trained)
+
+    def _after_update(self, optimizer: Any, *_: Any) -> None:
+        if not self._trains_model(optimizer):
+            return
+        if self._record is not None:
+            self._add_parameters("parameter_after")
+            assert self._hooks is not None
+            self._hooks.remove()
+            self._record.write(self._directory / "dump")
+            self._record = self._hooks = None
+        self._write_metrics(optimizer)
+        self._step += 1
+        self._begin_step()
+
+    def _trains_model(self, optimizer: Any) -> bool:
+        return any(not self._trained.isdisjoint(group["params"]) for group in optimizer.param_groups)
+
+    def _add_gradients(self) -> None:
+        """Before they are clipped, if they are."""
+        if self._record is None or self._has_gradients:
+            return
+        self._has_gradients = True
+        assert self._model is not None
+        for name, parameter in plain_parameters(self._model).items():
+            if parameter.grad is not None:
+                self._add_whole("gradient", name, "gradient", parameter.grad)
+
+    def _add_parameters(self, phase: str) -> None:
+        if self._record is not None and self._model is not None:
+            for name, parameter in plain_parameters(self._model).items():
+                self._add_whole(phase, name, "parameter", parameter.detach())
+
+    def _add_whole(self, phase: str, name: str, slot: str, tensor: torch.Tensor) -> None:
+        """Divided tensors are gathered by all ranks, and recorded by rank 0."""
+        assert self._record is not None
+        if isinstance(tensor, DTensor):
+            tensor = tensor.full_tensor()
+            if _rank() != 0:
+                return
+        self._record.add(phase, name, slot, "", tensor)
+
+    def _write_metrics(self, optimizer: Any) -> None:
+        """The mean over ranks of the step's loss, gradient norm and learning rate: one synchronisation."""
+        loss = float(torch.stack(self._losses).to(self._wide).sum()) if self._losses else math.nan
+        losses = [each[0] for each in _gather([loss], dtype=self._wide, device=self._device)]
+        norm = float(self._norm.full_tensor() if isinstance(self._norm, DTensor) else self._norm)  # type: ignore[arg-type]
+        if self._metrics is None:
+            return
+        if self._step == 1:
+            write_json(
+                self._directory / "recorded.json",
+                {
+                    "format": FORMAT,
+                    "torch": torch.__version__,
+                    "command": self._command,
+                    "world_size": _world_size(),
+                    "optimizer": type(optimizer).__name__,
+                },
+            )
+        record = {
+            "step": self._step,
+            "loss": math.fsum(losses) / len(losses),
+            "grad_norm": norm,
+            "learning_rate": float(optimizer.param_groups[0]["lr"]),
+        }
+        self._metrics.write({key: value if math.isfinite(value) else None for key, value in record.items()})
+
+
+def _norm_of(parameters: set[nn.Parameter]) -> torch.Tensor:
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _gather(values: list[Any], *, dtype: torch.dtype, device: torch.device) -> list[list[Any]]:
+    """The numbers of each rank, as many on every one, in the order of ranks."""
+    if _world_size() == 1:
+        return [values]
+    own = torch.tensor(values, dtype=dtype, device=device)
+    parts = [torch.empty_like(own) for _ in range(_world_size())]
+    dist.all_gather(parts, own)
+    return [each.tolist() for each in parts]

@@ -1,0 +1,38 @@
+"""Run a Python script with its training recorded: `python -m ascendtune.train.dump.script SCRIPT ARGUMENTS`.
+
+`ascendtune align record` starts this in place of the script, also under torchrun and `accelerate launch`. The variable
+ASCENDTUNE_RECORD holds the request.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from ascendtune.core import log
+from ascendtune.core.mask import command_without_secrets
+from ascendtune.train.dump.request import VARIABLE, RecordRequest
+
+
+def main(arguments: list[str]) -> None:
+    """Run `arguments`: a script with its arguments, or `-m` and a module with its."""
+    from ascendtune.train.dump.recording import Recording
+
+    log.set_up()
+    request = RecordRequest.from_json(os.environ[VARIABLE])
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[is_module:]
+    with Recording(request, command_without_secrets(arguments)).active():
+        if is_module:
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            # As Python does for a script.
+            sys.path[0] = str(Path(arguments[0]).resolve().parent)
+            runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

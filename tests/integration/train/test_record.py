@@ -1,0 +1,137 @@
+"""`ascendtune align record` on scripts that know nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOOP = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import clip_grad_norm_
+from transformers import AutoModelForCausalLM
+
+how, path = sys.argv[1:]
+if how != "alone":
+    dist.init_process_group("gloo")
+rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+if how == "ddp":
+    model = nn.parallel.DistributedDataParallel(model)
+elif how == "fsdp":
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+draw = torch.Generator().manual_seed(1)
+for step in range(3):
+    ids = torch.randint(0, 512, (4, 8), generator=draw).chunk(world)[rank]
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    optimizer.zero_grad()
+    if rank == 0:
+        print("loss", loss.item())
+if how != "alone":
+    dist.destroy_process_group()
+"""
+
+TRAINER = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
+draw = torch.Generator().manual_seed(1)
+rows = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 512, (12, 8), generator=draw)]
+arguments = TrainingArguments(
+    "out", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3, logging_steps=1, report_to=[],
+    save_strategy="no", learning_rate=1e-3, use_cpu=True, disable_tqdm=True,
+)
+trainer = Trainer(model, arguments, train_dataset=rows)
+trainer.train()
+trainer.state.save_to_json("state.json")
+"""
+
+
+def record(directory: Path, script: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)) -> str:
+    """Record `script` into `directory`/recorded; returns what it printed."""
+    (directory / "script.py").write_text(script)
+    ours = [sys.executable, "-m", "ascendtune", "align", "record", "--steps", "1,3", "--"]
+    ended = subprocess.run(
+        [*ours, *launcher, "script.py", *words],
+        cwd=directory, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "recorded" / "metrics.jsonl").read_text().splitlines()]
+
+
+def rows_of(directory: Path, rank: int = 0, step: int = 1) -> dict[tuple[Any, ...], dict[str, Any]]:
+    file = directory / "recorded" / "dump" / f"step-{step:07d}" / f"rank_{rank}.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    return {(row["phase"], row["micro_batch"], row["name"], row["slot"]): row for row in rows}
+
+
+def test_bare_loop_is_recorded(tmp_path: Path, tiny_model: Path) -> None:
+    printed = record(tmp_path, LOOP, "alone", str(tiny_model))
+    assert [each["loss"] for each in metrics(tmp_path)] == [float(line.split()[1]) for line in printed.splitlines()]
+    assert sorted(each.name for each in (tmp_path / "recorded" / "dump").iterdir()) == ["step-0000001", "step-0000003"]
+    facts = json.loads((tmp_path / "recorded" / "recorded.json").read_text())
+    assert facts["command"] == ["script.py", "alone", str(tiny_model)] and facts["optimizer"] == "AdamW"
+    assert ("forward", 0, "model.layers.1.mlp", "output") in rows_of(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, tiny_model: Path, how: str) -> None:
+    alone, ranks = tmp_path / "alone", tmp_path / "ranks"
+    for directory in (alone, ranks):
+        directory.mkdir()
+    record(alone, LOOP, "alone", str(tiny_model))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    record(ranks, LOOP, how, str(tiny_model), launcher=torchrun)
+    assert [each["loss"] for each in metrics(ranks)] == pytest.approx([e["loss"] for e in metrics(alone)], rel=1e-4)
+    one, two = rows_of(alone), rows_of(ranks)
+    assert set(one) == set(two)
+    gradients = [key for key in one if key[0] == "gradient"]
+    assert gradients
+    for key in gradients:
+        assert two[key]["shape"] == one[key]["shape"] and two[key]["l2"] == pytest.approx(one[key]["l2"], rel=1e-4)
+    starts = [json.loads((each / "recorded" / "start_weights.json").read_text()) for each in (alone, ranks)]
+    assert starts[0]["parameters"] == starts[1]["parameters"] and len(starts[1]["ranks"]) == 2
+    assert any(key[0] == "gradient" for key in rows_of(ranks, rank=1)) == (how == "ddp")
+
+
+def test_trainer_is_recorded_without_a_change(tmp_path: Path, tiny_model: Path) -> None:
+    record(tmp_path, TRAINER, str(tiny_model))
+    logged = [each for each in json.loads((tmp_path / "state.json").read_text())["log_history"] if "loss" in each]
+    found = metrics(tmp_path)
+    assert [each["loss"] for each in found] == pytest.approx([each["loss"] for each in logged], rel=1e-4)
+    assert [each["grad_norm"] for each in found] == pytest.approx([each["grad_norm"] for each in logged], rel=1e-4)
+    assert [each["learning_rate"] for each in found] == [each["learning_rate"] for each in logged]
+    assert {key[1] for key in rows_of(tmp_path, step=3)} == {0, 1, None}
+
+
+def test_command_without_a_script_and_a_used_directory_are_refused(tmp_path: Path) -> None:
+    def code(*words: str) -> tuple[int, str]:
+        ours = [sys.executable, "-m", "ascendtune", "align", "record", *words]
+        ended = subprocess.run(ours, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        return ended.returncode, ended.stderr
+
+    assert code("--", "ls")[0] == 2
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "recorded.json").write_text("{}")
+    exit_code, said = code("--", sys.executable, "train.py")
+    assert exit_code == 2 and "holds a recording" in said

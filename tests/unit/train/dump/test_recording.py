@@ -1,0 +1,136 @@
+"""A loop that ascendtune did not write, recorded in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad, clip_grad_norm_
+
+import ascendtune.align
+from ascendtune.core.errors import InputError
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.tanh(self.up(x)))
+
+
+def train(model: nn.Module, steps: int = 3, *, accumulate: int = 1, limit: float | None = None) -> list[float]:
+    """Losses of `steps` steps of SGD; `limit` clips."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(steps):
+        total = 0.0
+        for part in torch.randn(4, 4, generator=torch.Generator().manual_seed(step)).chunk(accumulate):
+            loss = (model(part) - 1).square().mean() / accumulate
+            loss.backward()
+            total += loss.item()
+        with torch.no_grad():
+            model(torch.ones(1, 4))
+        if limit is not None:
+            clip_grad_norm_(model.parameters(), limit)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_recorded_loop_computes_the_same_and_its_numbers_are_written(tmp_path: Path) -> None:
+    expected = train(Net())
+    model = Net()
+    with ascendtune.align.record(model, steps="2-3", directory=tmp_path / "recorded"):
+        found = train(model)
+    assert found == expected
+    metrics = lines(tmp_path / "recorded" / "metrics.jsonl")
+    assert [each["step"] for each in metrics] == [1, 2, 3]
+    assert [each["loss"] for each in metrics] == pytest.approx(expected, rel=1e-7)
+    assert {each["learning_rate"] for each in metrics} == {0.1}
+    facts = json.loads((tmp_path / "recorded" / "recorded.json").read_text())
+    assert (facts["optimizer"], facts["world_size"], facts["format"]) == ("SGD", 1, 1)
+    start = json.loads((tmp_path / "recorded" / "start_weights.json").read_text())
+    assert set(start["parameters"]) == {"up.weight", "up.bias", "down.weight", "down.bias"}
+    assert sorted(each.name for each in (tmp_path / "recorded" / "dump").iterdir()) == ["step-0000002", "step-0000003"]
+    header, *rows = lines(tmp_path / "recorded" / "dump" / "step-0000002" / "rank_0.jsonl")
+    assert header["writer"] == "ascendtune.align.record"
+    assert [row["name"] for row in rows if row["phase"] == "forward" and row["slot"] == "output"] == ["up", "down", ""]
+    assert {row["phase"] for row in rows} == {
+        "forward", "backward", "loss", "gradient", "parameter_before", "parameter_after",
+    }  # fmt: skip
+
+
+def test_gradients_are_recorded_before_they_are_clipped(tmp_path: Path) -> None:
+    model = Net()
+    with ascendtune.align.record(model, steps=1, directory=tmp_path / "clipped"):
+        train(model, 1, limit=1e-3)
+    plain = Net()
+    with ascendtune.align.record(plain, steps=1, directory=tmp_path / "plain"):
+        train(plain, 1)
+
+    def gradients(name: str) -> dict[str, str]:
+        rows = lines(tmp_path / name / "dump" / "step-0000001" / "rank_0.jsonl")[1:]
+        return {row["name"]: row["hash"] for row in rows if row["phase"] == "gradient"}
+
+    assert gradients("clipped") == gradients("plain") and len(gradients("plain")) == 4
+    clipped, free = (lines(tmp_path / name / "metrics.jsonl")[0]["grad_norm"] for name in ("clipped", "plain"))
+    assert clipped == pytest.approx(free, rel=1e-6) and clipped > 1e-3
+
+
+def test_micro_batches_of_a_step_add_up(tmp_path: Path) -> None:
+    expected = train(Net(), accumulate=2)
+    model = Net()
+    with ascendtune.align.record(model, steps=1, directory=tmp_path / "recorded"):
+        train(model, accumulate=2)
+    metrics = lines(tmp_path / "recorded" / "metrics.jsonl")
+    assert [each["loss"] for each in metrics] == pytest.approx(expected, rel=1e-6)
+    rows = lines(tmp_path / "recorded" / "dump" / "step-0000001" / "rank_0.jsonl")[1:]
+    assert [row["micro_batch"] for row in rows if row["phase"] == "loss"] == [0, 1]
+
+
+def test_steps_of_another_optimizer_do_not_count(tmp_path: Path) -> None:
+    model, other = Net(), Net()
+    with ascendtune.align.record(model, steps=1, directory=tmp_path / "recorded"):
+        train(other, 2)
+        train(model, 1)
+    assert [each["step"] for each in lines(tmp_path / "recorded" / "metrics.jsonl")] == [1]
+
+
+def test_everything_is_as_before_after_the_context(tmp_path: Path) -> None:
+    before = torch.autograd.backward, clip_grad._clip_grads_with_norm_
+    model = Net()
+    with pytest.raises(KeyError), ascendtune.align.record(model, directory=tmp_path / "recorded"):
+        model(torch.ones(2, 4)).sum().backward()
+        raise KeyError
+    assert before == (torch.autograd.backward, clip_grad._clip_grads_with_norm_)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    train(model)
+    assert not (tmp_path / "recorded" / "dump").exists()
+
+
+def test_recording_is_not_overwritten(tmp_path: Path) -> None:
+    model = Net()
+    with ascendtune.align.record(model, directory=tmp_path):
+        train(model, 1)
+    with pytest.raises(InputError) as caught, ascendtune.align.record(model, directory=tmp_path):
+        pass
+    assert caught.value.code == "file-exists"
+
+
+@pytest.mark.parametrize("steps", ["", "0", "3-1", "1,,2", "one"])
+def test_what_is_no_range_of_steps_is_refused(tmp_path: Path, steps: str) -> None:
+    with pytest.raises(InputError) as caught, ascendtune.align.record(Net(), steps=steps, directory=tmp_path):
+        pass
+    assert caught.value.code == "impossible-value"
