@@ -155,14 +155,19 @@ def _read_run(run: RunDir) -> Side:
         precision=precision if isinstance(precision, str) else None,
         layers=_layers(record.get("model_directory")),
         dump=dump,
-        start_weights=read_json_object(run.start_weights) if run.start_weights.is_file() else {},
+        start_weights=_start_weights(run),
     )
+
+
+def _start_weights(run: RunDir) -> dict[str, Any]:
+    return read_json_object(run.start_weights) if run.start_weights.is_file() else {}
 
 
 def _read_recorded(path: Path) -> Side:
     metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
-    return Side(path.name, path, "recorded", curve, run=read_json_object(path / _RECORDED), dump=dump)
+    facts = read_json_object(path / _RECORDED)
+    return Side(path.name, path, "recorded", curve, run=facts, dump=dump, start_weights=_start_weights(RunDir(path)))
 
 
 def _metrics(path: Path) -> Curve:
