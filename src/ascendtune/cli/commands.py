@@ -53,6 +53,7 @@ COMMANDS = {
         "Run any torch training, and record what `align` compares.",
         starts_another=True,
     ),
+    "align tasks": Entry("ascendtune.cli.align_tasks:tasks", "Compare two models' benchmark scores."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),

@@ -138,7 +138,7 @@ def find_dump(directory: Path) -> Dump | None:
                 files.setdefault(int(step[1]), {})[int(rank[1])] = file
                 found += 1
                 if found > _MOST_FILES:
-                    raise _damaged(directory, f"it holds more than {_MOST_FILES:,} files")
+                    raise damaged(directory, f"it holds more than {_MOST_FILES:,} files")
     return Dump(files, read_rank) if files else None
 
 
@@ -153,7 +153,7 @@ def read_rank(path: Path) -> RankDump:
     lines = read_regular_file(path, _MOST_BYTES).split(b"\n")
     header = _parsed(lines[0], path, 1)
     if header.get("format") != FORMAT:
-        raise _damaged(f"{path}:1", f"its format is not {FORMAT}")
+        raise damaged(f"{path}:1", f"its format is not {FORMAT}")
     tensors: dict[Key, Tensor] = {}
     for number, line in enumerate(lines[1:], 2):
         if line:
@@ -161,7 +161,7 @@ def read_rank(path: Path) -> RankDump:
             try:
                 key, tensor = _tensor(found)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise _damaged(f"{path}:{number}", "a field is missing, or of another kind") from error
+                raise damaged(f"{path}:{number}", "a field is missing, or of another kind") from error
             add_tensor(tensors, key, tensor)
     world_size = header.get("world_size")
     values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
@@ -203,9 +203,9 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _damaged(f"{path}:{number}", "the line is not JSON") from error
+        raise damaged(f"{path}:{number}", "the line is not JSON") from error
     if not isinstance(found, dict):
-        raise _damaged(f"{path}:{number}", "the line is not an object")
+        raise damaged(f"{path}:{number}", "the line is not an object")
     return found
 
 
@@ -286,7 +286,8 @@ def number_or_nan(value: Any) -> float:
     return float(value)
 
 
-def _damaged(where: str | Path, why: str) -> DataError:
+def damaged(where: str | Path, why: str) -> DataError:
+    """The error for a dump that cannot be read."""
     return DataError(
         f"the dump cannot be read: {why}",
         code="dump-damaged",

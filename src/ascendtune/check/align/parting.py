@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ascendtune.check.align.dump import Dump, RankDump
+from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.dump import Dump, RankDump, read_values
 from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of
 
 _MOST_STEPS = 64
+_BINS = 48
 _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
 """Phases in which a difference of the forward pass must show, if it has an effect."""
@@ -51,6 +53,20 @@ class Place:
         return self.row.key.name
 
 
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How often values occur in the first tensor that parts.
+
+    Attributes:
+        edges: (bins + 1,) float64.
+        reference, candidate: (bins,) counts.
+    """
+
+    edges: Floats
+    reference: Floats
+    candidate: Floats
+
+
 @dataclass(frozen=True)
 class DumpComparison:
     """Two dumps, compared.
@@ -65,6 +81,7 @@ class DumpComparison:
         obstacle: why outputs of modules cannot be compared; empty where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
+        histogram: of the first tensor that parts; None where it was not dumped whole.
     """
 
     steps: tuple[int, ...] = ()
@@ -76,6 +93,7 @@ class DumpComparison:
     obstacle: str = ""
     replicas: int = 0
     compared: int = 0
+    histogram: Histogram | None = None
 
 
 def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
@@ -124,9 +142,23 @@ def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison
         rows=tuple(rows.get(shown, ())),
         agreeing=frozenset(row.stage for row in every) - {row.stage for row in every if row.is_parted},
         obstacle=obstacle,
-        replicas=sum(len(side) for side in sides if len(side) > 1),
+        replicas=sum(len(side) for side in sides if len(side) > 1 and _has_digests(side)),
         compared=len(every),
+        histogram=_histogram(place, one, other) if place is not None else None,
     )
+
+
+def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Histogram | None:
+    rank = place.row.rank
+    if rank not in one or rank not in other:
+        return None
+    values = read_values(one[rank], place.row.reference), read_values(other[rank], place.row.candidate)
+    if values[0] is None or values[1] is None:
+        return None
+    finite = [each[np.isfinite(each)] for each in values if each is not None]
+    edges = np.histogram_bin_edges(np.concatenate(finite), bins=_BINS)
+    reference, candidate = (np.histogram(each, edges)[0].astype(np.float64) for each in finite)
+    return Histogram(edges, reference, candidate)
 
 
 def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> str:
@@ -228,3 +260,7 @@ def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, Row]:
                 found[phase] = row
                 break
     return found
+
+
+def _has_digests(side: Mapping[int, RankDump]) -> bool:
+    return any(each.digest for of_rank in side.values() for each in of_rank.tensors.values())

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import Comparison, verdict
+from ascendtune.check.align.tensor_table import tensors_as_html
 from ascendtune.check.finding import Finding
 from ascendtune.core.files import write_atomically
 
@@ -49,9 +50,11 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         verdict=html.escape(sentence),
         reference=html.escape(f"{reference.path} ({reference.kind})"),
         candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
+        curves="" if len(pair.steps) else "hidden",
         losses=_chart(pair.steps, {"reference": pair.reference, "candidate": pair.candidate}, at=comparison.step),
         differences=_chart(pair.steps, {"difference": pair.difference}, area=limit, log=True, at=comparison.step),
         stages="\n".join(map(_row, comparison.findings)),
+        tensors=tensors_as_html(comparison.dumps),
         basis=html.escape(comparison.noise.basis),
     )
     write_atomically(path, page.encode())
@@ -85,6 +88,8 @@ def _chart(
         log: the axis of values is logarithmic, and 0 is drawn at its lower end.
         at: a step that is marked.
     """
+    if not len(steps):
+        return ""
     shown = _spread(len(steps))
     x = _scaled(steps[shown].astype(np.float64), _LEFT, _WIDTH - _RIGHT)
     drawn = {name: _on_axis(values[shown], log) for name, values in curves.items()}

@@ -13,6 +13,7 @@ import numpy as np
 
 from ascendtune.check.align.curve import Curve, Floats, no_records
 from ascendtune.check.align.dump import Dump, find_dump
+from ascendtune.check.align.msprobe import find_msprobe
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular
@@ -101,6 +102,8 @@ def read_side(path: Path) -> Side:
         return _foreign(path, "TensorBoard", *_tensorboard(path), rounded=False)
     if path.suffix == ".jsonl":
         return _json_lines(path)
+    if path.suffix == ".json" and (dump := find_msprobe(path)) is not None:
+        return Side(path.parent.name, path, "msprobe", Curve.empty(), dump=dump)
     if path.suffix == ".json":
         return _trainer_state(path)
     if path.suffix in (".csv", ".tsv"):
@@ -125,6 +128,8 @@ def _read_directory(path: Path) -> Side:
     events = sorted(each for each in path.rglob(f"{_EVENTS}*") if each.is_file())
     if found := [*events[-1:], *checkpoints[-1:]]:
         return read_side(found[-1])
+    if (dump := find_msprobe(path)) is not None:
+        return Side(path.name, path, "msprobe", Curve.empty(), dump=dump)
     raise InputError(
         "the directory holds no record of a training",
         code="unknown-training-record",
@@ -150,14 +155,19 @@ def _read_run(run: RunDir) -> Side:
         precision=precision if isinstance(precision, str) else None,
         layers=_layers(record.get("model_directory")),
         dump=dump,
-        start_weights=read_json_object(run.start_weights) if run.start_weights.is_file() else {},
+        start_weights=_start_weights(run),
     )
+
+
+def _start_weights(run: RunDir) -> dict[str, Any]:
+    return read_json_object(run.start_weights) if run.start_weights.is_file() else {}
 
 
 def _read_recorded(path: Path) -> Side:
     metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
-    return Side(path.name, path, "recorded", curve, run=read_json_object(path / _RECORDED), dump=dump)
+    facts = read_json_object(path / _RECORDED)
+    return Side(path.name, path, "recorded", curve, run=facts, dump=dump, start_weights=_start_weights(RunDir(path)))
 
 
 def _metrics(path: Path) -> Curve:

@@ -70,15 +70,16 @@ def differences(pairs: Pairs) -> Floats:
     """Relative differences from the statistics.
 
     The largest of: the difference of the samples (root mean square), of mean and of L2 norm, relative to the larger
-    root mean square; and of minimum and maximum, relative to the larger absolute value. Infinite where the numbers of
-    NaN or infinite elements differ; 0 where the bytes are the same; NaN where the shapes differ.
+    root mean square; and of minimum and maximum, relative to the larger absolute value. Infinite where one side
+    alone has NaN or infinite elements; 0 where the bytes are the same; NaN where the shapes differ.
 
     Returns:
         (pairs,) float64.
     """
     if not pairs:
         return np.empty(0)
-    sides = [_columns([pair[side] for pair in pairs]) for side in (0, 1)]
+    most = max(len(each.samples) for pair in pairs for each in pair)
+    sides = [_columns([pair[side] for pair in pairs], most) for side in (0, 1)]
     one, other = sides
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         apart = one["samples"] - other["samples"]
@@ -97,7 +98,8 @@ def differences(pairs: Pairs) -> Floats:
         ]
     # Without a finite number on either side there is nothing to tell apart.
     found = np.nan_to_num(np.fmax.reduce(parts), nan=0.0, posinf=np.inf)
-    found[(one["nan"] != other["nan"]) | (one["inf"] != other["inf"])] = np.inf
+    # Not every writer counts them.
+    found[((one["nan"] > 0) != (other["nan"] > 0)) | ((one["inf"] > 0) != (other["inf"] > 0))] = np.inf
     for index, (reference, candidate) in enumerate(pairs):
         if reference.digest and reference.digest == candidate.digest:
             found[index] = 0.0
@@ -106,8 +108,8 @@ def differences(pairs: Pairs) -> Floats:
     return np.asarray(found)
 
 
-def _columns(tensors: Sequence[Tensor]) -> dict[str, Floats]:
-    most = max(len(each.samples) for each in tensors)
+def _columns(tensors: Sequence[Tensor], most: int) -> dict[str, Floats]:
+    """(tensors,) float64 by name; `samples` (tensors, most), NaN where there are fewer."""
     blank = (np.nan,) * most
     columns = {
         name: np.array([getattr(each, name) for each in tensors], dtype=np.float64)

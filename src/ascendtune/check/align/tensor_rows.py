@@ -10,7 +10,7 @@ import numpy as np
 
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
-from ascendtune.check.align.tensor_noise import CERTAIN, Pairs, differences, is_float, limits, unit_of
+from ascendtune.check.align.tensor_noise import CERTAIN, UNIT_FP32, Pairs, differences, is_float, limits, unit_of
 
 _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
@@ -91,8 +91,9 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
     rows: list[Row] = []
     for (phase, _), found in groups.items():
         pairs = [*found.values()]
+        of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=unit)
         if phase == "parameter_after":
-            rows += _updates(step, rank, reference, candidate, found, growth * limits(pairs, unit=unit))
+            rows += _updates(step, rank, reference, candidate, found, of_gradients)
             continue
         if phase == "parameter_before":
             if step > 1:
@@ -104,7 +105,7 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
         elif phase in ("loss", "backward"):
             most = growth * limits(pairs, operations_before=operations, unit=unit)
         else:
-            most = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=unit)
+            most = of_gradients
         if with_modules or phase in ("gradient", "parameter_before"):
             rows += _rows(step, rank, [*found], pairs, _measured(reference, candidate, pairs), most)
     return rows
@@ -134,9 +135,15 @@ def _scale(reference: Tensor, candidate: Tensor) -> float:
 
 
 def _storage_limit(reference: Tensor, candidate: Tensor) -> float:
-    """Of weights that were loaded: equal bits, or those of the coarser dtype."""
-    same = reference.dtype == candidate.dtype
-    return 0.0 if same else 2 * max(unit_of(reference), unit_of(candidate))
+    """Of weights that were loaded: equal bits, or those of the coarser dtype.
+
+    Statistics alone were summed up in fp32, in pairs (Higham 2002, section 4.2): log2(n) roundings.
+    """
+    if reference.dtype != candidate.dtype:
+        return 2 * max(unit_of(reference), unit_of(candidate))
+    if reference.samples and candidate.samples:
+        return 0.0
+    return CERTAIN * UNIT_FP32 * math.log2(max(2, reference.numel))
 
 
 def _measured(reference: RankDump, candidate: RankDump, pairs: Pairs) -> Floats:

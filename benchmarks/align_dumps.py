@@ -1,0 +1,116 @@
+"""How long `ascendtune align` takes for dumps of statistics: 32 layers, 3 steps, 8 ranks on both sides.
+
+    python benchmarks/align_dumps.py [--layers 32] [--steps 3] [--ranks 8]
+
+Both sides are made up: the modules of a Llama, and numbers that differ by rounding in bf16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.side import read_side
+from ascendtune.check.align.stages import compare
+
+HIDDEN, INNER, TOKENS = 4096, 11008, 2048
+_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def modules(layers: int) -> Iterator[tuple[str, str, int, int, bool]]:
+    """Name, class, width of input and output, and whether it has parameters, in the order of execution."""
+    yield "model.embed_tokens", "Embedding", HIDDEN, HIDDEN, True
+    for number in range(layers):
+        at = f"model.layers.{number}"
+        yield f"{at}.input_layernorm", "LlamaRMSNorm", HIDDEN, HIDDEN, True
+        for name in _LINEARS:
+            yield f"{at}.self_attn.{name}", "Linear", HIDDEN, HIDDEN, True
+        yield f"{at}.self_attn", "LlamaAttention", HIDDEN, HIDDEN, False
+        yield f"{at}.post_attention_layernorm", "LlamaRMSNorm", HIDDEN, HIDDEN, True
+        yield f"{at}.mlp.gate_proj", "Linear", HIDDEN, INNER, True
+        yield f"{at}.mlp.act_fn", "SiLU", INNER, INNER, False
+        yield f"{at}.mlp.up_proj", "Linear", HIDDEN, INNER, True
+        yield f"{at}.mlp.down_proj", "Linear", INNER, HIDDEN, True
+        yield f"{at}.mlp", "LlamaMLP", HIDDEN, HIDDEN, False
+        yield at, "LlamaDecoderLayer", HIDDEN, HIDDEN, False
+    yield "model.norm", "LlamaRMSNorm", HIDDEN, HIDDEN, True
+
+
+def write_side(directory: Path, layers: int, steps: int, ranks: int, noise: int) -> int:
+    """One side; returns the bytes of its dump."""
+    directory.mkdir()
+    total = 0
+    for step in range(1, steps + 1):
+        for rank in range(ranks):
+            place = directory / "dump" / f"step-{step:07d}"
+            place.mkdir(parents=True, exist_ok=True)
+            lines = list(_lines(layers, step, rank, noise))
+            header = {"format": 1, "writer": "benchmark", "step": step, "rank": rank, "world_size": ranks}
+            file = place / f"rank_{rank}.jsonl"
+            file.write_text("\n".join(map(json.dumps, [{**header, "content": "statistics"}, *lines])) + "\n")
+            total += file.stat().st_size
+    (directory / "recorded.json").write_text(json.dumps({"format": 1, "world_size": ranks}))
+    return total
+
+
+def _lines(layers: int, step: int, rank: int, noise: int) -> Iterator[dict[str, object]]:
+    seen = list(modules(layers))
+    draw = random.Random(f"{step} {rank}")
+    rounding = random.Random(f"{step} {rank} {noise}")
+    order = 0
+
+    def line(phase: str, name: str, slot: str, kind: str, shape: list[int], replica: bool = False) -> dict[str, object]:
+        nonlocal order
+        order += 1
+        source = random.Random(f"{step} {name} {phase}") if replica else draw
+        numel = 1
+        for size in shape:
+            numel *= size
+        values = [source.gauss(0, 1) for _ in range(16)]
+        near = [each * (1 + rounding.gauss(0, 1e-3)) if noise and not replica else each for each in values]
+        numbers = {"min": -4.0, "max": 4.0, "mean": near[0] * 1e-3, "l2": numel**0.5}
+        batch = {"micro_batch": None if replica else 0}
+        digest = "0" * 16 if replica else f"{rounding.getrandbits(64):016x}"
+        where = {"order": order, "phase": phase, **batch, "name": name, "slot": slot, "kind": kind, "shape": shape}
+        return {**where, "dtype": "bfloat16", **numbers, "nan": 0, "inf": 0, "hash": digest, "samples": near}
+
+    for name, kind, wide, out, is_leaf in seen:
+        if is_leaf:
+            yield line("forward", name, "input.0", kind, [1, TOKENS, wide])
+        yield line("forward", name, "output", kind, [1, TOKENS, out])
+    for name, kind, _, out, _ in reversed(seen):
+        yield line("backward", name, "output", kind, [1, TOKENS, out])
+    for phase in ("gradient", "parameter_before", "parameter_after"):
+        for name, _, wide, out, has_parameters in seen:
+            if has_parameters:
+                yield line(phase, f"{name}.weight", phase.partition("_")[0], "", [out, wide], replica=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, value in (("layers", 32), ("steps", 3), ("ranks", 8)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        sides = [Path(temporary) / name for name in ("reference", "candidate")]
+        sizes = [write_side(side, wanted.layers, wanted.steps, wanted.ranks, noise) for noise, side in enumerate(sides)]
+        begun = time.perf_counter()
+        one, other = (read_side(side) for side in sides)
+        found = compare(one, other, expected_noise(one, other))
+        seconds = time.perf_counter() - begun
+        print(
+            f"{wanted.layers} layers, {wanted.steps} steps, {wanted.ranks} ranks: {found.dumps.compared:,} tensors, "
+            f"{sum(sizes) / 1e6:.0f} MB, {seconds:.2f} s, {'aligned' if found.parted is None else found.parted}"
+        )
+        sys.exit(seconds > 10)
+
+
+if __name__ == "__main__":
+    main()

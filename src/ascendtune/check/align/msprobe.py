@@ -1,0 +1,164 @@
+"""Dumps of msprobe (MindStudio-Probe, `task: statistics`): dump.json, and construct.json beside it.
+
+`stepN/rankR/dump.json` (`stepN/procPID` without a process group) holds statistics by call:
+`Module.PATH.CLASS.forward.K`, `….backward.K`, `….parameters_grad.K` and `API.K.forward`. Steps are numbered from 0;
+`input` of a backward call is the gradient of the output. construct.json says in which module an API was called.
+Whole tensors of `task: tensor` are pickles and are not read; their statistics are. stack.json is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.align.dump import Dump, Key, RankDump, Tensor, add_tensor, damaged, shape_of, text
+from ascendtune.core.foreign_json import read_json_object
+
+_NAME = "dump.json"
+_MOST_BYTES = 512 << 20
+_STEP = re.compile(r"step([0-9]{1,9})")
+_RANK = re.compile(r"rank([0-9]{1,6})")
+_MODULE = re.compile(
+    r"Module\.(?P<path>.+)\.(?P<kind>[^.]+)\.(?P<call>forward|backward|parameters_grad)\.(?P<nth>[0-9]+)"
+)
+_API = re.compile(r"(?P<path>.+)\.(?P<nth>[0-9]+)\.(?P<call>forward|backward)")
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "-infinity": -math.inf}
+
+
+def find_msprobe(path: Path) -> Dump | None:
+    """The dump at `path`: a dump.json, or a directory of ranks or of steps; None where there is none."""
+    if path.name == _NAME and path.is_file():
+        return Dump({1: {0: path}}, read_msprobe)
+    if (path / _NAME).is_file():
+        return Dump({1: {0: path / _NAME}}, read_msprobe)
+    if not path.is_dir():
+        return None
+    steps = {int(found[1]) + 1: each for each in path.iterdir() if (found := _STEP.fullmatch(each.name))}
+    files = {step: ranks for step, each in (steps or {1: path}).items() if (ranks := _ranks(each))}
+    return Dump(files, read_msprobe) if files else None
+
+
+def _ranks(directory: Path) -> dict[int, Path]:
+    if not directory.is_dir():
+        return {}
+    found = {int(each[1]): directory / each[0] / _NAME for each in map(_RANK.fullmatch, _names(directory)) if each}
+    if not found:
+        # Without a process group msprobe names the directory after the process, or `rank`.
+        alone = [name for name in _names(directory) if name == "rank" or re.fullmatch(r"proc[0-9]+", name)]
+        found = {rank: directory / name / _NAME for rank, name in enumerate(alone)}
+    return {rank: path for rank, path in sorted(found.items()) if path.is_file()}
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(each.name for each in directory.iterdir())
+
+
+def read_msprobe(path: Path) -> RankDump:
+    """Read one dump.json.
+
+    Raises:
+        DataError: it is not a dump of msprobe, or a statistic is not of its kind.
+        RecipeError: it is not a regular file, too large, or not JSON.
+        MachineError: it cannot be read.
+    """
+    data = read_json_object(path, _MOST_BYTES).get("data")
+    if not isinstance(data, dict):
+        raise damaged(path, "it has no object `data`")
+    parents = _parents(path.with_name("construct.json"))
+    tensors: dict[Key, Tensor] = {}
+    for call, content in data.items():
+        try:
+            for key, kind, found in _of_call(call, content, parents):
+                add_tensor(tensors, key, _tensor(found, kind, order=len(tensors)))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise damaged(path, f"a statistic of {call[:200]} is missing, or of another kind") from error
+    return RankDump(path, max(1, len(_ranks(path.parent.parent))), tensors)
+
+
+def _of_call(call: str, content: Any, parents: Mapping[str, str]) -> Iterator[tuple[Key, str, Any]]:
+    """Key, class and statistics of the tensors of one call."""
+    if not isinstance(content, dict):
+        raise TypeError(call)
+    module, api = _MODULE.fullmatch(call), None
+    if module is None:
+        api = _API.fullmatch(call)
+        if api is None:
+            return
+    found = (module or api).groupdict()  # type: ignore[union-attr]
+    micro_batch = int(found["nth"]) if module else 0
+    name = text(found["path"] if module else f"{parents.get(call, '')}/{found['path']}.{found['nth']}")
+    kind = found.get("kind", found["path"])
+    if found["call"] == "parameters_grad":
+        for parameter, values in content.items():
+            for each in values:
+                yield Key("gradient", None, f"{name}.{text(parameter)}", "gradient", 0), "", each
+        return
+    if found["call"] == "backward":
+        yield from _slots("backward", micro_batch, name, "output", kind, content.get("input"))
+        return
+    if module and not micro_batch:
+        for parameter, each in (content.get("parameters") or {}).items():
+            yield Key("parameter_before", None, f"{name}.{text(parameter)}", "parameter", 0), "", each
+    if module:
+        for number, each in enumerate(content.get("input_args") or ()):
+            if _is_tensor(each):
+                yield Key("forward", micro_batch, name, f"input.{number}", 0), kind, each
+        for argument, each in (content.get("input_kwargs") or {}).items():
+            if _is_tensor(each):
+                yield Key("forward", micro_batch, name, f"input.{text(argument)}", 0), kind, each
+    yield from _slots("forward", micro_batch, name, "output", kind, content.get("output"))
+
+
+def _slots(
+    phase: str, micro_batch: int, name: str, slot: str, kind: str, values: Any
+) -> Iterator[tuple[Key, str, Any]]:
+    tensors = list(values or ())
+    for number, each in enumerate(tensors):
+        if _is_tensor(each):
+            yield Key(phase, micro_batch, name, slot if len(tensors) == 1 else f"{slot}.{number}", 0), kind, each
+
+
+def _is_tensor(found: Any) -> bool:
+    return isinstance(found, dict) and found.get("type") == "torch.Tensor"
+
+
+def _tensor(found: Any, kind: str, order: int) -> Tensor:
+    numbers = [_number(found.get(name)) for name in ("Min", "Max", "Mean", "Norm")]
+    lowest, highest, mean, l2 = (each if math.isfinite(each) else math.nan for each in numbers)
+    # msprobe does not count what is not finite: its statistics are over all elements, null where there are none.
+    is_empty = found.get("Max") is None
+    return Tensor(
+        order,
+        text(kind),
+        shape_of(found["shape"]),
+        text(found["dtype"]).removeprefix("torch."),
+        lowest,
+        highest,
+        mean,
+        l2,
+        nan=0 if is_empty else int(math.isnan(numbers[1])),
+        inf=int(any(map(math.isinf, numbers))),
+        digest=text(found.get("md5")),
+        samples=(),
+    )
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        return _NOT_FINITE[value.lower()]
+    if value is None:
+        return math.nan
+    if not isinstance(value, int | float):
+        raise TypeError(value)
+    return float(value)
+
+
+def _parents(path: Path) -> dict[str, str]:
+    """Path of the module in which an API was called, by the name of the call."""
+    if not path.is_file():
+        return {}
+    found = ((call, _MODULE.fullmatch(str(parent))) for call, parent in read_json_object(path, _MOST_BYTES).items())
+    return {call: parent["path"] for call, parent in found if parent}

@@ -1,0 +1,277 @@
+"""Are two models' benchmark scores equal within sampling error? Paired by item where items are at hand.
+
+With items: the paired bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13: percentile
+interval) of the mean difference. With totals alone: the normal interval of the difference of two independent means,
+with the recorded standard errors or, of a share p of n items, sqrt(p · (1 - p) / n); it is wider, because it does not
+know that both models answered the same questions. With m tasks each interval has the level 1 - 0.05 / m (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from ascendtune.check.align.curve import Floats
+from ascendtune.check.finding import Finding, failure, ok
+from ascendtune.core.errors import DataError, NoVerdict
+from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
+
+_MOST_BYTES = 1 << 30
+_RESAMPLES = 10_000
+_LEVEL = 0.05
+_SEED = 0
+_CELLS_AT_ONCE = 1 << 22
+_RESULTS = re.compile(r"results_(?P<when>.+)\.json")
+# lm-eval's names, the likeliest first: what decides a leaderboard's row.
+_METRICS = ("exact_match", "acc_norm", "acc", "pass@1", "f1", "mc2", "score", "correct")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one model scored in one task.
+
+    Attributes:
+        metric: name of the score.
+        mean: over the items.
+        count: items; None where the file does not say.
+        error: standard error of the mean as recorded; None where it was not.
+        items: score by item; empty where totals alone are known.
+    """
+
+    metric: str
+    mean: float
+    count: int | None = None
+    error: float | None = None
+    items: Mapping[str, float] = field(default_factory=dict)
+
+    def standard_error(self) -> float | None:
+        """As recorded, else that of a share; None where neither is known."""
+        if self.error is not None:
+            return self.error
+        if not self.count or not 0 <= self.mean <= 1:
+            return None
+        return math.sqrt(self.mean * (1 - self.mean) / self.count)
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """One task of both models.
+
+    Attributes:
+        difference: candidate minus reference.
+        low, high: interval of the difference; NaN where no error is known.
+        paired: items that both models answered; 0 for totals alone.
+    """
+
+    task: str
+    metric: str
+    reference: float
+    candidate: float
+    low: float
+    high: float
+    paired: int
+
+    @property
+    def difference(self) -> float:
+        return self.candidate - self.reference
+
+    @property
+    def is_equal(self) -> bool:
+        return self.low <= 0 <= self.high
+
+
+def compare_tasks(
+    reference: Mapping[str, Mapping[str, Scores]], candidate: Mapping[str, Mapping[str, Scores]]
+) -> list[TaskComparison]:
+    """Compare the tasks that both have, each by the first metric that both have.
+
+    Args:
+        reference, candidate: task -> metric -> scores, as `read_scores` returns them.
+
+    Raises:
+        NoVerdict: no task and metric is common, or an error of none is known.
+    """
+    pairs = []
+    for task in reference:
+        metrics = [name for name in _ordered(reference[task]) if name in candidate.get(task, {})]
+        pairs += [(task, reference[task][name], candidate[task][name]) for name in metrics[:1]]
+    level = _LEVEL / max(1, len(pairs))
+    found = [_compared(task, one, other, level) for task, one, other in pairs]
+    if not any(math.isfinite(each.low) for each in found):
+        raise NoVerdict(
+            "no task was scored on both sides with a number of items or a standard error",
+            code="no-common-tasks",
+            remedy="give results of the same tasks; lm_eval --log_samples writes the items that a paired test needs",
+        )
+    return found
+
+
+def _ordered(scores: Mapping[str, Scores]) -> list[str]:
+    def rank(name: str) -> tuple[int, str]:
+        plain = name.partition(",")[0]
+        return (_METRICS.index(plain) if plain in _METRICS else len(_METRICS), name)
+
+    return sorted(scores, key=rank)
+
+
+def _compared(task: str, one: Scores, other: Scores, level: float) -> TaskComparison:
+    common = [item for item in one.items if item in other.items]
+    if common:
+        values = [np.array([side.items[item] for item in common]) for side in (one, other)]
+        low, high = bootstrap_interval(values[1] - values[0], level)
+        scores = [float(each.mean()) for each in values]
+        return TaskComparison(task, one.metric, scores[0], scores[1], low, high, len(common))
+    low = high = math.nan
+    errors = one.standard_error(), other.standard_error()
+    if errors[0] is not None and errors[1] is not None:
+        half = NormalDist().inv_cdf(1 - level / 2) * math.hypot(errors[0], errors[1])
+        low, high = other.mean - one.mean - half, other.mean - one.mean + half
+    return TaskComparison(task, one.metric, one.mean, other.mean, low, high, 0)
+
+
+def bootstrap_interval(differences: Floats, level: float) -> tuple[float, float]:
+    """The percentile interval of the mean of `differences`.
+
+    Args:
+        differences: (items,) float64, candidate minus reference.
+        level: probability outside the interval.
+    """
+    draw = np.random.default_rng(_SEED)
+    values, counts = np.unique(differences, return_counts=True)
+    size = len(differences)
+    # How often each value is drawn is multinomial: the same distribution as drawing items one by one.
+    chunk = max(1, _CELLS_AT_ONCE // len(values))
+    means = [
+        draw.multinomial(size, counts / size, size=min(chunk, _RESAMPLES - begin)) @ values / size
+        for begin in range(0, _RESAMPLES, chunk)
+    ]
+    low, high = np.quantile(np.concatenate(means), [level / 2, 1 - level / 2])
+    return float(low), float(high)
+
+
+def read_scores(path: Path) -> dict[str, dict[str, Scores]]:
+    """Scores of one model: task -> metric -> scores.
+
+    Reads lm-eval's results_*.json with the samples_*.jsonl beside it, one samples file, or `{"task": [0, 1, …]}`.
+
+    Raises:
+        DataError: the file has no scores.
+        RecipeError: it is not JSON, too large, or not a regular file.
+        MachineError: it cannot be read.
+    """
+    if path.suffix == ".jsonl":
+        found = {_task_of(path): _samples(path)}
+    else:
+        content = read_json_object(path, _MOST_BYTES)
+        results = content.get("results")
+        found = _aggregates(content, results, path) if isinstance(results, dict) else _lists(content)
+    found = {task: scores for task, scores in found.items() if scores}
+    if not found:
+        raise DataError(
+            "no scores were found",
+            code="no-scores",
+            remedy='give results_*.json or samples_*.jsonl of lm-eval, or {"task": [1, 0, …]} with a score per item',
+            where=path,
+        )
+    return found
+
+
+def _task_of(path: Path) -> str:
+    return re.sub(r"_\d{4}-\d\d-\d\dT[\d.:-]+$", "", path.stem.removeprefix("samples_"))
+
+
+def _aggregates(content: Mapping[str, Any], results: Mapping[str, Any], path: Path) -> dict[str, dict[str, Scores]]:
+    counts = content.get("n-samples")
+    when = _RESULTS.fullmatch(path.name)
+    found: dict[str, dict[str, Scores]] = {}
+    for task, scores in results.items():
+        if not isinstance(scores, dict):
+            continue
+        of_task = counts.get(task) if isinstance(counts, dict) else None
+        count = of_task.get("effective") if isinstance(of_task, dict) else None
+        found[task] = {
+            name: Scores(name, float(value), count if type(count) is int else None, _error_of(scores, name))
+            for name, value in scores.items()
+            if _is_score(value) and "_stderr" not in name
+        }
+        samples = path.with_name(f"samples_{Path(task).name}_{when['when']}.jsonl") if when else None
+        if samples is not None and samples.is_file():
+            # Items say more than totals.
+            found[task] |= _samples(samples)
+    return found
+
+
+def _error_of(scores: Mapping[str, Any], name: str) -> float | None:
+    metric, comma, filtered = name.partition(",")
+    error = scores.get(f"{metric}_stderr{comma}{filtered}")
+    return float(error) if isinstance(error, int | float) and math.isfinite(error) else None
+
+
+def _samples(path: Path) -> dict[str, Scores]:
+    """lm-eval's samples: one item a line, its scores under the names in `metrics`."""
+    by_metric: dict[str, dict[str, float]] = {}
+    for line in read_regular_file(path, _MOST_BYTES).splitlines():
+        record = parsed_json(line, path) if line.strip() else None
+        if not isinstance(record, dict):
+            continue
+        listed = record.get("metrics")
+        names = listed if isinstance(listed, list) else [name for name in _METRICS if name in record]
+        item = f"{record.get('doc_id')} {record.get('doc_hash', '')}"
+        for name in names:
+            value = record.get(name) if isinstance(name, str) else None
+            if _is_score(value):
+                by_metric.setdefault(f"{name},{record.get('filter', 'none')}", {})[item] = float(value)  # type: ignore[arg-type]
+    return {name: _of_items(name, items) for name, items in by_metric.items()}
+
+
+def _lists(content: Mapping[str, Any]) -> dict[str, dict[str, Scores]]:
+    """`{"task": [1, 0, …]}` or `{"task": {"item": 1, …}}`."""
+    found = {}
+    for task, values in content.items():
+        named = dict(enumerate(values)) if isinstance(values, list) else values
+        if isinstance(named, dict) and named and all(map(_is_score, named.values())):
+            found[task] = {"score": _of_items("score", {str(key): float(each) for key, each in named.items()})}
+    return found
+
+
+def _of_items(name: str, items: Mapping[str, float]) -> Scores:
+    return Scores(name, sum(items.values()) / len(items), len(items), items=items)
+
+
+def _is_score(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def findings_of(compared: list[TaskComparison]) -> list[Finding]:
+    """One finding per task: `failure` where the interval does not contain 0."""
+    return [_finding(each) for each in compared]
+
+
+def _finding(found: TaskComparison) -> Finding:
+    how = f"paired by {found.paired:,} items" if found.paired else "from totals alone, not paired"
+    if not math.isfinite(found.low):
+        return Finding(
+            found.task,
+            "unknown",
+            f"{found.metric}: {found.reference:.4f} and {found.candidate:.4f}; neither items nor errors are known",
+            remedy="score with lm_eval --log_samples",
+        )
+    said = (
+        f"{found.metric}: {found.reference:.4f} and {found.candidate:.4f}, difference {found.difference:+.4f} "
+        f"({found.low:+.4f} to {found.high:+.4f}, {how})"
+    )
+    if found.is_equal:
+        return ok(found.task, said)
+    return failure(
+        found.task,
+        said,
+        expected="an interval that contains 0",
+        remedy="compare the trainings with `ascendtune align`, and how both were scored: prompts, shots, template",
+    )

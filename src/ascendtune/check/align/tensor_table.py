@@ -1,0 +1,172 @@
+"""Dumped tensors as HTML: the first that parts on top, then all in the order of execution, coloured by difference."""
+
+from __future__ import annotations
+
+import html
+import math
+
+import numpy as np
+
+from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.parting import DumpComparison, Histogram, Place
+from ascendtune.check.align.tensor_rows import Row
+
+_MOST_ROWS = 4000
+_WIDTH, _HEIGHT = 420, 90
+_PHASES = {
+    "parameter_before": ("parameter before the step", "更新前的参数"),
+    "forward": ("forward", "前向"),
+    "loss": ("loss", "损失"),
+    "backward": ("backward", "反向"),
+    "gradient": ("gradient", "梯度"),
+    "parameter_after": ("update", "参数更新"),
+}
+_ORDER = list(_PHASES)
+
+
+def both(english: str, chinese: str) -> str:
+    """Text in both languages; the page shows one. `english` and `chinese` are HTML."""
+    return f'<span class="en">{english}</span><span class="zh">{chinese}</span>'
+
+
+def tensors_as_html(dumps: DumpComparison) -> str:
+    """The section of the report; empty where no tensors were compared."""
+    if not dumps.rows:
+        return ""
+    step, rank = dumps.rows[0].step, dumps.rows[0].rank
+    heading = both(
+        f"Tensors of step {step}, rank {rank}, in the order of execution",
+        f"第 {step} 步、进程 {rank} 的张量（按执行顺序）",
+    )
+    parts = [f"<h2>{heading}</h2>"]
+    if dumps.place is not None:
+        parts.append(_first(dumps.place, dumps.histogram))
+    if dumps.obstacle:
+        why = html.escape(dumps.obstacle)
+        parts.append(f"<p>{both(f'Modules were not compared: {why}.', f'未比较各模块的输出：{why}。')}</p>")
+    rows = sorted(dumps.rows, key=lambda row: (row.key.micro_batch or 0, _ORDER.index(row.key.phase)))
+    if len(rows) > _MOST_ROWS:
+        kept = set(map(id, sorted(rows, key=lambda row: -row.excess)[:_MOST_ROWS]))
+        rows = [row for row in rows if id(row) in kept]
+        note = both(
+            f"{len(dumps.rows) - _MOST_ROWS:,} tensors that agree best are left out.",
+            f"省略了最一致的 {len(dumps.rows) - _MOST_ROWS:,} 个张量。",
+        )
+        parts.append(f"<p><small>{note}</small></p>")
+    parts.append(_legend())
+    for phase, (english, chinese) in _PHASES.items():
+        of_phase = [row for row in rows if row.key.phase == phase]
+        if not of_phase:
+            continue
+        parted = sum(row.is_parted for row in of_phase)
+        count = both(
+            f"{len(of_phase):,} tensors, {parted:,} beyond the limit",
+            f"{len(of_phase):,} 个张量，{parted:,} 个超出容差",
+        )
+        opened = " open" if parted or phase == "forward" else ""
+        body = "".join(map(_row, of_phase))
+        parts.append(
+            f'<details class="phase"{opened}><summary>{both(english, chinese)} <small class="inline">{count}</small>'
+            f'</summary><div class="tensors">{body}</div></details>'
+        )
+    return "\n".join(parts)
+
+
+def _first(place: Place, histogram: Histogram | None) -> str:
+    row = place.row
+    words = both("first difference", "最先出现差异处")
+    ranks = ", ".join(map(str, place.ranks))
+    name = html.escape(place.module or row.key.phase)
+    slot = html.escape(row.key.slot if place.module == row.key.name else f"{row.key.name} {row.key.slot}")
+    where = both(f"step {place.step}, ranks {ranks}", f"第 {place.step} 步，进程 {ranks}")
+    agreeing = ""
+    if place.agreeing:
+        last = html.escape(place.agreeing)
+        agreeing = f"<p>{both(f'agrees until {last}', f'在此之前一致：{last}')}</p>"
+    drawn = _histogram(histogram) if histogram is not None else ""
+    return (
+        f'<section class="first"><small>{words}</small><h3>{name} <small class="inline">{slot}, '
+        f"{both(*_PHASES[row.key.phase])}, {where}</small></h3>{agreeing}{drawn}{_details(row)}</section>"
+    )
+
+
+def _row(row: Row) -> str:
+    """One line; a click shows the numbers."""
+    number = "NaN" if math.isinf(row.difference) else f"{row.difference:.1e}" if row.difference else "0"
+    name = html.escape(row.key.name or row.key.phase)
+    batch = f" #{row.key.micro_batch}" if row.key.micro_batch else ""
+    return (
+        f'<details><summary><span class="heat heat{_heat(row)}"></span><span class="name">{name}'
+        f' <small class="inline">{html.escape(row.key.slot)}{batch}</small></span>'
+        f'<span class="number">{number}</span></summary>{_details(row)}</details>'
+    )
+
+
+def _heat(row: Row) -> int:
+    """0 equal, 1 to 2 within the limit, 3 to 5 beyond it by up to 10, 1000, and more."""
+    if row.excess == 0:
+        return 0
+    if not math.isfinite(row.excess):
+        return 5
+    return int(np.clip(math.ceil(math.log10(row.excess) / 2) + 3, 1, 5)) if row.is_parted else 1 + (row.excess > 0.1)
+
+
+def _details(row: Row) -> str:
+    limit = f"{row.limit:.2g}"
+    facts = both(
+        f"relative difference {row.difference:.3g}, limit {limit}", f"相对差异 {row.difference:.3g}，容差 {limit}"
+    )
+    names = ("", "dtype", "shape", "L2", "mean", "min", "max", "NaN", "inf")
+    head = "".join(f"<th>{name}" for name in names)
+    sides = (("reference", "参考", row.reference), ("candidate", "被比较的训练", row.candidate))
+    body = "".join(
+        f'<tr><td class="key-{side}">{both(side, chinese)}{_numbers(tensor)}' for side, chinese, tensor in sides
+    )
+    return f'<div class="facts"><p>{facts}</p><table><tr>{head}{body}</table>{_samples(row)}</div>'
+
+
+def _numbers(tensor: Tensor) -> str:
+    shape = "×".join(map(str, tensor.shape)) or "–"
+    numbers = (f"{each:.7g}" for each in (tensor.l2, tensor.mean, tensor.lowest, tensor.highest))
+    return "".join(f"<td>{html.escape(str(each))}" for each in (tensor.dtype, shape, *numbers, tensor.nan, tensor.inf))
+
+
+def _samples(row: Row) -> str:
+    pairs = list(zip(row.reference.samples, row.candidate.samples, strict=False))
+    if not pairs:
+        return ""
+    cells = [("".join(f"<td>{pair[side]:.6g}" for pair in pairs)) for side in (0, 1)]
+    return (
+        f'<div class="samples"><table><tr><td class="key-reference">●{cells[0]}'
+        f'<tr><td class="key-candidate">●{cells[1]}</table></div>'
+    )
+
+
+def _histogram(histogram: Histogram) -> str:
+    """Both sides' values as an SVG of steps."""
+    largest = max(int(histogram.reference.max()), int(histogram.candidate.max()), 1)
+    wide = _WIDTH / len(histogram.reference)
+    paths = []
+    for side, counts in (("reference", histogram.reference), ("candidate", histogram.candidate)):
+        tops = _HEIGHT * (1 - counts / largest)
+        line = " ".join(f"L{at * wide:.1f},{y:.1f} L{(at + 1) * wide:.1f},{y:.1f}" for at, y in enumerate(tops))
+        paths.append(f'<path class="curve {side}" d="M0,{_HEIGHT} {line}"/>')
+    low, high = float(histogram.edges[0]), float(histogram.edges[-1])
+    labels = (
+        f'<text x="0" y="{_HEIGHT + 14}">{low:.3g}</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{high:.3g}</text>'
+    )
+    return f'<svg class="histogram" viewBox="0 0 {_WIDTH} {_HEIGHT + 18}" role="img">{"".join(paths)}{labels}</svg>'
+
+
+def _legend() -> str:
+    words = (
+        (0, "equal", "相同"),
+        (1, "far below the limit", "远小于容差"),
+        (2, "below the limit", "小于容差"),
+        (3, "beyond", "超出"),
+        (4, "beyond by 10", "超出 10 倍"),
+        (5, "beyond by 1000, or NaN", "超出 1000 倍或 NaN"),
+    )
+    parts = (f'<span class="heat heat{level}"></span> {both(english, chinese)}' for level, english, chinese in words)
+    return f'<p class="legend"><small>{" · ".join(parts)}</small></p>'

@@ -1,0 +1,56 @@
+"""`ascendtune align tasks`"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ascendtune.cli.options import AsJson
+
+
+def tasks(
+    reference: Annotated[Path, typer.Argument(help="Scores of the reference model: a file of lm-eval.")],
+    candidate: Annotated[Path, typer.Argument(help="Scores of the model that is to be judged.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say whether two models' benchmark scores are equal within sampling error.
+
+    \b
+    ascendtune align tasks gpu/results_2026-01-01.json npu/results_2026-01-02.json
+    ascendtune align tasks samples_gpu.jsonl samples_npu.jsonl
+
+    Reads results_*.json and samples_*.jsonl of lm-eval, and JSON such as {"task": [1, 0, 1]}. With the items of both
+    models the difference is paired (bootstrap); with totals alone its interval is wider. Exit code 0: equal; 1: not
+    equal; 4: nothing to compare.
+    """
+    from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores
+    from ascendtune.check.finding import exit_code
+    from ascendtune.check.table import as_json as findings_as_json
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.terminal import colour, width
+    from ascendtune.core.units import count_of
+
+    compared = compare_tasks(read_scores(reference), read_scores(candidate))
+    findings = findings_of(compared)
+    unequal = [each.code for each in findings if each.status == "failure"]
+    counted = count_of(len(findings), "task")
+    verdict = f"{counted}: scores are equal within sampling error"
+    if unequal:
+        verdict = f"scores differ beyond sampling error in {len(unequal)} of {counted}: {unequal[0]}"
+    if as_json:
+        print(findings_as_json(verdict, findings, tasks=[asdict(each) for each in compared]))
+    else:
+        print(
+            as_text(
+                verdict,
+                findings,
+                columns=width(sys.stdout),
+                paint=lambda text, painted: colour(text, painted, sys.stdout),
+                everything=True,
+            )
+        )
+    raise typer.Exit(exit_code(findings))
