@@ -121,6 +121,11 @@ _WRITE_FAULTS = {
         "raise the limit: ulimit -f unlimited",
     ),
     errno.ENAMETOOLONG: ("name-too-long", "the name of a file is too long", "choose a shorter name or path"),
+    errno.ELOOP: (
+        "symbolic-link-loop",
+        "a symbolic link stands there that is not followed, or leads to itself",
+        "remove the link, or choose another path",
+    ),
     errno.EMFILE: ("too-many-open-files", "too many files are open", "raise the limit: ulimit -n 65536"),
 }
 _READ_FAULTS = {

@@ -327,7 +327,7 @@ def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
     """
     while True:
         with translated_disk_errors(path, "taking a lock"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             is_ours = try_lock(descriptor, path, wait=wait)
             # The previous holder may have removed the file: then other processes lock a new one.

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,15 @@ from typing import Any
 
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import digest_of_file, expanded, file_lock, sync_directory, sync_tree, write_json
+from ascendtune.core.files import (
+    digest_of_file,
+    expanded,
+    file_lock,
+    read_record,
+    sync_directory,
+    sync_tree,
+    write_json,
+)
 from ascendtune.core.ownership import require_own
 from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport
@@ -104,7 +113,7 @@ def prepare(
         with translated_disk_errors(cache, "preparing the data"):
             building = building_of(cache, name)
             _remove_leftovers(cache, building)
-            shutil.rmtree(entry, ignore_errors=True)
+            _remove(entry)
             # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
             from ascendtune.data.build import Source, build
 
@@ -144,20 +153,31 @@ def open_prepared(directory: str | Path) -> Prepared:
     """
     directory = Path(directory)
     _require_own(directory)
+    if directory.is_symlink():
+        raise _damaged(directory)
     try:
-        record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
-        intact = all((directory / name).stat().st_size == size for name, (size, _) in record["files"].items())
-        if intact and record["format_version"] == _FORMAT_VERSION:
+        record = json.loads(read_record(directory / _RECORD))
+        sizes = {name: size for name, (size, _) in record["files"].items()}
+        if sizes == _sizes_of_files(directory) and record["format_version"] == _FORMAT_VERSION:
             return _read(directory, cached=True)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(directory) from error
     raise _damaged(directory)
 
 
+def _sizes_of_files(directory: Path) -> dict[str, int]:
+    """Path below `directory` -> bytes, of the files with tokens; none of a link, a pipe or a device."""
+    found = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
+    return {str(path.relative_to(directory)): facts.st_size for path, facts in found if stat.S_ISREG(facts.st_mode)}
+
+
 def _require_own(entry: Path) -> None:
     """Raise where other users may have put rows into these tokens."""
-    with suppress(FileNotFoundError):
-        facts = entry.stat()
+    # What cannot be looked at cannot be read or written either, which is told in its own words.
+    with suppress(OSError):
+        facts = entry.lstat()
+        if stat.S_ISLNK(facts.st_mode):
+            return
         if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o022:
             require_own(entry, entry, remedy="set XDG_CACHE_HOME to a directory of your own")
 
@@ -175,7 +195,7 @@ def _intact(entry: Path) -> Prepared | None:
     """The entry, if the digest of every file matches."""
     try:
         prepared = open_prepared(entry)
-        files = json.loads((entry / _RECORD).read_text(encoding="utf-8"))["files"]
+        files = json.loads(read_record(entry / _RECORD))["files"]
         intact = all(digest_of_file(entry / name) == expected for name, (_, expected) in files.items())
         return prepared if intact else None
     except (MachineError, OSError):
@@ -183,7 +203,10 @@ def _intact(entry: Path) -> Prepared | None:
 
 
 def _read(directory: Path, *, cached: bool) -> Prepared:
-    record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+    record = json.loads(read_record(directory / _RECORD))
+    ids = (record["vocab_size"], record["pad_id"], *record["stop_ids"])
+    if not all(type(each) is int and each >= 0 for each in ids):
+        raise ValueError("ids of tokens are whole numbers")
     evaluated = record["eval_report"]
     return Prepared(
         directory=directory,
@@ -204,9 +227,17 @@ def _read(directory: Path, *, cached: bool) -> Prepared:
 
 def _remove_leftovers(cache: Path, building: Path) -> None:
     """Remove half-built entries of killed processes, whose locks are free; this process has the lock of `building`."""
-    shutil.rmtree(building, ignore_errors=True)
+    _remove(building)
     for leftover in abandoned(cache):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    """Remove what stands at `path`, whatever it is: `rmtree` would wait for the writer of a pipe."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_record(building: Path, facts: dict[str, Any]) -> None:

@@ -14,13 +14,14 @@ from typing import Any, get_args
 
 import pytest
 
-from ascendtune.core.directories import cache_directory
+from ascendtune.core.directories import building_of, cache_directory, lock_of
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.data import fingerprint as fingerprints
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
 from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
+from time_limit import time_limit
 
 SOURCE = Path(__file__).parents[3] / "src"
 
@@ -471,3 +472,52 @@ def test_tokens_with_a_damaged_record_are_made_again(content: str, data: Path, m
     again = prepare(section(data), model, seed=1, cache=tmp_path / "cache")
     assert not again.cached
     assert rows_of(again.train) == rows_of(made.train)
+
+
+@pytest.mark.parametrize("what", ["file", "pipe", "link", "link to itself"])
+@pytest.mark.parametrize("where", ["entry", "building"])
+def test_tokens_are_made_where_something_else_stands(
+    where: str, what: str, data: Path, model: Path, tmp_path: Path
+) -> None:
+    cache, aside = tmp_path / "cache", tmp_path / "aside"
+    made = prepare(section(data), model, seed=1, cache=cache)
+    made.directory.rename(aside)
+    place = made.directory if where == "entry" else building_of(cache, made.fingerprint)
+    if what == "file":
+        place.touch()
+    elif what == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(aside if what == "link" else place)
+    with time_limit(20, what):
+        again = prepare(section(data), model, seed=1, cache=cache)
+    assert not again.cached
+    assert rows_of(again.train) == rows_of(aside / "train")
+    assert not place.is_symlink()
+
+
+@pytest.mark.parametrize(
+    "files", [{}, {"/dev/zero": [0, ""]}, {"../../../etc/passwd": [1, ""]}, {"pipe.arrow": [0, ""]}]
+)
+def test_files_of_a_record_that_are_not_the_entrys_make_it_damaged(
+    files: dict[str, Any], data: Path, model: Path, tmp_path: Path
+) -> None:
+    entry = prepare(section(data), model, seed=1, cache=tmp_path / "cache").directory
+    os.mkfifo(entry / "pipe.arrow")
+    record = json.loads((entry / "prepared.json").read_text())
+    (entry / "prepared.json").write_text(json.dumps({**record, "files": files}))
+    with time_limit(20, str(files)):
+        with pytest.raises(MachineError) as refused:
+            open_prepared(entry)
+        assert refused.value.code == "prepared-data-damaged"
+        assert not prepare(section(data), model, seed=1, cache=tmp_path / "cache").cached
+
+
+def test_a_lock_that_is_a_link_is_not_followed(data: Path, model: Path, tmp_path: Path) -> None:
+    cache, victim = tmp_path / "cache", tmp_path / "victim"
+    cache.mkdir()
+    lock_of(cache, fingerprint_of(section(data), model)).symlink_to(victim)
+    with pytest.raises(MachineError) as refused:
+        prepare(section(data), model, seed=1, cache=cache)
+    assert refused.value.code == "symbolic-link-loop"
+    assert not victim.exists()
