@@ -736,7 +736,7 @@ FAULTS = [
         '"optim.learning_rate", copied=True, filled=True',
         '"optim.learning_rate", copied=True',
         "a recipe of theirs that does not say the learning rate trains with ours",
-        f"{_TRANSLATE}::test_what_they_do_not_say_is_as_theirs",
+        f"{_TRANSLATE}::test_absent_keys_get_llamafactory_defaults",
     ),
     Fault(
         "recipe/llamafactory/method.py",

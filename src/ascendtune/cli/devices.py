@@ -244,7 +244,10 @@ def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
     Args:
         numa_nodes: node -> its cores, as the host says.
     """
-    rows = [[f"NPU{npu}", *(_way(topology, npu, other) for other in topology.npus)] for npu in topology.npus]
+    rows = [
+        [f"NPU{npu}", *("X" if npu == other else topology.links.get((npu, other), "-") for other in topology.npus)]
+        for npu in topology.npus
+    ]
     matrix = table(["", *(f"NPU{npu}" for npu in topology.npus)], rows)
     near = [f"NPU{npu}: {_near(topology.cores[npu], numa_nodes)}" for npu in topology.npus if npu in topology.cores]
     used = set(topology.links.values())
@@ -252,10 +255,6 @@ def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
         f"{link}: {LINKS.get(link, 'a link that npu-smi does not explain')}" for link in sorted(used, key=_distance)
     ]
     return "\n".join([matrix, "", *near, "", *meanings])
-
-
-def _way(topology: Topology, npu: int, other: int) -> str:
-    return "X" if npu == other else topology.links.get((npu, other), "-")
 
 
 def _near(cores: str, numa_nodes: Mapping[str, str]) -> str:

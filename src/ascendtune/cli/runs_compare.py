@@ -55,7 +55,11 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "first_different_batch": _first_different_batch(metrics),
         "loss_kinds": None if recipes is None else [kind_of_loss(recipe) for recipe in recipes],
         "loss": _curves(metrics, "loss"),
-        **{name: _curves(metrics, name) for name in _REWARDS if all(_has(each, name) for each in metrics)},
+        **{
+            name: _curves(metrics, name)
+            for name in _REWARDS
+            if all(any(name in record for record in each.values()) for each in metrics)
+        },
         **({"evaluation_loss": _curves(evaluations, "loss")} if sum(map(bool, evaluations)) > 1 else {}),
     }
 
@@ -69,10 +73,6 @@ def _evaluations(run: RunDir) -> dict[int, dict[str, Any]]:
 def _of_steps(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Step -> its record; records without a step are ignored."""
     return {record["step"]: record for record in records if type(record.get("step")) is int}
-
-
-def _has(metrics: dict[int, dict[str, Any]], name: str) -> bool:
-    return any(name in record for record in metrics.values())
 
 
 def _curves(metrics: list[dict[int, dict[str, Any]]], name: str) -> dict[int, list[float | None]]:

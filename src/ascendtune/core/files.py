@@ -117,13 +117,9 @@ def is_endless(path: Path) -> bool:
     mode = found.st_mode
     if stat.S_ISFIFO(mode):
         return path.resolve().is_fifo()
-    if stat.S_ISREG(mode) and found.st_dev in _devices_of_kernel_files():
-        return True
+    if stat.S_ISREG(mode):
+        return found.st_dev in {each.stat().st_dev for each in (Path("/proc"), Path("/sys")) if each.is_mount()}
     return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull))
-
-
-def _devices_of_kernel_files() -> set[int]:
-    return {each.stat().st_dev for each in (Path("/proc"), Path("/sys")) if each.is_mount()}
 
 
 def expanded(path: str | Path) -> Path:

@@ -55,7 +55,8 @@ def fingerprint(
     everything: dict[str, Any] = {
         "task": task,
         "section": section.model_dump(mode="json", exclude=_KEYS_WITHOUT_EFFECT),
-        "files": [_contents(spec, path) for spec, path in locations],
+        # The name of a file is part of it: its suffix may decide the format.
+        "files": [[(file.name, digest_of_file(file)) for file in data_files(spec, path)] for spec, path in locations],
         "tokenizer": tokenizer,
         "template": digest_of_file(template) if template.is_file() else None,
         "new_tokens": list(new_tokens),
@@ -64,11 +65,6 @@ def fingerprint(
         "libraries": {name: version(name) for name in _LIBRARIES},
     }
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _contents(spec: DatasetSpec, path: Path) -> list[tuple[str, str]]:
-    # The name is part of it: its suffix may decide the format.
-    return [(file.name, digest_of_file(file)) for file in data_files(spec, path)]
 
 
 def _code_version() -> str:

@@ -134,7 +134,7 @@ def _text_and_spans(
         finder.require_turns(roles=["assistant"])
     if not _alternates(messages):
         finder.require_turns()
-    trained = [turn for turn in turns if _is_trained_on(messages[turn])]
+    trained = [turn for turn in turns if messages[turn].get("train", True)]
     if len(marked) == len(turns):
         of_turn = dict(zip(turns, marked, strict=True))
         spans = [finder.with_stop_after_mark(of_turn[turn], marked, messages[turn]["content"]) for turn in trained]
@@ -168,10 +168,6 @@ def _alternates(messages: Sequence[Message]) -> bool:
             return False
         allowed = _AFTER[message["role"]]
     return True
-
-
-def _is_trained_on(message: Message) -> bool:
-    return message.get("train", True)
 
 
 class _Finder:

@@ -89,7 +89,7 @@ def _found(pid: int, found: list[Leftover]) -> Leftover | None:
     return next((each for each in found if each.stat.pid == pid), None)
 
 
-def test_what_a_lost_job_left_is_found_and_ended_only_when_asked(orphan: Orphan, tmp_path: Path) -> None:
+def test_leftovers_of_a_lost_job_are_ended_only_with_yes(orphan: Orphan, tmp_path: Path) -> None:
     job_id = _lost_job(tmp_path)
     left, of_another_registry = orphan(ASCENDTUNE_JOB=job_id), orphan(ASCENDTUNE_JOB="elsewhere-abcd")
     code, found = _cleanup()
@@ -111,14 +111,14 @@ def test_a_running_job_and_the_one_who_asks_are_spared(orphan: Orphan, tmp_path:
     assert not any("jobs cleanup" in each["command"] for each in found)
 
 
-def test_a_worker_of_another_registry_is_left_behind_only_when_nobody_is_above_it() -> None:
+def test_worker_of_another_registry_with_a_parent_is_not_a_leftover() -> None:
     mark = {"ASCENDTUNE_JOB": "elsewhere-abcd"}
     with subprocess.Popen(["sleep", "60"], env=mark, start_new_session=True) as child:
         assert _found(child.pid, find_leftovers(())) is None
         child.kill()
 
 
-def test_whoever_holds_a_device_without_a_parent_is_shown(orphan: Orphan, dev: Path) -> None:
+def test_orphan_that_holds_a_device_is_a_leftover(orphan: Orphan, dev: Path) -> None:
     holder, bystander = orphan(dev / "davinci0"), orphan(dev / "davinci_manager")
     found = find_leftovers((), dev)
     told = _found(holder, found)

@@ -98,7 +98,7 @@ def test_a_hung_run_is_stopped_and_its_cause_names_the_odd_rank(run: RunDir) -> 
     assert _all_gone(_pids(run))
 
 
-def test_a_rank_that_hangs_before_its_first_sign_of_life_is_told(run: RunDir) -> None:
+def test_rank_that_hangs_at_startup_is_named(run: RunDir) -> None:
     job = _start(run, "import", "stop", before_seconds=6)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 1, err
@@ -109,7 +109,7 @@ def test_a_rank_that_hangs_before_its_first_sign_of_life_is_told(run: RunDir) ->
     assert run.read()["state"] == "failed" and run.read()["exit_cause"]["odd_ranks"] == [1]
 
 
-def test_a_torchrun_that_comes_to_no_worker_is_told(
+def test_torchrun_that_hangs_before_its_workers_is_reported(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = "import sys, time\nif 'ascendtune.job.torchrun' in sys.orig_argv: time.sleep(60)\n"

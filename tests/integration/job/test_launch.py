@@ -119,7 +119,7 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
     assert again.returncode == 0 and "does not run: ended (130)" in again.stdout
 
 
-def test_nothing_is_left_ten_seconds_after_the_driver_was_killed() -> None:
+def test_no_process_is_left_ten_seconds_after_the_driver_is_killed() -> None:
     assert _run("launch", "--detach", "--name", "tick", "--", sys.executable, "-c", _TICK).returncode == 0
     job = registry.find("tick")
     until(lambda: "tick 3" in _logs(job.logs / "rank_0.log"))

@@ -52,7 +52,7 @@ def _gone(pids: list[int]) -> bool:
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
 
 
-def test_rank_0_speaks_to_the_user_and_the_others_to_their_logs(run: RunDir) -> None:
+def test_rank_0_writes_to_the_terminal_and_other_ranks_to_their_logs(run: RunDir) -> None:
     job = _start(run, "finish")
     out, err = job.communicate(timeout=60)
     assert job.returncode == 0, err

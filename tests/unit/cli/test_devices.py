@@ -42,7 +42,7 @@ def _path_with(directory: Path, command: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["info_a3_24.1.rc3.3_two_dies", "info_950", "info_310b4_23.0.0_alarm"])
-def test_json_is_what_the_transcript_says(ascendtune: Run, printing: Callable[[str], str], name: str) -> None:
+def test_devices_json_equals_the_golden_file(ascendtune: Run, printing: Callable[[str], str], name: str) -> None:
     result = ascendtune("devices", "--json", PATH=printing(name))
     assert result.returncode == 0 and result.stderr == ""
     told = json.loads(result.stdout)

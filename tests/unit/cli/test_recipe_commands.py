@@ -25,7 +25,7 @@ def test_the_schema_is_as_recorded(ascendtune: Any) -> None:
     assert json.loads(schema)["properties"]["optim"]
 
 
-def test_what_init_writes_passes_the_check(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
+def test_recipe_of_init_passes_recipe_check(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
     made = ascendtune("init", "--model", tiny_model, "--data", data)
     assert made.returncode == 0, made.stderr
     text = (tmp_path / "recipe.yaml").read_text()
@@ -108,7 +108,7 @@ def test_init_without_a_terminal_names_what_is_missing(ascendtune: Any) -> None:
     assert result.returncode == 2 and "--model is missing" in result.stderr
 
 
-def test_a_key_without_effect_is_said(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+def test_recipe_check_warns_of_a_key_without_effect(ascendtune: Any, tiny_model: Path, data: Path) -> None:
     ascendtune("init", "--model", tiny_model, "--data", data)
     checked = ascendtune("recipe", "check", "recipe.yaml", "method.lora.rank=4")
     assert checked.returncode == 0

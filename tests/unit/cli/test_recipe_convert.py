@@ -33,7 +33,7 @@ def recipe(tiny_model: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_printed_is_the_same_recipe(ascendtune: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_converted_recipe_equals_the_original(ascendtune: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
     made = ascendtune("recipe", "convert", recipe, "optim.max_steps=3", "-o", "ours.yaml")
     assert made.returncode == 0, made.stderr
     text = (tmp_path / "ours.yaml").read_text()
@@ -47,7 +47,7 @@ def test_what_is_printed_is_the_same_recipe(ascendtune: Any, recipe: Path, tmp_p
     assert "code: already-native-recipe" in ascendtune("recipe", "convert", "ours.yaml").stderr
 
 
-def test_the_check_says_what_has_no_effect(ascendtune: Any, recipe: Path) -> None:
+def test_recipe_check_lists_keys_without_effect(ascendtune: Any, recipe: Path) -> None:
     checked = ascendtune("recipe", "check", recipe)
     assert checked.returncode == 0, checked.stderr
     assert "warning: plot_loss: no effect: a picture" in checked.stderr

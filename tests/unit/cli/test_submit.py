@@ -38,7 +38,7 @@ def test_the_file_goes_to_standard_output(submit: Any, tmp_path: Path, to: str) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "rows.jsonl"]
 
 
-def test_what_the_recipe_names_is_mounted_at_the_same_place(submit: Any, tmp_path: Path, tiny_model: Path) -> None:
+def test_paths_of_the_recipe_are_mounted_at_the_same_place(submit: Any, tmp_path: Path, tiny_model: Path) -> None:
     service = yaml.safe_load(submit("compose").stdout)["services"]["train"]
     mounted = {volume["target"]: volume.get("read_only", False) for volume in service["volumes"]}
     assert mounted[f"{tmp_path}/recipe.yaml"] and mounted[f"{tmp_path}/rows.jsonl"] and mounted[str(tiny_model)]
@@ -47,7 +47,7 @@ def test_what_the_recipe_names_is_mounted_at_the_same_place(submit: Any, tmp_pat
     assert not mounted[f"{cache.partition('=')[2]}/ascendtune"]
 
 
-def test_what_links_point_to_is_mounted_too(submit: Any, recipe: str, tmp_path: Path, tiny_model: Path) -> None:
+def test_targets_of_symbolic_links_are_mounted(submit: Any, recipe: str, tmp_path: Path, tiny_model: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     for file in tiny_model.iterdir():
@@ -141,7 +141,9 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("docker", ["optim.epoch=2"], "unknown key 'optim.epoch'"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(submit: Any, tmp_path: Path, to: str, words: list[str], complaint: str) -> None:
+def test_impossible_submission_is_refused_before_anything_is_written(
+    submit: Any, tmp_path: Path, to: str, words: list[str], complaint: str
+) -> None:
     done = submit(to, *words, "--apply", "--yes")
     assert done.returncode == 2, done.stderr
     assert complaint in done.stderr
@@ -217,7 +219,7 @@ def test_slurm_says_how_many_gpus_a_node_has(submit: Any, tmp_path: Path, said: 
     assert done.returncode == code, done.stderr
 
 
-def test_what_the_engine_answers_is_passed_on(submit: Any, tmp_path: Path) -> None:
+def test_answer_of_the_engine_is_printed(submit: Any, tmp_path: Path) -> None:
     _program(tmp_path, "sbatch", 'echo "Submitted batch job 7 from $1"')
     done = submit("slurm", "--apply", "--yes", PATH=_path(tmp_path))
     file = "ascendtune-two-plus-two.sbatch"
@@ -229,7 +231,7 @@ def test_what_the_engine_answers_is_passed_on(submit: Any, tmp_path: Path) -> No
     assert "sbatch refuses: error: invalid partition" in done.stderr
 
 
-def test_nothing_is_submitted_unasked(submit: Any, tmp_path: Path) -> None:
+def test_submit_without_confirmation_is_refused(submit: Any, tmp_path: Path) -> None:
     _program(tmp_path, "sbatch", f'test "$1" = --version || touch {tmp_path}/submitted')
     done = submit("slurm", "--apply", PATH=_path(tmp_path))
     assert done.returncode == 2

@@ -87,7 +87,7 @@ def test_aliases_and_merge_keys_within_bounds_are_written_out() -> None:
         ("yes", True), ("null", None), ("~", None), ("'5'", "5"), ("1.2.3", "1.2.3"), ("٣", "٣"),
     ],
 )  # fmt: skip
-def test_what_a_plain_value_is(text: str, value: object) -> None:
+def test_plain_scalar_has_the_same_type_in_file_and_override(text: str, value: object) -> None:
     found = parse_document(f"a: {text}\n", "r.yaml").values["a"]
     assert (found, type(found)) == (value, type(value))
     document = Document({}, "r.yaml")

@@ -67,7 +67,7 @@ def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
             os.waitpid(pid, 0)
 
 
-def test_who_is_killed_in_the_middle_of_a_talk_leaves_nobody_behind() -> None:
+def test_killed_dialogue_leaves_no_helper_process() -> None:
     talk = Dialogue(["sh", "-c", "sleep 60 & echo $!; wait"])
     helper = int(next(talk.answers()))
     talk.kill()
@@ -101,7 +101,7 @@ def test_interrupt_that_python_drops_in_a_callback_is_raised_again() -> None:
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
 
 
-def test_other_exceptions_that_python_drops_are_still_told() -> None:
+def test_other_unraisable_exceptions_are_still_printed() -> None:
     program = _DROPPED.replace("sleep(5)", "sleep(0)")
     ended = subprocess.run([sys.executable, "-c", program, "other"], capture_output=True, text=True, timeout=30)
     assert ended.stdout == "went on\n" and "ValueError: another fault" in ended.stderr

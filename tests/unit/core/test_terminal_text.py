@@ -114,7 +114,7 @@ _WRITERS = {
 }
 
 
-def test_nothing_writes_to_the_terminal_around_the_safe_stream() -> None:
+def test_only_listed_files_bypass_the_safe_stream() -> None:
     """`sys.__stdout__`, the streams' buffers, descriptors, /dev/tty and escape sequences belong to a few files."""
     found = []
     for path in sorted(_SRC.rglob("*.py")):
@@ -169,7 +169,7 @@ def _printed(literal: str, **env: str) -> bytes:
     return result.stdout.removesuffix(b"\n")
 
 
-def test_what_ascii_cannot_show_has_a_stand_in_or_is_escaped_as_json_does() -> None:
+def test_non_ascii_text_is_replaced_or_escaped_on_an_ascii_stream() -> None:
     assert _printed(ascii("2 × 3 …"), PYTHONIOENCODING="ascii") == b"2 x 3 ..."
     assert _printed(ascii("▁▂█"), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") == b"_.#"
     answer = "你好 \U0001f600"
@@ -199,6 +199,6 @@ def test_columns_and_lines_without_a_label() -> None:
     assert wrapped("aa bb cc dd ee ff gg hh ii", 20) == "aa bb cc dd ee ff gg\n  hh ii"
 
 
-def test_what_is_piped_and_what_fits_stays_as_it_is() -> None:
+def test_text_that_fits_or_is_piped_is_not_wrapped() -> None:
     assert wrapped("a  b " * 50, None) == "a  b " * 50
     assert wrapped("a  b", 4) == "a  b"

@@ -53,7 +53,7 @@ texts = st.one_of(
 @pytest.mark.parametrize("name", [*FAST, "mistral", "no_stop"])
 @given(contents=st.lists(texts, min_size=2, max_size=4), system=st.none() | texts)
 @settings(max_examples=60, deadline=None)
-def test_it_gives_what_the_slow_way_gives(
+def test_fast_rendering_equals_the_template(
     name: str, contents: list[str], system: str | None, renderers: dict[str, tuple[ChatTemplate, SkeletonRenderer]]
 ) -> None:
     template, renderer = renderers[name]

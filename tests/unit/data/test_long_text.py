@@ -141,7 +141,7 @@ def test_a_long_row_is_truncated_as_if_all_of_it_were_tokenised(
     assert len(kept) == at + 1
 
 
-def test_what_is_not_counted_is_said(make_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_uncounted_characters_are_reported(make_model: Callable[..., Path], tmp_path: Path) -> None:
     template = ChatTemplate.load("chatml", Tokenizer.load(make_model(eos_token="<|im_end|>")))
     long, short = _chat("Why?", "cat " * 30_000), _chat("Why?", "cat " * 100)
     outcome, _ = _run([long, short], template, tmp_path / "truncate")

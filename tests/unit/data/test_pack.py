@@ -24,7 +24,7 @@ def test_the_number_of_bins_does_not_depend_on_the_order(lengths, random):
 
 
 @given(lengths_up_to_50)
-def test_it_makes_the_choices_of_a_plain_search(lengths):
+def test_packing_equals_plain_best_fit(lengths):
     """Best fit as the textbook has it: longest first, each into the bin with the least room that is enough."""
     rooms: list[int] = []
     for length in sorted(lengths.tolist(), reverse=True):

@@ -286,7 +286,7 @@ def test_long_rows_fail_by_name(data: Path, model: Path, tmp_path: Path) -> None
     assert "data.on_long_row" in caught.value.remedy
 
 
-def test_what_happened_to_rows_is_reported(data: Path, model: Path, tmp_path: Path) -> None:
+def test_report_counts_dropped_and_truncated_rows(data: Path, model: Path, tmp_path: Path) -> None:
     with data.open("a") as file:
         file.write(json.dumps({"instruction": "long " * 100, "output": "short"}) + "\n")
     report = prepare(section(data, max_length=48), model, seed=1, cache=tmp_path).report

@@ -120,7 +120,7 @@ def load(
 @pytest.mark.parametrize(
     ("name", "messages", "tools", "learnt"), LEARNT, ids=[f"{n}-{case[0]}" for n, case in enumerate(LEARNT)]
 )
-def test_what_is_learnt(
+def test_labels_cover_the_expected_text(
     name: str, messages: list[Message], tools: bool, learnt: list[str], make_model: Callable[..., Path]
 ) -> None:
     template = load(name, make_model)
@@ -134,7 +134,7 @@ def test_what_is_learnt(
 
 
 @pytest.mark.parametrize("name", sorted({case[0] for case in LEARNT}))
-def test_what_is_learnt_follows_the_prompt(name: str, make_model: Callable[..., Path]) -> None:
+def test_last_label_span_follows_the_generation_prompt(name: str, make_model: Callable[..., Path]) -> None:
     """The last answer is exactly what would have to be generated after the prompt, for one question."""
     template = load(name, make_model)
     rendered = template.render(Conversation([user("question?"), says("answer")]))
@@ -148,7 +148,7 @@ def test_what_is_learnt_follows_the_prompt(name: str, make_model: Callable[..., 
     assert rendered.text[end:].strip() == ""
 
 
-def test_where_the_last_answer_alone_is_learnt_earlier_ones_lose_their_thoughts(
+def test_earlier_thoughts_are_dropped_when_only_the_last_answer_is_trained_on(
     make_model: Callable[..., Path],
 ) -> None:
     template = load("qwen3_last_thought", make_model)
@@ -236,7 +236,7 @@ def test_labels_are_those_of_the_offsets(answers: list[str], questions: list[str
 
 
 @pytest.mark.parametrize("what", ["tool calls", "tools"])
-def test_what_a_template_leaves_out_is_not_learnt_in_silence(what: str, make_model: Callable[..., Path]) -> None:
+def test_content_left_out_by_the_template_is_refused(what: str, make_model: Callable[..., Path]) -> None:
     """A template that writes role and content alone would turn a call into an empty answer."""
     bare = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer = Tokenizer.load(make_model(chat_template=bare))

@@ -55,7 +55,7 @@ def test_a_long_text_is_split_and_only_its_end_has_eos(tokenizer: Tokenizer, tmp
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=6), most=st.integers(3, 20))
 @settings(max_examples=40, deadline=None)
-def test_nothing_is_lost_and_every_row_teaches(
+def test_split_rows_keep_every_token_and_have_labels(
     lengths: list[int], most: int, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     texts = [" cat" * length for length in lengths]

@@ -30,7 +30,7 @@ rows_of_tokens = st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.boole
 
 @given(shards=st.lists(rows_of_tokens, min_size=1, max_size=3))
 @settings(max_examples=40, deadline=None)
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, shards: list[Rows]) -> None:
+def test_token_dataset_round_trip(tmp_path_factory: pytest.TempPathFactory, shards: list[Rows]) -> None:
     directory = tmp_path_factory.mktemp("tokens")
     for number, rows in enumerate(shards):
         write(directory / f"{number:05d}.arrow", rows)

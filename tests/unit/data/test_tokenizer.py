@@ -99,7 +99,7 @@ def test_truncation_and_padding_of_the_file_are_off(make_model: Callable[..., Pa
 
 
 @pytest.mark.parametrize("damage", ["missing", "broken", "config"])
-def test_what_cannot_be_loaded_is_named(damage: str, make_model: Callable[..., Path]) -> None:
+def test_damaged_tokenizer_file_is_named(damage: str, make_model: Callable[..., Path]) -> None:
     directory = make_model()
     if damage == "missing":
         (directory / "tokenizer.json").unlink()

@@ -176,9 +176,7 @@ def test_a_hub_that_cannot_be_reached_is_a_fault_of_the_machine(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["./model", "/no/such/model", "~/no-such-model", "a/b/c", "models/qwem", "two words"])
-def test_what_reads_like_a_path_never_reaches_the_network(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_like_name_is_refused_without_network(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "qwen").mkdir(parents=True)
     began = time.monotonic()

@@ -76,7 +76,7 @@ def test_an_adapter_that_is_none(tmp_path: Path) -> None:
     assert caught.value.code == "adapter-not-mergeable" and "PREFIX_TUNING" in caught.value.what
 
 
-def test_a_magnitude_of_another_size_is_told(tmp_path: Path) -> None:
+def test_dora_magnitude_of_wrong_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         _adapter(tmp_path, {**_module("q"), "q.lora_magnitude_vector": (7,)})
     assert caught.value.code == "adapter-config-mismatch" and "8 rows" in caught.value.what

@@ -77,14 +77,14 @@ def test_a_model_and_a_data_set_come_from_it(hub: ThreadingHTTPServer) -> None:
     assert [path.name for path in data.iterdir()] == ["train.jsonl"]
 
 
-def test_what_is_not_there_is_told(hub: ThreadingHTTPServer) -> None:
+def test_missing_model_or_data_set_on_modelscope_is_refused(hub: ThreadingHTTPServer) -> None:
     with pytest.raises(RecipeError, match=r"there is no model org/absent on http://127\.0\.0\.1"):
         fetch_model("org/absent")
     with pytest.raises(DataError, match="there is no data set org/absent"):
         fetch_dataset("org/absent")
 
 
-def test_a_server_that_is_down_is_told(hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_modelscope_raises_machine_error(hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(MachineError, match="cannot be used"):
         fetch_model("org/there")

@@ -69,7 +69,7 @@ _DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)
-def test_what_is_missing_is_named_with_its_remedy(model: Path, damage: str) -> None:
+def test_damaged_model_directory_is_refused_with_its_place(model: Path, damage: str) -> None:
     spoil, message = _DAMAGES[damage]
     spoil(model)
     with pytest.raises(RecipeError, match=message.replace("'", ".")) as raised:

@@ -120,7 +120,7 @@ def test_damaged_header_is_refused(tmp_path: Path, name: str) -> None:
     assert raised.value.where == str(path)
 
 
-def test_what_the_library_writes_is_accepted(tmp_path: Path) -> None:
+def test_header_equals_that_of_the_safetensors_library(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     kinds = [numpy.float64, numpy.float32, numpy.float16, numpy.int64, numpy.int8, numpy.uint8, numpy.bool_]
     tensors = {f"{number}": numpy.ones((number, 2), kind) for number, kind in enumerate(kinds)}

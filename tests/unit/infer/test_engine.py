@@ -76,7 +76,7 @@ def test_an_answer_ends_at_whichever_stop_token_comes(make_engine: Callable[...,
 
 
 @pytest.mark.parametrize("end", [END_OF_TURN, END_OF_TEXT])
-def test_nothing_is_computed_behind_the_end_of_an_answer(make_engine: Callable[..., Engine], end: str) -> None:
+def test_generation_stops_at_the_end_token(make_engine: Callable[..., Engine], end: str) -> None:
     engine = make_engine(end)
     seen: list[int] = []
     stop_ids = engine.template.stop_ids
@@ -221,7 +221,7 @@ def test_a_prompt_in_a_batch_is_answered_as_alone(tmp_path: Path) -> None:
     assert len({str(each) for each in together}) == 5, "answers that differ, so that a mix-up would show"
 
 
-def test_weights_that_are_missing_in_the_files_are_told(tmp_path: Path) -> None:
+def test_missing_weights_are_refused(tmp_path: Path) -> None:
     directory = make_llama(tmp_path / "llama")
     tensors = load_file(directory / "model.safetensors")
     del tensors["model.norm.weight"]

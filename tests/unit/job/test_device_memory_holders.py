@@ -37,7 +37,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Job:
     return registry.register(JobSpec(("x",), tmp_path, 1, "npu", device_ids=("1",)), [], watched=True)
 
 
-def test_memory_of_processes_that_have_ended_is_told_and_memory_that_nobody_explains(job: registry.Job) -> None:
+def test_memory_of_ended_processes_and_unexplained_memory_are_reported(job: registry.Job) -> None:
     named, unexplained = Held("NPU 0", 4711, 29000 * MIB), Held("NPU 1", None, 20000 * MIB)
     assert held.held_after(job, ENDED, 0) == (named, unexplained)
     assert held.held_after(replace(job, device_ids=None), ENDED, 0) == (named,)

@@ -29,7 +29,7 @@ def test_several_processes_share_the_cores() -> None:
     assert environment(_spec(nproc=3), {}, cores=2)["OMP_NUM_THREADS"] == "1"
 
 
-def test_what_the_user_set_stays() -> None:
+def test_user_environment_overrides_defaults() -> None:
     user = {
         "OMP_NUM_THREADS": "7",
         "HCCL_CONNECT_TIMEOUT": "1800",
@@ -85,7 +85,7 @@ def test_a_rank_of_another_job_is_not_inherited() -> None:
     assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == MARK
 
 
-def test_what_the_job_is_told_wins() -> None:
+def test_job_variables_override_user_environment() -> None:
     spec = _spec(variables={"TORCH_TRANSFER_TO_NPU": "1"})
     assert environment(spec, {"TORCH_TRANSFER_TO_NPU": "0", "A": "b"}, cores=8) == {
         "TORCH_TRANSFER_TO_NPU": "1",
@@ -94,7 +94,7 @@ def test_what_the_job_is_told_wins() -> None:
     }
 
 
-def test_what_was_given_is_noted_without_what_the_user_had(tmp_path: Path) -> None:
+def test_note_holds_added_variables_only(tmp_path: Path) -> None:
     spec, user = _spec(run_dir=tmp_path, nproc=2, kind="npu"), {"HF_TOKEN": "secret", "TASK_QUEUE_ENABLE": "0"}
     note(spec, environment(spec, user, cores=8), user)
     noted = json.loads((tmp_path / "log" / "environment_0.json").read_text())

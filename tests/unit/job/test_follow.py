@@ -50,7 +50,7 @@ def test_only_this_jobs_part_is_read_and_of_it_the_last_lines(logs: Path) -> Non
     ]
 
 
-def test_what_comes_is_followed_to_the_very_end(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_shows_all_lines_until_the_job_ends(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "_LOOK_EVERY_SECONDS", 0)
 
     def append(name: str, text: str) -> None:

@@ -47,14 +47,14 @@ def _lost(spec: JobSpec) -> Job:
     return replace(registry.register(spec, [], watched=True), pid=2**22 - 1, start_ticks=ticks)
 
 
-def test_what_the_job_has_left_behind_is_found_by_its_mark(spec: JobSpec, carry_mark: Any) -> None:
+def test_members_of_a_lost_job_are_found_by_their_mark(spec: JobSpec, carry_mark: Any) -> None:
     job = _lost(spec)
     time.sleep(0.05)
     pid = carry_mark()
     assert [stat.pid for stat in members_of(job)] == [pid]
 
 
-def test_who_is_older_than_the_job_is_not_its(spec: JobSpec, carry_mark: Any) -> None:
+def test_process_older_than_the_job_is_not_a_member(spec: JobSpec, carry_mark: Any) -> None:
     carry_mark()
     time.sleep(0.05)
     assert members_of(_lost(spec)) == []

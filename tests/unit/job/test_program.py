@@ -42,7 +42,7 @@ def test_a_program_is_found_by_path_and_by_name(place: Path) -> None:
         ("bare", "'bare' is neither a program nor", "as `bash script`"),
     ],
 )
-def test_what_cannot_be_started_is_refused_with_a_remedy(word: str, what: str, remedy: str) -> None:
+def test_program_that_cannot_start_is_refused_with_a_remedy(word: str, what: str, remedy: str) -> None:
     with pytest.raises(InputError) as refused:
         program(word)
     assert what in refused.value.what and remedy in refused.value.remedy

@@ -44,7 +44,7 @@ def test_a_rank_without_cores_of_its_own_is_left_alone(tmp_path: Path) -> None:
     assert f"on cores {sorted(os.sched_getaffinity(0))}" in run(tmp_path, 0, cores="")
 
 
-def test_rank_0_speaks_to_the_user_and_others_to_their_logs(tmp_path: Path) -> None:
+def test_rank_0_writes_to_the_terminal_and_others_to_their_logs(tmp_path: Path) -> None:
     # Nothing that is typed for the launcher reaches a rank.
     said = run(tmp_path, 0)
     assert "heard ''" in said and "trouble" in said and list(tmp_path.iterdir()) == []

@@ -44,7 +44,7 @@ def test_a_job_is_registered_and_closed() -> None:
     assert ended.ended is not None and ended.ended >= job.started
 
 
-def test_what_hosts_turn_out_to_have_is_known_at_the_end_too() -> None:
+def test_devices_noted_later_are_kept_when_the_job_closes() -> None:
     job = registry.register(SPEC, ["torchrun"], watched=True, hosts=["a", "b"])
     registry.note_devices(job, "npu", 16)
     registry.close(job, 0)
@@ -97,7 +97,7 @@ def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path:
     assert state_of(registry.find(job.id)) == "lost"
 
 
-def test_what_later_jobs_do_with_the_run_is_not_this_jobs(tmp_path: Path, state: Path) -> None:
+def test_later_jobs_on_a_run_do_not_change_the_state_of_an_earlier_one(tmp_path: Path, state: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.create("", {}, {})
     for watched in (True, False):
@@ -168,7 +168,7 @@ def test_old_jobs_that_are_over_are_forgotten_and_damaged_files_ignored(state: P
     assert elsewhere.id not in {job.id for job in registry.jobs()}
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_directory_raises_machine_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(MachineError) as caught:

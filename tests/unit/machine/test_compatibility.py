@@ -50,7 +50,7 @@ def test_rows_are_those_of_the_vendor() -> None:
     assert wheel.takes_cann("9.0.0") and not wheel.takes_cann("8.3.RC1")
 
 
-def test_what_fits() -> None:
+def test_fitting_wheels_match_python_and_cann() -> None:
     assert base_version("2.5.1.post1.dev20250619") == base_version("2.5.1+cpu") == "2.5.1"
     first = fitting_wheels("3.11", "8.1.RC1")[0]
     assert (first.torch, first.version) == ("2.5.1", "2.5.1")

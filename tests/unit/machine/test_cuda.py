@@ -58,7 +58,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_what_nvml_says(nvml: Any) -> None:
+def test_gpu_facts_come_from_nvml(nvml: Any) -> None:
     (gpu,), driver, troubles = gpus()
     assert driver == "580.65.06" and [trouble.code for trouble in troubles] == ["gpu_lost"]
     told = gpu.as_json()

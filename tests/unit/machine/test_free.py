@@ -48,7 +48,7 @@ def test_less_memory_first_and_ids_ascend() -> None:
         (_npu(None), "its logical id is unknown"),
     ],
 )
-def test_who_stands_in_the_way_is_said(device: Accelerator, said: str) -> None:
+def test_not_enough_free_devices_names_their_users(device: Accelerator, said: str) -> None:
     with pytest.raises(MachineError) as raised:
         pick_free([_npu(0), device], 2, {})
     assert said in raised.value.what and "1 of 2 free" in raised.value.what and raised.value.exit_code == 3

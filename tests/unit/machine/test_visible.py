@@ -24,7 +24,7 @@ def _add(dev: Path, *names: str) -> None:
         (dev / name).touch()
 
 
-def test_nothing_but_the_cpu(dev: Path) -> None:
+def test_only_cpu_is_visible_without_device_files(dev: Path) -> None:
     _add(dev, "null", "davinci_manager", "nvidiactl", "nvidia-uvm")
     assert visible_devices({}, dev) == Visible("cpu", ("0",))
 
@@ -54,7 +54,7 @@ def test_gpus_may_have_unique_names(dev: Path) -> None:
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev) == Visible("cuda", ("GPU-8f1a", "1"))
 
 
-def test_devices_that_torch_cannot_use_are_said(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_devices_are_noted(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _add(dev, "nvidia0")
     monkeypatch.setattr(cuda, "cuda_of_torch", lambda directory: None)
     found = visible_devices({}, dev)

@@ -17,7 +17,7 @@ def _model(path: Path, **config: int) -> Path:
     return path
 
 
-def test_another_base_is_told_by_what_its_config_says(tmp_path: Path) -> None:
+def test_merge_onto_another_base_notes_config_differences(tmp_path: Path) -> None:
     trained_on, onto = _model(tmp_path / "a", num_hidden_layers=4), _model(tmp_path / "b", num_hidden_layers=6)
     adapter = tmp_path / "adapter"
     adapter.mkdir()

@@ -45,7 +45,7 @@ def test_a_copy_is_the_same_file(kernel_copies: bool, tmp_path: Path, monkeypatc
         assert file.get_tensor("a").tolist() == [5, 4, 3, 2, 1]
 
 
-def test_a_source_that_is_shorter_than_it_says(tmp_path: Path) -> None:
+def test_copy_from_a_truncated_source_raises_eof(tmp_path: Path) -> None:
     header = read_safetensors_header(_source(tmp_path))
     with (tmp_path / "copy").open("wb") as target, header.path.open("rb") as source, pytest.raises(EOFError):
         copy_bytes(source, header.tensors["a"].begin, 100, target)
@@ -61,13 +61,13 @@ def test_a_source_that_is_shorter_than_it_says(tmp_path: Path) -> None:
         b"\x06" + b"\0" * 7 + b'{"a":{}}',
     ],
 )
-def test_what_is_no_safetensors_file_is_told(content: bytes, tmp_path: Path) -> None:
+def test_invalid_safetensors_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(InputError):
         read_safetensors_header(tmp_path / "x")
 
 
-def test_a_file_that_was_cut_off_is_told(tmp_path: Path) -> None:
+def test_truncated_safetensors_file_is_refused(tmp_path: Path) -> None:
     path = _source(tmp_path)
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(InputError) as caught:

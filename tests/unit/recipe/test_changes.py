@@ -22,7 +22,7 @@ def _recipe(train: object, **others: object) -> Recipe:
         (["a.jsonl", "b.jsonl"], 'data.train: ["a.jsonl"] -> ["a.jsonl", "b.jsonl"]'),
     ],
 )
-def test_what_changed_in_the_data_is_said_in_few_words(tmp_path: Path, train: object, said: str) -> None:
+def test_changed_data_is_summarised(tmp_path: Path, train: object, said: str) -> None:
     run = RunDir(tmp_path)
     run.create(_recipe("a.jsonl").to_yaml(), {}, {})
     with pytest.raises(RecipeError) as raised:
@@ -40,7 +40,7 @@ def test_what_changed_in_the_data_is_said_in_few_words(tmp_path: Path, train: ob
         ({"optim": {"learning_rate": 1e-3}, "seed": 1}, ["seed", "optim"]),
     ],
 )
-def test_what_is_free_or_allowed_may_change(tmp_path: Path, changes: dict[str, object], allowed: list[str]) -> None:
+def test_free_and_allowed_keys_may_change(tmp_path: Path, changes: dict[str, object], allowed: list[str]) -> None:
     run = RunDir(tmp_path)
     run.create(_recipe("a.jsonl").to_yaml(), {}, {})
     require_same_recipe(run, _recipe("a.jsonl", **changes), allowed)
@@ -56,7 +56,7 @@ def test_allowing_one_key_allows_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["method.tuner", "optim.optimizer", "model.path"])
-def test_what_decides_the_content_of_checkpoints_never_changes(tmp_path: Path, key: str) -> None:
+def test_keys_that_decide_checkpoint_content_cannot_change(tmp_path: Path, key: str) -> None:
     run = RunDir(tmp_path)
     run.create(_recipe("a.jsonl").to_yaml(), {}, {})
     section, _, name = key.partition(".")

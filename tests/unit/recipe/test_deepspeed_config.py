@@ -130,7 +130,7 @@ def test_all_contradictions_at_once_each_with_its_line(tmp_path: Path) -> None:
         (True, "'zero_optimization' is not an object", "between { and }"),
     ],
 )
-def test_what_zero_cannot_do_is_refused_as_in_a_recipe(tmp_path: Path, zero: Any, said: str, remedy: str) -> None:
+def test_unsupported_zero_options_are_refused(tmp_path: Path, zero: Any, said: str, remedy: str) -> None:
     with pytest.raises(RecipeError) as raised:
         from_json(tmp_path, {"zero_optimization": zero})
     assert said in raised.value.what and remedy in raised.value.remedy
@@ -153,7 +153,7 @@ def test_stage_0_in_half_precision_is_refused_from_the_recipe_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"zero_optimization": {"stage": '])
-def test_what_is_no_json_object(tmp_path: Path, text: str) -> None:
+def test_deepspeed_file_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(RecipeError, match=r"not valid JSON|the DeepSpeed JSON is not a mapping"):
         from_json(tmp_path, text)
 

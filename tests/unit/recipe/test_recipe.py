@@ -43,7 +43,7 @@ def test_an_adapter_needs_a_base_on_disk(path):
 
 
 @pytest.mark.parametrize("word", ["method.stage=ppo", "method.tuner=qlora", "parallel.strategy=tp"])
-def test_what_is_not_in_this_version_is_answered_with_a_sentence(path, word):
+def test_feature_not_in_this_version_is_refused(path, word):
     with pytest.raises(RecipeError) as caught:
         Recipe.load(path, [word])
     assert caught.value.code == "impossible-value"
@@ -64,14 +64,14 @@ def test_contradictory_tuner_options_are_refused(path, words, code):
     assert caught.value.code == code
 
 
-def test_what_the_adapters_to_go_on_from_decide(path):
+def test_lora_rank_has_no_effect_with_start_from(path):
     recipe, origins = Recipe.load_with_origins(
         path, ["method.tuner=lora", "method.lora.start_from=[a]", "method.lora.rank=4", "method.lora.dropout=0.1"]
     )
     assert [line.split()[0] for line in recipe.without_effect(origins)] == ["method.lora.rank"]
 
 
-def test_a_system_message_for_texts_without_turns_is_said(path):
+def test_system_message_has_no_effect_for_plain_texts(path):
     datasets = "data.train=[{path: a.txt}, {path: b.txt, system: Be kind.}]"
     recipe, origins = Recipe.load_with_origins(path, [datasets, "method.stage=pretrain"])
     assert recipe.without_effect(origins) == [
@@ -90,7 +90,7 @@ def test_a_system_message_for_texts_without_turns_is_said(path):
         (["parallel.deepspeed.nvme_path=/fast", "parallel.strategy=deepspeed"], ["parallel.deepspeed.nvme_path"]),
     ],
 )
-def test_what_only_deepspeed_reads(path, words, inert):
+def test_deepspeed_keys_have_no_effect_with_another_strategy(path, words, inert):
     recipe, origins = Recipe.load_with_origins(path, words)
     assert [line.split()[0] for line in recipe.without_effect(origins)] == inert
 
@@ -104,7 +104,7 @@ def test_what_only_deepspeed_reads(path, words, inert):
         ("kto", ["simpo_gamma"]),
     ],
 )
-def test_what_another_loss_reads(path, loss, inert):
+def test_keys_of_another_loss_have_no_effect(path, loss, inert):
     keys = ["beta", "simpo_gamma", "desirable_weight", "undesirable_weight", "sft_weight"]
     words = ["method.stage=preference", f"method.preference.loss={loss}"]
     recipe, origins = Recipe.load_with_origins(path, [*words, *(f"method.preference.{key}=0.5" for key in keys)])
@@ -152,7 +152,7 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
         ("name=3", "write text"),
     ],
 )
-def test_what_should_stand_there_is_said_in_plain_words(path, word, remedy):
+def test_remedy_names_the_expected_value(path, word, remedy):
     with pytest.raises(RecipeError) as raised:
         Recipe.load(path, [word])
     assert raised.value.remedy == remedy and not raised.value.further
@@ -207,7 +207,7 @@ def test_a_secret_in_the_file_is_refused_with_its_line(path):
         "model.new_tokens=['<token>']",
     ],
 )
-def test_what_only_looks_like_a_secret_is_taken(path, word):
+def test_value_that_resembles_a_secret_is_accepted(path, word):
     Recipe.load(path, [word])
 
 

@@ -48,7 +48,11 @@ def compare(answers: Mapping[str, Answer]) -> Comparison:
     facts = _by_name({node: answer.facts for node, answer in answers.items()}, _ABSENT)
     found = _by_name({node: _in_words(answer.findings) for node, answer in answers.items()}, _FINE)
     differences = [
-        *(_fact(name, values) for name, values in facts.items() if differ(values)),
+        *(
+            Difference(name, "failure" if name in REQUIRED else "warning", groups_of(values), is_fact=True)
+            for name, values in facts.items()
+            if differ(values)
+        ),
         *(_check(name, values, answers) for name, values in found.items() if differ(values)),
     ]
     wrong = {name for name, values in found.items() if not differ(values) and _FINE not in values.values()}
@@ -85,10 +89,6 @@ def _in_words(findings: Iterable[Finding]) -> dict[str, str]:
         if each.status != "ok":
             wrong.append(f"{each.status}: {each.measured}")
     return {code: "; ".join(wrong) or _FINE for code, wrong in told.items()}
-
-
-def _fact(name: str, values: Mapping[str, str]) -> Difference:
-    return Difference(name, "failure" if name in REQUIRED else "warning", groups_of(values), is_fact=True)
 
 
 def _check(code: str, values: Mapping[str, str], answers: Mapping[str, Answer]) -> Difference:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,7 @@ def quickstart(
     print(f"{base}: {format_count(model.parameters)} random weights, tokenizer")
     print(f"{directory / TRAINING_FILE}: {count_of(len(skill.training), 'row')}")
     print(f"{directory / QUESTIONS_FILE}: {len(skill.questions)} words that are in no row")
-    print(f"{recipe}:\n\n{_indented(recipe.read_text())}")
+    print(f"{recipe}:\n\n{textwrap.indent(recipe.read_text(), '    ')}")
 
     _headline("Before training")
     before = _ask(base, skill.questions)
@@ -187,10 +188,6 @@ def _command(name: str) -> str:
 
 def _headline(text: str) -> None:
     print(f"\n{colour(text, 'bold', sys.stdout)}", flush=True)
-
-
-def _indented(text: str) -> str:
-    return "".join(f"    {line}" if line.strip() else line for line in text.splitlines(keepends=True))
 
 
 def _cut(text: str) -> str:

@@ -35,7 +35,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
     question = _turns(prompt if row.get("prompt") is not None else listed(prompt), "human", "prompt")
     if isinstance(question, BadRow):
         return question
-    if isinstance(answer, list) and _is_whole(answer):
+    if isinstance(answer, list) and _speaker(answer[0]) not in (None, "assistant", "gpt", "function_call"):
         if not _repeats(answer, question):
             return BadRow("prompts that differ", f"{name} is a whole conversation, but not about this prompt")
         return conversation(row, answer)
@@ -69,11 +69,6 @@ def _turns(value: Any, speaker: str, name: str) -> list[Any] | BadRow:
     if isinstance(value, dict):
         return [value]
     return [{"from": speaker, "value": value}] if is_text(value) else not_text(name, value)
-
-
-def _is_whole(turns: list[Any]) -> bool:
-    """Whether a list of turns is a conversation rather than an answer."""
-    return _speaker(turns[0]) not in (None, "assistant", "gpt", "function_call")
 
 
 def _repeats(turns: list[Any], question: list[Any]) -> bool:

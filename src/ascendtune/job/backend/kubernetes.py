@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ascendtune.job.backend.submission import MASTER_PORT, Mount, Submission, in_container, require_text
@@ -151,8 +150,5 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
 
 def from_nodes(submission: Submission) -> list[Mount]:
     """What no claim covers: it comes from the nodes' own file systems, at the same path on each."""
-    return [mount for mount in submission.mounts if not _covered(mount.path, submission.volumes)]
-
-
-def _covered(path: Path, places: Iterable[Path]) -> bool:
-    return any(path.is_relative_to(place) for place in places)
+    claimed = submission.volumes
+    return [mount for mount in submission.mounts if not any(map(mount.path.is_relative_to, claimed))]

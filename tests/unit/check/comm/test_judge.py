@@ -24,7 +24,7 @@ def _left_out(dtype: str, **why: str) -> dict[str, Any]:
     return {"cell": {"collective": "all_reduce", "dtype": dtype, **why}}
 
 
-def test_what_is_right_and_what_was_refused(ran: Any) -> None:
+def test_verdict_counts_right_and_refused_dtypes(ran: Any) -> None:
     notes = [
         *START,
         _cell("float32"),

@@ -39,7 +39,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-8", "1.5G", "G", "8KX", "1e6"])
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         sweep.bytes_of(text, "--max-bytes")
     assert caught.value.code == "invalid-option-value" and "--max-bytes" in caught.value.what
@@ -108,12 +108,12 @@ def test_a_large_heat_map_has_shades_where_there_is_no_room() -> None:
 
 
 @pytest.mark.parametrize(("text", "figure"), [("peak", None), ("150", 150e9), ("0.5", 0.5e9)])
-def test_what_can_be_expected(text: str, figure: float | None) -> None:
+def test_expected_bandwidth_is_parsed(text: str, figure: float | None) -> None:
     assert expected_of(text) == figure
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "0", "nan", "inf"])
-def test_what_cannot_be_expected(text: str) -> None:
+def test_invalid_expected_bandwidth_is_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         expected_of(text)
     assert caught.value.code == "invalid-option-value"

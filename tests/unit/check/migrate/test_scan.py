@@ -177,7 +177,7 @@ def test_a_tree(tmp_path: Path) -> None:
     assert seen[-1][0] == seen[-1][1]
 
 
-def test_nothing_found(tmp_path: Path) -> None:
+def test_scan_without_findings_succeeds(tmp_path: Path) -> None:
     found = scan(_tree(tmp_path, {"x.py": "x.cuda()", "y.md": "import bitsandbytes"}))
     assert exit_code(found.findings) == 0 and "nothing found" in found.verdict
     with pytest.raises(InputError) as caught:

@@ -52,7 +52,7 @@ def test_a_directory_that_is_not_there() -> None:
     assert "working directory" not in nodes.answers["localhost"].facts
 
 
-def test_who_says_nothing_is_left_behind(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_agent_is_killed_after_the_limit(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.write_text("import os, sys, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
     monkeypatch.chdir(agent.parent)
     began = time.monotonic()

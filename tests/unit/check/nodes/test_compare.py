@@ -61,7 +61,7 @@ def test_the_odd_one_of_four_is_named() -> None:
     assert _sentence(answers) == "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3"
 
 
-def test_what_a_job_refuses_goes_first() -> None:
+def test_differences_that_stop_a_job_come_first() -> None:
     answers = {**FOUR, "node3": _odd(driver="24.1.0", torch_npu="2.6.0", HCCL_CONNECT_TIMEOUT="300")}
     assert [(each.name, each.status) for each in compare(answers).differences] == [
         ("torch_npu", "failure"),
@@ -80,7 +80,7 @@ def test_what_a_job_refuses_goes_first() -> None:
         (("2.6.0", "2.6.0", "2.7.1", "2.7.1", "2.7.1"), "a and b differ: torch_npu 2.6.0 there, 2.7.1 on the other 3"),
     ],
 )
-def test_who_differs(torch_npu: tuple[str | None, ...], said: str) -> None:
+def test_sentence_names_the_odd_machines(torch_npu: tuple[str | None, ...], said: str) -> None:
     answers = {name: _odd(torch_npu=version) for name, version in zip("abcde", torch_npu, strict=False)}
     assert _sentence(answers) == said
 
@@ -104,7 +104,7 @@ def test_the_same_check_finds_other_things() -> None:
     assert compare(answers).shared == ()
 
 
-def test_what_every_node_has_is_told_once() -> None:
+def test_findings_shared_by_all_nodes_are_shown_once() -> None:
     answers = {name: replace(ALIKE, findings=(FILES, OFFLINE)) for name in FOUR}
     assert compare(answers).shared == (FILES, OFFLINE)
     text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)

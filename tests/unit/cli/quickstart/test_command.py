@@ -12,7 +12,9 @@ from ascendtune.cli.quickstart.command import recipe_text
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "recipe.yaml", "base-model/config.json"])
-def test_nothing_of_somebody_elses_is_written_over(ascendtune: Callable[..., Any], tmp_path: Path, name: str) -> None:
+def test_quickstart_refuses_to_overwrite_foreign_files(
+    ascendtune: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
     mine = tmp_path / name
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine\n")
@@ -27,7 +29,7 @@ def test_nothing_of_somebody_elses_is_written_over(ascendtune: Callable[..., Any
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mine.name], "nothing else was written"
 
 
-def test_what_a_quickstart_wrote_stays(tmp_path: Path) -> None:
+def test_second_quickstart_keeps_unchanged_files(tmp_path: Path) -> None:
     files = {tmp_path / "new" / "recipe.yaml": recipe_text(tmp_path).encode(), tmp_path / "new" / "x" / "y": b"y"}
     command._write(files)
     before = {path: path.stat().st_mtime_ns for path in files}

@@ -22,7 +22,7 @@ def test_input_stands_on_its_own_line_below_the_instruction() -> None:
 
 
 @pytest.mark.parametrize("row", [{"instruction": "Add."}, {"instruction": "Add.", "input": ""}, {"input": "Add."}])
-def test_what_is_missing_leaves_no_empty_line(row: dict[str, str]) -> None:
+def test_missing_input_leaves_no_empty_line(row: dict[str, str]) -> None:
     assert _said({**row, "output": "3"})[0] == ("user", "Add.")
 
 

@@ -37,7 +37,7 @@ def test_turns_in_other_words() -> None:
     assert made.messages[2]["content"] == "5"
 
 
-def test_a_speaker_without_a_tag_is_nobody() -> None:
+def test_speaker_without_a_tag_is_a_bad_row() -> None:
     made = _made({"conversations": [{"speaker": "gpt", "text": "x"}, *TURNS]}, tags=TAGS)
     assert isinstance(made, BadRow) and made.reason == "unknown role"
 

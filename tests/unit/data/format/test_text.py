@@ -6,7 +6,7 @@ from ascendtune.data.conversation import BadRow, Conversation, Text
 from ascendtune.data.format.text import convert, convert_to_text, matches
 
 
-def test_the_row_is_what_the_model_says() -> None:
+def test_text_row_becomes_one_assistant_turn() -> None:
     assert convert({"text": "Once."}) == Conversation([{"role": "assistant", "content": "Once."}])
 
 

@@ -75,7 +75,7 @@ def _calls(script: str, bin_directory: Path) -> list[list[str]]:
 
 @_few
 @given(folder=_FOLDERS, word=_WORDS)
-def test_docker_is_told_what_was_meant(tmp_path: Path, bin_directory: Path, folder: str, word: str) -> None:
+def test_docker_gets_odd_paths_and_words_unchanged(tmp_path: Path, bin_directory: Path, folder: str, word: str) -> None:
     asked = _submission(tmp_path, folder, word)
     run = _calls(docker.write(asked, tmp_path), bin_directory)[-1]
     assert run[2] == "run" and run[-len(asked.argv) :] == list(asked.argv)
@@ -91,7 +91,7 @@ def test_docker_is_told_what_was_meant(tmp_path: Path, bin_directory: Path, fold
 
 
 @given(folder=_FOLDERS, word=_WORDS)
-def test_compose_is_told_what_was_meant(folder: str, word: str) -> None:
+def test_compose_reads_odd_paths_and_words_unchanged(folder: str, word: str) -> None:
     asked = _submission(Path("/srv"), folder, word)
     service = _interpolated(yaml.safe_load(compose.write(asked, Path("/no/such/root"))))["services"]["train"]
     assert service["command"] == list(asked.argv)
@@ -112,7 +112,7 @@ def _interpolated(value: Any) -> Any:
 
 
 @given(folder=_FOLDERS.filter(lambda text: ":" not in text), word=_WORDS)
-def test_kubernetes_is_told_what_was_meant(folder: str, word: str) -> None:
+def test_kubernetes_reads_odd_paths_and_words_unchanged(folder: str, word: str) -> None:
     asked = submissions.in_a_cluster(_submission(Path("/srv"), folder, word))
     _, job = yaml.safe_load_all(kubernetes.write(asked, "job", f"name: {word!r}\n"))
     pod = job["spec"]["template"]["spec"]
@@ -129,7 +129,7 @@ def _expanded(text: str) -> str:
 
 @_few
 @given(folder=_FOLDERS, word=_WORDS)
-def test_slurm_is_told_what_was_meant(tmp_path: Path, bin_directory: Path, folder: str, word: str) -> None:
+def test_srun_gets_odd_paths_and_words_unchanged(tmp_path: Path, bin_directory: Path, folder: str, word: str) -> None:
     asked = _submission(tmp_path, folder, word)
     asked.directory.mkdir(exist_ok=True)
     (call,) = _calls(slurm.write(asked), bin_directory)

@@ -41,7 +41,7 @@ _NODE_0 = {
 
 @pytest.mark.parametrize("kind", kubernetes.KINDS)
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_pods_know_their_place(kind: str, nodes: int) -> None:
+def test_pods_get_the_rendezvous_variables_of_their_node(kind: str, nodes: int) -> None:
     plain = submissions.in_a_cluster(submissions.submission("npu", nodes))
     text = kubernetes.write(replace(plain, argv=_LOOK), kind, submissions.RECIPE)
     (*_, args) = _values(list(yaml.safe_load_all(text)), "args")
@@ -52,7 +52,7 @@ def test_pods_know_their_place(kind: str, nodes: int) -> None:
         assert [found[name] for name in VARIABLES] == ["2", "1", *_NODE_0[kind]]
 
 
-def test_slurms_tasks_know_their_place(tmp_path: Path) -> None:
+def test_slurm_tasks_get_the_rendezvous_variables_of_their_node(tmp_path: Path) -> None:
     # The script itself under bash; in place of srun and scontrol, what they do on the second node of two.
     _program(tmp_path, "scontrol", 'test "$3" = "node[7-8]" && printf "node7\\nnode8\\n"')
     _program(tmp_path, "srun", 'while [ "${1#--}" != "$1" ]; do shift; done; SLURM_NODEID=1 exec "$@"')

@@ -31,7 +31,7 @@ def test_hours_are_slurms_days_hours_and_minutes() -> None:
     assert "#SBATCH --time=1-12:30:00" in write(with_a_limit(submission("cpu", 1)))
 
 
-def test_what_the_user_adds_for_sbatch_comes_last() -> None:
+def test_sbatch_options_of_the_user_come_last() -> None:
     options = [line for line in write(with_a_limit(submission("npu", 1))).splitlines() if line.startswith("#SBATCH")]
     assert options[-1] == "#SBATCH --qos=high"
 

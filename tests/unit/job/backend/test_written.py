@@ -26,7 +26,7 @@ SCRIPTS = [name for name in WRITTEN if name.endswith((".sh", ".sbatch"))]
 FIELDS = tomllib.loads((Path(__file__).parents[3] / "fixtures" / "kubernetes" / "fields.toml").read_text())
 
 
-def test_nothing_else_is_golden() -> None:
+def test_golden_directory_holds_only_compared_files() -> None:
     assert {path.name for path in submissions.GOLDEN.iterdir()} == set(COMPARED)
 
 
@@ -36,7 +36,7 @@ def test_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_no_line_is_compared_nowhere(name: str) -> None:
+def test_every_written_line_is_in_a_golden_file(name: str) -> None:
     engine = name.partition("_")[0]
     compared = {line for each, text in COMPARED.items() if each.startswith(f"{engine}_") for line in _plain(text)}
     assert [line for line in _plain(WRITTEN[name]) if line not in compared] == []
@@ -161,7 +161,7 @@ def _scripts_in(value: Any) -> Iterator[str]:
             yield from _scripts_in(inner)
 
 
-def test_a_node_must_know_its_place(tmp_path: Path) -> None:
+def test_docker_script_fails_without_node_rank(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(docker.write(submissions.submission("cpu", 2, str(tmp_path)), tmp_path))
     done = subprocess.run(["bash", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)

@@ -34,7 +34,7 @@ def _until(condition: object, seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_it_outlasts_signals_but_not_its_worker(tmp_path: Path) -> None:
+def test_watcher_ignores_signals_and_ends_with_its_worker(tmp_path: Path) -> None:
     RunDir(tmp_path).create("name: a\n", {}, {})
     with subprocess.Popen([sys.executable, "-c", _BECOME, str(tmp_path)]) as worker:
         try:
@@ -54,13 +54,13 @@ def test_it_outlasts_signals_but_not_its_worker(tmp_path: Path) -> None:
         assert psutil.wait_procs([watcher], timeout=5)[1] == []
 
 
-def test_it_ends_when_the_worker_was_gone_before_it_began(tmp_path: Path) -> None:
+def test_watcher_ends_at_once_when_the_worker_has_ended(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "ascendtune.job.hang.beside", "1", str(tmp_path)]
     assert subprocess.run(argv, timeout=20).returncode == 0
 
 
 @pytest.mark.parametrize(("looks_already", "is_removed"), [(False, False), (True, False), (False, True)])
-def test_it_ends_with_the_run_where_the_process_of_the_worker_goes_on(
+def test_watcher_ends_with_the_run_when_the_worker_process_lives_on(
     tmp_path: Path, looks_already: bool, is_removed: bool
 ) -> None:
     run = RunDir(tmp_path / "run")

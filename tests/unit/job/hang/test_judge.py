@@ -143,7 +143,7 @@ def test_of_two_ranks_the_one_that_was_silent_first_is_odd() -> None:
     assert odd_ranks([beat(0, "backward", at=1000.1), beat(1, "optimizer", at=1000.4)]) == (0,)
 
 
-def test_who_is_seen_waiting_is_not_who_is_waited_for() -> None:
+def test_waiting_ranks_are_not_odd_unless_all_wait() -> None:
     two = [beat(0, "backward", at=1000.1), beat(1, "forward", at=1000.4)]
     assert odd_ranks(two) == (0,)
     assert odd_ranks(two, waiting=[0]) == (1,)
@@ -154,7 +154,7 @@ def test_a_stopped_process_is_odd_wherever_it_is() -> None:
     assert odd_ranks([beat(0, "data"), beat(1, "backward")], stopped=[1]) == (1,)
 
 
-def test_where_all_are_in_the_same_phase_the_stacks_decide() -> None:
+def test_stacks_name_the_odd_rank_when_phases_are_equal() -> None:
     same = [beat(rank, "backward") for rank in range(3)]
     assert odd_ranks(same, apart=[2]) == (2,)
     assert odd_ranks(same, apart=[0, 1, 2]) == ()

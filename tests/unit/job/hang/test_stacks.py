@@ -141,7 +141,7 @@ def test_a_program_that_is_not_ours_is_read_by_py_spy_alone_also_below_a_shell(
         os.killpg(shell.pid, signal.SIGKILL)
 
 
-def test_a_place_that_cannot_be_written_is_told(run: RunDir, worker: int) -> None:
+def test_unwritable_directory_raises_machine_error(run: RunDir, worker: int) -> None:
     run.logs.write_text("")
     with pytest.raises(MachineError) as caught:
         stacks.collect(run.path, newest_beats(run.path))

@@ -74,7 +74,7 @@ def test_a_hang_is_told_once_and_so_is_its_end(scene: Scene) -> None:
     assert scene.done == [] and not has_hung(scene.run.path)
 
 
-def test_who_slept_as_long_as_the_workers_did_judges_nobody(scene: Scene) -> None:
+def test_time_asleep_does_not_count_as_a_hang(scene: Scene) -> None:
     watcher = scene.watcher("stop")
     scene.pass_time(watcher, 200, from_step=1)
     scene.now += 5000

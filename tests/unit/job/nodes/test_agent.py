@@ -27,7 +27,7 @@ def test_a_part_of_a_job_is_noted_and_so_is_its_end(spec: JobSpec) -> None:
         assert registry.find(spec.id).exit_code == exit_code
 
 
-def test_the_record_of_whoever_started_the_job_is_left_alone(spec: JobSpec) -> None:
+def test_agent_leaves_an_existing_job_record_unchanged(spec: JobSpec) -> None:
     theirs = registry.register(spec, spec.argv, watched=True, hosts=["node1", "node2"])
     with joined(spec, ["node1", "node2"], "node1") as ended_with:
         ended_with(1)

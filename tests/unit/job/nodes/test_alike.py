@@ -49,7 +49,7 @@ def test_one_machine_under_two_names_is_refused() -> None:
     assert "`node1 slots=N`" in raised.value.remedy
 
 
-def test_a_clock_that_is_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_skew_between_hosts_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("ascendtune.job.nodes.alike.warn", said.append)
     warn_of_clocks(_answers({}, {"time": 190.0}, {"time": 40.0}))

@@ -35,7 +35,7 @@ def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) ->
         ("no/such/file", "no such host file: no/such/file"),
     ],
 )
-def test_what_names_no_host_is_refused(text: str, message: str) -> None:
+def test_invalid_host_list_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         hosts_of(text)
 

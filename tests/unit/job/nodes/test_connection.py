@@ -6,7 +6,7 @@ from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.connection import module_on, portable, why_ended
 
 
-def test_what_is_true_of_this_machine_stays_here() -> None:
+def test_variables_of_this_machine_are_not_forwarded() -> None:
     mine = {
         "HOME": "/root",
         "HCCL_IF_IP": "10.0.0.1",
@@ -19,7 +19,7 @@ def test_what_is_true_of_this_machine_stays_here() -> None:
     assert portable(mine | theirs) == theirs
 
 
-def test_nothing_of_the_environment_is_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_command_line_holds_no_environment_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("PYTHONPATH", "/with space")
     *ssh, command = module_on(TargetHost("user@node1"), "some.module", "/opt/python")

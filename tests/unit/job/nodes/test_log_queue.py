@@ -39,7 +39,7 @@ def test_the_oldest_is_left_out_and_counted() -> None:
     assert listener.backlog.has_room()
 
 
-def test_what_was_left_out_before_is_counted_on() -> None:
+def test_dropped_lines_are_added_to_an_earlier_count() -> None:
     listener = _Listener(1_000)
     for what in ("two\nlines\n", 70, "no end", _LINE):
         listener.backlog.put("a", what)
@@ -48,7 +48,7 @@ def test_what_was_left_out_before_is_counted_on() -> None:
     assert listener.heard == [(None, "first"), ("a", 73), ("a", _LINE)]
 
 
-def test_what_is_listened_to_is_whole_and_in_order() -> None:
+def test_queue_passes_on_every_line_in_order() -> None:
     heard: list[str | int] = []
     backlog = LogQueue[str](lambda _, what: heard.append(what))
     for number in range(1000):

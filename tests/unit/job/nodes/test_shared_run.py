@@ -28,7 +28,7 @@ def test_every_node_learns_the_run_of_node_0(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_earlier_start_left_answers_nothing(tmp_path: Path) -> None:
+def test_answers_of_an_earlier_start_are_ignored(tmp_path: Path) -> None:
     left = tmp_path / ".nodes_10.0.0.1_29500"
     left.mkdir()
     for rank in (1, 2):

@@ -40,7 +40,7 @@ def test_link_history_with_the_count_of_downs(transcript: Text) -> None:
     assert (history.up_count, history.down_count, len(history.records)) == (2, 1, 3)
 
 
-def test_nothing_said_is_nothing_known() -> None:
+def test_empty_hccn_output_yields_none() -> None:
     for text in ("", "hccn_tool: command not found", "link status:\n", "ipaddr:\nnetmask:\n"):
         assert hccn.read_link(text) is None and hccn.read_health(text) is None and hccn.read_gateway(text) is None
         assert hccn.read_address(text) == Address(None, None) and hccn.read_tls(text) == Tls(None, None)

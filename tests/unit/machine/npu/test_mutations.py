@@ -215,13 +215,13 @@ def _every_mutation(names: Iterable[str], seeds: range) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_moves(name: str) -> None:
+def test_mutated_transcript_yields_true_values_or_none(name: str) -> None:
     assert _every_mutation([name], range(2)) >= 30
 
 
 @pytest.mark.parametrize("kind", SHUFFLES)
 @pytest.mark.parametrize("name", [name for name in NAMES if "headless" not in name])
-def test_columns_are_told_by_their_names(name: str, kind: str) -> None:
+def test_shuffled_columns_are_read_by_name(name: str, kind: str) -> None:
     for seed in range(3):
         _check(name, kind, SHUFFLES[kind], random.Random(f"{name} {seed}"))
 
@@ -243,7 +243,7 @@ def test_without_headers_unnamed_numbers_are_unknown() -> None:
 
 
 @pytest.mark.soak
-def test_nothing_moves_in_ten_thousand() -> None:
+def test_ten_thousand_mutations_yield_true_values_or_none() -> None:
     assert _every_mutation(NAMES, range(30)) >= 10_000
 
 

@@ -64,7 +64,7 @@ def test_the_950_tells_its_chip_by_the_mapping(install: Install, transcript: Tex
     assert (device.chip_id, device.phy_id, device.logical_id) == (0, 0, 0)
 
 
-def test_what_the_table_leaves_open_is_asked(install: Install, transcript: Text) -> None:
+def test_usages_fill_values_missing_from_the_table(install: Install, transcript: Text) -> None:
     table = (
         transcript("info_910b1_23.0.rc2_elided")
         .replace("AICore(%)", "AICore(?)")

@@ -64,5 +64,5 @@ def test_a_driver_in_another_place(tmp_path: Path, transcript: Text) -> None:
     assert installed_versions(tmp_path, {}) == Versions("23.0.7", None, ())
 
 
-def test_nothing_installed(tmp_path: Path) -> None:
+def test_versions_are_none_when_nothing_is_installed(tmp_path: Path) -> None:
     assert installed_versions(tmp_path, {}) == Versions(None, None, ())

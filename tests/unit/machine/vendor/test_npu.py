@@ -47,7 +47,7 @@ def test_hccs_between_910b(smi: Callable[[str, str], NpuSmi], monkeypatch: pytes
         ("info_910b1_23.0.rc2_elided", "info_950", ("0", "1"), "does not report the topology"),
     ],
 )
-def test_what_is_not_published_is_unknown(
+def test_peak_is_none_when_unpublished(
     smi: Callable[[str, str], NpuSmi],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

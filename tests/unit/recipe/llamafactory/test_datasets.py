@@ -118,7 +118,7 @@ def test_names_of_the_hub_need_no_list(read: Read) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_wrong_with_an_entry_is_said_with_its_line(
+def test_wrong_dataset_info_entry_is_refused_with_its_line(
     stage: str, entry: dict[str, Any], said: str, remedy: str, on_line: str, write: Write
 ) -> None:
     with pytest.raises(RecipeError) as caught:

@@ -24,7 +24,7 @@ def _at(values: dict[str, Any], key: str) -> Any:
     return values
 
 
-def test_what_they_do_not_say_is_as_theirs(read: Read) -> None:
+def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
     values = read()
     expected = {
         "method.tuner": "lora", "optim.learning_rate": 5e-5, "optim.scheduler": "linear", "optim.epochs": 3.0,
@@ -119,7 +119,7 @@ def test_what_they_do_not_say_is_as_theirs(read: Read) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_key_becomes_what_it_says(theirs: dict[str, Any], ours: dict[str, Any], read: Read) -> None:
+def test_key_is_translated(theirs: dict[str, Any], ours: dict[str, Any], read: Read) -> None:
     values = read(theirs)
     assert {key: _at(values, key) for key in ours} == ours
 
@@ -224,7 +224,7 @@ def test_an_error_names_the_llamafactory_key(theirs: dict[str, Any], said: str, 
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_is_not_here_is_refused_by_its_name_and_only_when_it_is_asked_for(key: str, write: Write) -> None:
+def test_unsupported_key_is_refused_by_name_unless_it_has_its_default(key: str, write: Write) -> None:
     default = REFUSED[key].default
     asked = not default if isinstance(default, bool) else "something"
     if key != "do_predict":
@@ -242,13 +242,13 @@ def test_all_is_said_at_once(write: Write) -> None:
 
 
 @pytest.mark.parametrize("theirs", [{"report_to": "wandb"}, {"use_swanlab": True}])
-def test_a_tracker_that_is_not_here_stops_nobody(theirs: dict[str, Any], write: Write) -> None:
+def test_unsupported_tracker_is_noted_and_training_continues(theirs: dict[str, Any], write: Write) -> None:
     recipe = Recipe.load(write(theirs))
     assert not recipe.track.tensorboard
     assert any(next(iter(theirs)) in note and "no effect: TensorBoard" in note for note in recipe.notes)
 
 
-def test_what_changes_nothing_is_said_with_its_reason(write: Write) -> None:
+def test_key_without_effect_is_noted_with_its_reason(write: Write) -> None:
     notes = Recipe.load(write({"plot_loss": True, "ddp_timeout": 180000000, "overwrite_cache": True})).notes
     for key in ("plot_loss", "ddp_timeout", "overwrite_cache"):
         assert any(note.startswith(key) and IGNORED_KEYS[key][1] in note for note in notes)
@@ -283,7 +283,7 @@ def test_a_difference_from_llamafactory_is_noted(theirs: dict[str, Any], said: s
 
 
 @pytest.mark.parametrize("theirs", [{"finetuning_type": "freeze"}, {"adapter_name_or_path": "a"}])
-def test_embeddings_are_trained_only_where_theirs_does(theirs: dict[str, Any], write: Write) -> None:
+def test_resize_vocab_without_new_tokens_trains_no_embeddings(theirs: dict[str, Any], write: Write) -> None:
     recipe = Recipe.load(write({"resize_vocab": True, **theirs}))
     assert not recipe.method.lora.modules_to_save
     assert any("resize_vocab: no effect" in note for note in recipe.notes)
