@@ -147,5 +147,5 @@ def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:
         source=common["source"],
         test=common["test"].format(number=number),
         family=common["family"],
-        pattern=re.compile(rf"(?<!\d){number}(?!\d)"),
+        pattern=re.compile(rf"(?<!\d){number}(?!\d)", re.IGNORECASE),
     )

@@ -195,3 +195,43 @@ def test_a_library_that_is_found_elsewhere_is_not_missing(explained: Explained) 
 def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> None:
     assert explained(f"{_CALLED}NotImplementedError\n").headline() == "Python failed with NotImplementedError (in step)"
     assert explained("odd.OddError\n").headline() == "Python failed with odd.OddError"
+
+
+@pytest.mark.parametrize(
+    ("line", "entry"),
+    [
+        ("HBM MULTI BIT ECC, Uncorrectable ECC, device_id=3, event_id=0x80e01801, time us=67672363666.", "80e01801"),
+        ("[ERROR] Fault RAS occurs in the system: [event_id:0x80E01801] Uncorrectable ECC", "80e01801"),
+        ("ModuleNotFoundError: No module named 'mindspeed.core'", "module-of-vendor-missing"),
+        ("ModuleNotFoundError: No module named 'yaml'", "module-of-other-package"),
+        ("ModuleNotFoundError: No module named 'tempfile_x'", "package-missing"),
+        (
+            "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Permission denied (13)",
+            "shared-memory-refused",
+        ),
+    ],
+)
+def test_catch_all_entries_are_split_by_what_the_line_says(
+    explained: Callable[..., Explanation], line: str, entry: str
+) -> None:
+    first = explained(line + "\n").verdict.first
+
+    assert first is not None and first.hit.entry.id == entry
+
+
+def test_no_vendor_module_is_to_be_installed_from_the_index(explained: Callable[..., Explanation]) -> None:
+    remedies = " ".join(explained("ModuleNotFoundError: No module named 'acl'\n").remedies())
+
+    assert "set_env.sh" in remedies and "pip install acl" not in remedies
+
+
+def test_shapes_of_an_adapter_tell_rank_from_base(explained: Callable[..., Explanation]) -> None:
+    said = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    load()\n'
+        "RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n"
+        "\tsize mismatch for base_model.model.h.0.q.lora_A.default.weight: copying a param with shape "
+        "torch.Size([16, {wide}]) from checkpoint, the shape in current model is torch.Size([{rank}, 4096]).\n"
+    )
+
+    assert "rank 16, and the adapter is set up with rank 8" in explained(said.format(wide=4096, rank=8)).headline()
+    assert "another base model" in explained(said.format(wide=5120, rank=16)).headline()
