@@ -128,8 +128,12 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
-    prose = [column for column in columns if column.is_prose()]
-    if not prose:
+    # A column called answer may hold numbers.
+    answers = [
+        column for column in columns if column.is_named("answer") and len(column.texts) * 2 >= len(rows[:_MOST_VALUES])
+    ]
+    prose = [column for column in columns if column.is_prose() or column in answers]
+    if not any(column.is_prose() for column in columns):
         return None
     chosen, rejected = _two_answers(prose)
     if chosen and rejected:
@@ -173,7 +177,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
 
 def _best(prose: Sequence[_Column], role: Role, taken: Sequence[_Column]) -> _Column | None:
     """The likeliest question: by name, then by question marks, then the first column with values that differ."""
-    free = [column for column in prose if column not in taken]
+    free = [column for column in prose if column not in taken and column.is_prose()]
     return max(free, key=lambda column: _question_score(column, role), default=None)
 
 

@@ -46,6 +46,11 @@ CERTAIN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "alpaca",
         {"instruction": "question", "input": "context", "output": "answer"},
     ),
+    "answers that are numbers": (
+        {"question": "{} + 2?", "answer": "{}"},
+        "prompt_completion",
+        {"prompt": "question", "completion": "answer"},
+    ),
     "one text": ({"id": "{}", "body": "Some words about {} here"}, "text", {"text": "body"}),
 }
 
