@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, Overrides
 from ascendtune.cli.terminal import paint, width
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ _LONGEST_VALUE = 1000
 
 def show(
     recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
-    ] = None,
+    overrides: Overrides = None,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 3,
     row: Annotated[int, typer.Option(metavar="K", min=1, help="The first row to show, counted from 1.")] = 1,
     tokens: Annotated[bool, typer.Option("--tokens", help="List every token with its id.")] = False,
