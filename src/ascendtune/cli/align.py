@@ -41,9 +41,10 @@ def align(
     from ascendtune.check.align.stages import compare, exit_code, verdict
     from ascendtune.check.align.tensor_findings import place_as_json
     from ascendtune.check.table import as_text
+    from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import colour, width
 
-    one, other = read_side(reference), read_side(candidate)
+    one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
     noise = expected_noise(one, other)
     if noise_runs:
         noise = measured_noise(one, [read_side(path) for path in noise_runs], noise)

@@ -11,6 +11,7 @@ import typer
 
 from ascendtune.cli.complain import complain
 from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
+from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -22,7 +23,13 @@ _COMMANDS = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C sto
 
 def chat(
     model: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN_OR_MODEL",
+            help="A run, a model directory or a hub id.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     system: SystemMessage = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 1024,
@@ -49,7 +56,7 @@ def chat(
         from ascendtune.infer.engine import load
 
         log.set_up()
-        engine = load(model, template=template, trust_remote_code=trust_remote_code)
+        engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
         _converse(engine, system, max_new_tokens, temperature, top_p, seed)
 
 

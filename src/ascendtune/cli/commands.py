@@ -17,6 +17,7 @@ class Entry(NamedTuple):
 GROUPS = {
     "align": "Compare two trainings; record what that needs.",
     "comm": "Test and measure the links between devices.",
+    "data": "Look at the rows that a recipe trains on.",
     "jobs": "List, watch and stop your jobs.",
     "recipe": "Check or convert a recipe, or print the schema.",
     "runs": "Look at run directories.",
@@ -55,6 +56,7 @@ COMMANDS = {
     ),
     "align tasks": Entry("ascendtune.cli.align_tasks:tasks", "Compare two models' benchmark scores."),
     "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
+    "data show": Entry("ascendtune.cli.data_show:show", "Show rows as they are trained on: tokens, labels, cuts."),
     "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
     "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
     "jobs logs": Entry("ascendtune.cli.jobs_logs:logs", "Print the output of a job's processes."),

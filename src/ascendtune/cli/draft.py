@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import format_bytes, format_count
+from ascendtune.recipe.todo import TODO
 
 if TYPE_CHECKING:
-    from ascendtune.data.conversation import RawRow, Row
-    from ascendtune.data.format.choose import Convert
-    from ascendtune.data.spec import DatasetSpec, Task
+    from ascendtune.cli.init_data import DataFacts
+    from ascendtune.cli.preset import Preset
+    from ascendtune.data.spec import Task
 
 
 _LENGTH_STEP = 256
@@ -74,22 +75,36 @@ _STAGES: dict[Task, _Stage] = {
 }
 
 
-def draft(model: ModelFacts, data: Sequence[DataFacts], *, tuner: str | None = None) -> str:
+_REWARD = replace(
+    _STAGES["pairs"], method=("  stage: reward  # scores answers; preference: prefers the chosen answer",)
+)
+_OTHER_TEMPLATES = ("qwen", "llama3", "chatml")
+"""Tried in this order where the model's own template refuses the rows; qwen writes tool calls."""
+
+
+def draft(
+    model: ModelFacts,
+    data: Sequence[DataFacts],
+    *,
+    tuner: str | None = None,
+    template: str | None = None,
+    stage: str | None = None,
+    preset: Preset | None = None,
+) -> str:
     """The text of the recipe.
 
     Args:
         data: data sets for one stage, which follows from their rows.
         tuner: full or lora; the default depends on the size of the model.
+        template: as data.template; the default is the first that renders the rows.
+        stage: reward in place of preference, for pairs of answers.
+        preset: a recipe whose sections other than name, model and data are taken over.
 
     Raises:
-        DataError: the data sets are for different stages.
+        DataError: the data sets are for different stages, or the template refuses the rows.
     """
     task = _common_task(data)
-    stage = _STAGES[task]
-    large = model.parameters is not None and model.parameters > _LARGEST_FULL_PARAMETERS
-    tuner = tuner or ("lora" if large else "full")
-    checkpointing = model.parameters is not None and model.parameters > _LARGEST_WITHOUT_CHECKPOINTING
-    lines = [
+    about_data = [
         f"name: {_name(model.path, data[0].path)}",
         "",
         "model:",
@@ -98,10 +113,20 @@ def draft(model: ModelFacts, data: Sequence[DataFacts], *, tuner: str | None = N
         "data:",
         "  train:",
         *(line for each in data for line in _dataset(each)),
-        *_template_and_lengths(model, data, task),
+        *_template_and_lengths(model, data, task, template),
         *_key("eval_fraction", *_held_out(task, sum(len(each.rows) for each in data))),
         *_key("on_bad_row", "fail", "or skip: skip such rows and count them"),
         "",
+    ]
+    how = [preset.sections] if preset else _how_to_train(model, _REWARD if stage == "reward" else _STAGES[task], tuner)
+    return "\n".join([*about_data, *how]).rstrip("\n") + "\n"
+
+
+def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None) -> list[str]:
+    large = model.parameters is not None and model.parameters > _LARGEST_FULL_PARAMETERS
+    tuner = tuner or ("lora" if large else "full")
+    checkpointing = model.parameters is not None and model.parameters > _LARGEST_WITHOUT_CHECKPOINTING
+    return [
         "method:",
         *stage.method,
         *_key("tuner", tuner, _why_tuner(model, tuner)),
@@ -124,7 +149,6 @@ def draft(model: ModelFacts, data: Sequence[DataFacts], *, tuner: str | None = N
         "",
         "seed: 42",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _common_task(data: Sequence[DataFacts]) -> Task:
@@ -140,15 +164,35 @@ def _common_task(data: Sequence[DataFacts]) -> Task:
     return first.task
 
 
-def _template_and_lengths(model: ModelFacts, data: Sequence[DataFacts], task: Task) -> list[str]:
+def _template_and_lengths(model: ModelFacts, data: Sequence[DataFacts], task: Task, template: str | None) -> list[str]:
     if task == "text":
         length = min(model.max_length or _LENGTH_OF_TEXTS, _LENGTH_OF_TEXTS)
         return _key("max_length", length, "longer texts become several rows")
-    template = "auto" if model.has_chat_template else "chatml"
-    return [
-        *_key("template", template, "the model's own" if template == "auto" else "the model has none"),
-        *_key("max_length", *_max_length(model, longest_row(model, data, template))),
-    ]
+    chosen, why, longest = _template(model, data, template)
+    if not any(each.rows for each in data):
+        return [*_key("template", chosen, why), *_key("max_length", _LENGTH_OF_TEXTS, "the rows are not read yet")]
+    return [*_key("template", chosen, why), *_key("max_length", *_max_length(model, longest))]
+
+
+def _template(model: ModelFacts, data: Sequence[DataFacts], given: str | None) -> tuple[str, str, int]:
+    """The template, why this one, and the tokens of the longest row.
+
+    Raises:
+        DataError: it refuses the rows.
+    """
+    from ascendtune.data.spans import Refused
+
+    if given:
+        return given, "as --template says", longest_row(model, data, given)
+    own = "auto" if model.has_chat_template else "chatml"
+    try:
+        return own, "the model's own" if own == "auto" else "the model has none", longest_row(model, data, own)
+    except Refused as refusal:
+        for other in _OTHER_TEMPLATES:
+            with suppress(Refused):
+                reason = " ".join(refusal.reason.split())[:80]
+                return other, f"{own} refuses these rows: {reason}", longest_row(model, data, other)
+        raise
 
 
 def _held_out(task: Task, rows: int) -> tuple[float, str]:
@@ -163,10 +207,26 @@ def _key(name: str, value: Any, comment: str | None = None) -> list[str]:
 
 
 def _dataset(data: DataFacts) -> list[str]:
-    lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {', '.join(data.found[:6])}"]
+    found = comment(", ".join(data.found[:6]))
+    if data.is_undecided:
+        likely = f"; likely {comment(_scalar(data.columns))}" if data.columns else ""
+        columns = dict.fromkeys(data.columns, TODO) or {"prompt": TODO, "completion": TODO}
+        return [
+            f"    - path: {_scalar(data.path)}  # columns: {found}",
+            f"      format: {data.format}",
+            f"      columns: {_scalar(columns)}  # {TODO}: which column holds what{likely}",
+        ]
+    lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {found}"]
+    if data.needs_format:
+        lines.append(f"      format: {data.format}")
     if data.columns:
         lines.append(f"      columns: {_scalar(data.columns)}")
     return lines
+
+
+def comment(text: str) -> str:
+    """Text from a file as part of a comment: one line of printable characters."""
+    return "".join(character if character.isprintable() else " " for character in text)[:200]
 
 
 def _scalar(value: Any) -> str:
@@ -202,17 +262,6 @@ def _name(model: str, data: str) -> str:
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
 
 
-_ROWS_LOOKED_AT = 200
-# Columns of question and answer in files that follow no known format.
-_PAIRS = (
-    ("question", "answer"),
-    ("query", "response"),
-    ("input", "output"),
-    ("source", "target"),
-    ("prompt", "answer"),
-)
-
-
 @dataclass(frozen=True)
 class ModelFacts:
     """Facts from config.json and the headers of the weights; None if unknown."""
@@ -222,23 +271,6 @@ class ModelFacts:
     parameters: float | None
     max_length: int | None
     has_chat_template: bool
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """Facts from the first rows of one data set."""
-
-    path: str
-    task: Task
-    """The task that the rows are for."""
-    format: str
-    columns: dict[str, str]
-    found: list[str]
-    """The file's columns."""
-    rows: list[Row]
-    """Rows that can be trained on."""
-    bad: list[str]
-    """Place and reason of each bad row."""
 
 
 def look_at_model(path: str) -> ModelFacts:
@@ -262,54 +294,6 @@ def look_at_model(path: str) -> ModelFacts:
     )
 
 
-def look_at_data(path: str) -> DataFacts:
-    """Read the first rows.
-
-    Raises:
-        DataError: the data does not exist, is unreadable, fits no format, or has no row that can be trained on.
-    """
-    from ascendtune.core.errors import DataError
-    from ascendtune.core.units import count_of
-    from ascendtune.data.conversation import BadRow
-    from ascendtune.data.read import read_rows
-    from ascendtune.data.spec import DatasetSpec
-    from ascendtune.hub.download import fetch_dataset
-
-    rows = list(islice(read_rows(DatasetSpec(path=path), fetch_dataset(path)), _ROWS_LOOKED_AT))
-    found = list(dict.fromkeys(column for row in rows for column in row.values))
-    columns = _guessed_columns(found)
-    task, name, convert = _choose_task(DatasetSpec(path=path, columns={**columns}), rows)
-    made = [convert(row.values) for row in rows]
-    good = [each for each in made if not isinstance(each, BadRow)]
-    bad = [f"{row.place}: {each.reason}" for row, each in zip(rows, made, strict=True) if isinstance(each, BadRow)]
-    if not good:
-        raise DataError(
-            f"none of the first {count_of(len(rows), 'row')} can be trained on: {bad[0].removeprefix(f'{path}:')}",
-            code="no-usable-rows",
-            remedy="fix the rows; docs/data.md shows a row of each format",
-            where=path,
-        )
-    return DataFacts(path, task, name, columns, found, good, bad)
-
-
-def _choose_task(spec: DatasetSpec, rows: Sequence[RawRow]) -> tuple[Task, str, Convert]:
-    """The first task that fits the columns, with the format's name and the function that converts its rows."""
-    from ascendtune.core.errors import DataError
-    from ascendtune.data.format.choose import choose_format
-
-    tasks: tuple[Task, ...] = ("conversations", "pairs", "singles")
-    refusals = []
-    for task in tasks:
-        try:
-            name, convert = choose_format(spec, rows, task)
-        except DataError as error:
-            refusals.append(error)
-            continue
-        # Texts also fit as answers without a question; they are for pretraining.
-        return ("text", *choose_format(spec, rows, "text")) if name == "text" else (task, name, convert)
-    raise refusals[0]
-
-
 def longest_row(model: ModelFacts, data: Sequence[DataFacts], template: str) -> int:
     """Number of tokens of the longest of the first rows; rows are conversations or answers."""
     from ascendtune.data.conversation import conversations_of
@@ -323,14 +307,6 @@ def longest_row(model: ModelFacts, data: Sequence[DataFacts], template: str) -> 
         chat.render(conversation).text for each in data for row in each.rows for conversation in conversations_of(row)
     )
     return max((len(tokenizer.encode(text)) for text in texts), default=0)
-
-
-def _guessed_columns(found: Sequence[str]) -> dict[str, str]:
-    known = {"instruction", "conversations", "messages", "completion"}
-    if known & set(found):
-        return {}
-    pairs = ({"prompt": one, "completion": two} for one, two in _PAIRS if one in found and two in found)
-    return next(({word: column for word, column in pair.items() if word != column} for pair in pairs), {})
 
 
 def _parameters(directory: Path) -> float | None:

@@ -32,10 +32,11 @@ def explain(
     from ascendtune.check.explain.explain import as_json as explanation_as_json
     from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.check.explain.report import as_text
+    from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core.errors import NoVerdict
 
-    explanation = explain_logs(logs)
+    explanation = explain_logs([run_named(each) for each in logs])
     if as_json:
         print(explanation_as_json(explanation))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
+from ascendtune.cli.run_names import complete_run, run_named
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
 
 def generate(
     model: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run, a model directory or a hub id.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN_OR_MODEL",
+            help="A run, a model directory or a hub id.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; `-` or a pipe: read stdin.", show_default=False)
@@ -51,7 +58,7 @@ def generate(
 
     log.set_up()
     prompts = _prompts(prompt, file, system)
-    engine = load(model, template=template, trust_remote_code=trust_remote_code)
+    engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
     with Progress(sys.stderr) as progress:
         answers = engine.generate(
             [each.messages for each in prompts],

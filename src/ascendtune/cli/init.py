@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.complain import warn
+from ascendtune.cli.terminal import width
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import expanded
+
+if TYPE_CHECKING:
+    from ascendtune.cli.init_data import DataFacts
 
 
 def init(
@@ -20,35 +24,72 @@ def init(
     tuner: Annotated[
         str | None, typer.Option(metavar="full|lora", help="Default: depends on the model's size.")
     ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Which column holds what; repeatable.")
+    ] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the rows, as data.train.format.")] = None,
+    template: Annotated[str | None, typer.Option(help="Chat template, as data.template.")] = None,
+    stage: Annotated[
+        str | None, typer.Option(metavar="sft|pretrain|preference|reward", help="As method.stage.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", "--like", metavar="RECIPE", help="Train as this recipe does: a file, or as lora-dpo."),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The recipe to write.")] = Path("recipe.yaml"),
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite, and accept guesses, without asking.")] = False,
 ) -> None:
     """Write a commented recipe for a model and data; asks for missing values.
 
     \b
     ascendtune init
     ascendtune init --model models/qwen --data rows.json
+    ascendtune init --model models/qwen --data faq.csv --columns prompt=Frage --columns completion=Antwort
 
-    Stage, format, template, lengths and tuner follow from the data's columns and first rows and from config.json:
-    conversations are for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain.
+    Stage, format, columns, template, lengths and tuner follow from the first rows and config.json: conversations are
+    for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain. Where the rows do
+    not tell which column holds what, init asks on a terminal; elsewhere it writes TODO, which train refuses.
     """
-    from ascendtune.cli.draft import draft, look_at_data, look_at_model
+    from ascendtune.cli.draft import draft, look_at_model
+    from ascendtune.cli.init_data import STAGES, columns_of, look_at_data, preview
+    from ascendtune.cli.preset import load_preset
     from ascendtune.core.config import validate
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
+    from ascendtune.core.terminal_text import wrapped
     from ascendtune.core.units import count_of
+    from ascendtune.data.format.choose import FORMATS
     from ascendtune.recipe.recipe import Recipe
 
-    if tuner not in (None, "full", "lora"):
-        raise InputError(f"unknown tuner {tuner}", code="invalid-option-value", remedy="use full or lora")
+    for name, given, known in (
+        ("tuner", tuner, ("full", "lora")),
+        ("stage", stage, STAGES),
+        ("format", format, tuple(FORMATS)),
+    ):
+        if given is not None and given not in known:
+            remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
+            raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)
+    pattern = load_preset(preset) if preset else None
     model = model or _ask("model (directory or hub id)", "--model")
     paths = data or [_ask("data (file, directory or hub id)", "--data")]
     _require_other_than(output, [model, *paths])
     _require_free(output, yes)
     facts = look_at_model(model)
-    data_facts = [look_at_data(path) for path in paths]
-    text = draft(facts, data_facts, tuner=tuner)
-    validate(Recipe, parse_document(text, str(output)))
+    named = columns_of(columns or [])
+    data_facts = []
+    for path in paths:
+        found = look_at_data(path, format=format, columns=named, stage=stage)
+        for line in preview(found):
+            print(wrapped(line, width(sys.stdout), indent=6))
+        data_facts.append(_decided(found, yes))
+    text = draft(facts, data_facts, tuner=tuner, template=template, stage=stage, preset=pattern)
+    checked = validate(Recipe, parse_document(text, str(output)))
+    if checked.method.task != data_facts[0].task and not data_facts[0].is_undecided:
+        raise InputError(
+            f"the recipe {preset} trains with stage {checked.method.stage}, which these rows are not for",
+            code="preset-of-another-stage",
+            remedy="choose another --preset, or leave it out",
+        )
     write_atomically(output, f"# Check: ascendtune recipe check {output}\n# Train: ascendtune train {output}\n\n{text}")
     for each in data_facts:
         if each.bad:
@@ -57,7 +98,28 @@ def init(
                 f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
                 f"{each.bad[0]}; fix them, or set data.on_bad_row: skip"
             )
+    if any(each.is_undecided for each in data_facts):
+        print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {output}")
+        return
     print(f"wrote {output}; next: ascendtune train {output}")
+
+
+def _decided(facts: DataFacts, yes: bool) -> DataFacts:
+    """The facts with columns that the user confirms; undecided ones as they are where there is no terminal."""
+    from ascendtune.cli.init_data import decided
+
+    if not facts.is_undecided or not facts.found:
+        return facts
+    if yes and facts.columns:
+        return decided(facts, facts.columns)
+    if not sys.stdin.isatty():
+        return facts
+    words = facts.columns or {"prompt": facts.found[0], "completion": facts.found[-1]}
+    print(f"columns: {', '.join(facts.found)}")
+    return decided(
+        facts,
+        {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()},
+    )
 
 
 def _ask(what: str, flag: str) -> str:

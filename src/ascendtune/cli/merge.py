@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.run_names import complete_run, run_named
 
 if TYPE_CHECKING:
     from ascendtune.merge.merge import Merged
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
 def merge(
     source: Annotated[
-        str, typer.Argument(metavar="RUN_OR_ADAPTER", help="A run, or a PEFT LoRA adapter.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN_OR_ADAPTER",
+            help="A run, or a PEFT LoRA adapter.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the merged model; must not exist.")],
     onto: Annotated[
@@ -52,10 +59,17 @@ def merge(
 
     log.set_up()
     with Progress(sys.stderr) as progress:
-        merged = merge_adapters([source, *(adapter or [])], to, onto=onto, verify=not no_verify, progress=progress.show)
+        sources = [_named(each) for each in (source, *(adapter or []))]
+        merged = merge_adapters(sources, to, onto=onto, verify=not no_verify, progress=progress.show)
     for note in merged.notes:
         warn(note)
     print(json.dumps(_as_json(merged), indent=2, ensure_ascii=False) if as_json else _as_text(merged))
+
+
+def _named(source: str) -> str:
+    """A run by its name, with the weight behind it."""
+    name, equals, weight = source.partition("=")
+    return f"{run_named(name)}{equals}{weight}"
 
 
 def _as_text(merged: Merged) -> str:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
+from ascendtune.cli.run_names import complete_key
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Keys to change, e.g. optim.learning_rate=1e-4.", autocompletion=complete_key
+    ),
+]
 
 # Devices and hosts.
 MOST_PROCESSES = 1024

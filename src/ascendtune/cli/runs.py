@@ -18,6 +18,7 @@ import typer
 
 from ascendtune.cli.complain import warn
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
@@ -63,7 +64,9 @@ def list_runs(
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="A run directory, or its name.", show_default=False, autocompletion=complete_run)
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show one run: outcome, data, versions, choices, checkpoints and plots.
@@ -73,7 +76,7 @@ def show(
     """
     from ascendtune.core.rundir import RunDir
 
-    facts = _facts(RunDir.open(run))
+    facts = _facts(RunDir.open(run_named(run)))
     print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(facts)))
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.run_names import complete_run, run_named
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -20,7 +22,10 @@ _REWARDS = ("accuracy", "margin")
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Two or more run directories.", show_default=False)],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Two or more runs: directories or names.", show_default=False, autocompletion=complete_run),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every step.")] = False,
 ) -> None:
     """Compare runs: losses side by side, and differences in recipe and data.
@@ -35,7 +40,7 @@ def compare(
 
     if len(runs) < 2:
         raise InputError("one run cannot be compared", code="too-few-runs", remedy="give two or more run directories")
-    compared = _compare([RunDir.open(path) for path in runs])
+    compared = _compare([RunDir.open(run_named(path)) for path in runs])
     print(json.dumps(compared, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(compared)))
 
 

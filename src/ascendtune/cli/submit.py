@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ascendtune.cli.options import Overrides
+
 if TYPE_CHECKING:
     from ascendtune.job.backend.submission import Submission
 
@@ -15,10 +17,7 @@ if TYPE_CHECKING:
 def submit(
     recipe: Annotated[Path, typer.Argument(help="The recipe.", show_default=False)],
     to: Annotated[Literal["docker", "compose", "slurm", "kubernetes"], typer.Option(help="The engine.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
-    ] = None,
+    overrides: Overrides = None,
     devices: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Devices per node (default: those of this machine, else 8; CPU 1)."),

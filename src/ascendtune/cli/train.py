@@ -11,16 +11,13 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.complain import complain, warn
-from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes
+from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes, Overrides
 from ascendtune.cli.terminal import width
 
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys to change, e.g. optim.learning_rate=1e-4."),
-    ] = None,
+    overrides: Overrides = None,
     devices: DeviceCount = None,
     device_ids: DeviceIds = None,
     nodes: Hosts = None,

@@ -181,15 +181,16 @@ def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
             inner
             for outer in found
             if part in outer.model_fields
-            for inner in _models_in(outer.model_fields[part].annotation)
+            for inner in sections_in(outer.model_fields[part].annotation)
         ]
     return [name for each in found for name in each.model_fields]
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models in an annotation, `A | B | None` and lists taken apart."""
     if isinstance(annotation, type) and typing.get_origin(annotation) is None:
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
+    return [found for argument in typing.get_args(annotation) for found in sections_in(argument)]
 
 
 def _kinds_in(annotation: Any) -> set[Any]:

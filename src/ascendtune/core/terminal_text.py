@@ -98,7 +98,7 @@ def _joined(found: re.Match[str]) -> str:
 _STAND_INS = {
     **dict(zip("▁▂▃▄▅▆▇█░▒▓▏▎▍▌▋▊▉", "_.:-=+*#.:=|||||||", strict=True)),
     **dict(zip("─│└├×·−–—≈µ", "-|`|x.---~u", strict=True)),
-    **dict(zip("…→≤≥", ("...", "->", "<=", ">="), strict=True)),
+    **dict(zip("…→≤≥✂«»⏎", ("...", "->", "<=", ">=", "8<", "<<", ">>", "\\n"), strict=True)),
 }
 """ASCII replacements for the other characters that ascendtune prints."""
 

@@ -165,7 +165,8 @@ def _not_utf8(path: Path, line: int, column: int, byte: int) -> DataError:
     )
 
 
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
+_MARKDOWN = (".md", ".markdown")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt", *_MARKDOWN)
 _NOT_DATA = re.compile(r"(?i)readme|licen[cs]e|requirements|dataset_(info|infos|dict)\.json|state\.json")
 _SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
@@ -212,6 +213,9 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
     next(folder.iterdir(), None)
     files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.exists()]
     files = [file for file in files if not file.is_dir()]
+    if others := [file for file in files if data_suffix(file) not in _MARKDOWN]:
+        # Beside data of another kind, Markdown describes it.
+        files = others
     for file in files:
         _require_file(file)
     if not files:

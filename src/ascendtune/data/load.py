@@ -112,13 +112,13 @@ def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, firs
             _count(row, made, report, first_bad)
             continue
         if spec.system:
-            _add_system_message(made, spec.system)
+            add_system_message(made, spec.system)
         kept.append(made)
         places.append(row.source, row.number)
     report.rows_kept = len(kept) - before
 
 
-def _add_system_message(row: Row, text: str) -> None:
+def add_system_message(row: Row, text: str) -> None:
     for conversation in conversations_of(row):
         if conversation.messages[0]["role"] != "system":
             conversation.messages.insert(0, {"role": "system", "content": text})

@@ -11,7 +11,7 @@ from ascendtune.data.conversation import RawRow
 from ascendtune.data.files import SUFFIXES, data_files, data_suffix, head
 from ascendtune.data.json_rows import rows_of_json
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.data.table_rows import rows_of_csv, rows_of_parquet, rows_of_text
+from ascendtune.data.table_rows import rows_of_csv, rows_of_markdown, rows_of_parquet, rows_of_text
 
 
 def read_rows(spec: DatasetSpec, path: Path | None = None) -> Iterator[RawRow]:
@@ -33,6 +33,8 @@ def rows_of_file(path: Path) -> Iterator[RawRow]:
             rows = rows_of_csv(path)
         case ".tsv":
             rows = rows_of_csv(path, delimiter="\t")
+        case ".md" | ".markdown":
+            rows = rows_of_markdown(path)
         case ".txt":
             rows = rows_of_text(path)
         case ".parquet":

@@ -1,4 +1,4 @@
-"""Rows of tables: CSV, TSV and Parquet; and of text files, whose one column is `text`."""
+"""Rows of tables: CSV, TSV and Parquet; and of text and Markdown files, whose one column is `text`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ from typing import Any
 
 from ascendtune.core.errors import DataError, MachineError
 from ascendtune.data.conversation import RawRow, Source
-from ascendtune.data.files import opened, read_lines
+from ascendtune.data.files import opened, read_lines, read_text
 
 _LONGEST_FIELD = 2**31 - 1
 
 
-def rows_of_csv(path: Path, delimiter: str = ",") -> Iterator[RawRow]:
+def rows_of_csv(path: Path, delimiter: str | None = None) -> Iterator[RawRow]:
     """The rows below the header; a row's number is the line on which it begins.
+
+    Columns without a name (Excel writes them at the end of a line) are left out if they are empty in every row.
+
+    Args:
+        delimiter: default is the one that divides the first lines into the same number of fields (`delimiter_of`).
 
     Raises:
         DataError: a header without names, a ragged line, a quote that is never closed.
     """
     csv.field_size_limit(_LONGEST_FIELD)
     source = Source(path)
+    delimiter = delimiter or delimiter_of(path)
     reader = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
     header: list[str] = []
-    begin = 1
+    begin, named = 1, 0
     try:
         for fields in reader:
             if not header:
                 header = _checked_header(fields, path, begin) if fields else []
-            elif len(fields) == len(header):
-                yield RawRow(dict(zip(header, fields, strict=True)), source, begin)
+                named = len(header)
+            elif fields and len(fields) >= named and not any(fields[named:]):
+                yield RawRow(dict(zip(header, fields[:named], strict=True)), source, begin)
             elif fields:
                 raise DataError(
                     f"this row has {len(fields)} fields, the header has {len(header)}",
@@ -49,12 +56,42 @@ def rows_of_csv(path: Path, delimiter: str = ",") -> Iterator[RawRow]:
         ) from error
 
 
+_DELIMITERS = (",", ";", "\t", "|")
+_ROWS_THAT_TELL_THE_DELIMITER = 20
+_CHARACTERS_THAT_TELL_THE_DELIMITER = 1 << 20
+
+
+def delimiter_of(path: Path) -> str:
+    """The first of comma, semicolon, tab and bar that divides every one of the first rows into the header's fields.
+
+    Excel writes semicolons where the comma is the decimal sign. A comma if none fits: then there is one column, or the
+    file is damaged, which reading it reports.
+    """
+    lines, characters = list[str](), 0
+    for _, line in read_lines(path):
+        lines.append(line)
+        characters += len(line)
+        if characters > _CHARACTERS_THAT_TELL_THE_DELIMITER:
+            break
+    for delimiter in _DELIMITERS:
+        rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+        if len(rows) > 1 and characters > _CHARACTERS_THAT_TELL_THE_DELIMITER:
+            # It may be cut off in a field with line breaks.
+            rows.pop()
+        sizes = {len(row) for row in rows[:_ROWS_THAT_TELL_THE_DELIMITER]}
+        if len(sizes) == 1 and sizes != {1}:
+            return delimiter
+    return ","
+
+
 def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
+    while names and not names[-1].strip():
+        names = names[:-1]
     times = Counter(names)
     twice = [name for name in names if times[name] > 1 or not name.strip()]
-    if twice:
+    if twice or not names:
         raise DataError(
-            f"the header has an empty or duplicate name: '{twice[0]}'",
+            f"the header has an empty or duplicate name: '{twice[0] if twice else ''}'",
             code="invalid-csv",
             remedy="the first line must name every column, each differently",
             where=f"{path}:{line}",
@@ -68,6 +105,12 @@ def rows_of_text(path: Path) -> Iterator[RawRow]:
     for number, line in read_lines(path):
         if text := line.rstrip("\r\n"):
             yield RawRow({"text": text}, source, number)
+
+
+def rows_of_markdown(path: Path) -> Iterator[RawRow]:
+    """The whole file as one row."""
+    if (text := read_text(path)).strip():
+        yield RawRow({"text": text}, Source(path), 1)
 
 
 class _NumberedSource(Source):

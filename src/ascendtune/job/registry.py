@@ -161,7 +161,7 @@ def reread(job: Job) -> Job:
 
 
 def find(text: str, *, newest: bool = False) -> Job:
-    """The job that `text` means: its id, its name, the last letters of its id, or the beginning of any.
+    """The job that `text` means: its id, its name, the last letters of its id, the beginning of any, or its run's path.
 
     Where several fit and one of them runs, it is that one.
 
@@ -176,10 +176,11 @@ def find(text: str, *, newest: bool = False) -> Job:
         [job for job in known if text in (job.id, job.name)]
         or [job for job in known if text and job.id.startswith(text)]
         or [job for job in known if text and job.id.rpartition("-")[2].startswith(text)]
+        or [job for job in known if text and job.run_dir in (Path(text).absolute(), Path(text).resolve())]
     )
     if len(fitting) > 1 and (running := [job for job in fitting if state_of(job) == "running"]):
         fitting = running
-    elif newest and all(job.name == text for job in fitting):
+    elif newest and len({job.name for job in fitting}) == 1 and ("/" in text or fitting[0].name == text):
         fitting = fitting[-1:]
     if len(fitting) == 1:
         return fitting[0]

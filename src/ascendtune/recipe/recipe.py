@@ -30,6 +30,7 @@ from ascendtune.recipe.sections import (
     OptimSection,
     TrackSection,
 )
+from ascendtune.recipe.todo import require_decided
 from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, first_refusal
 
 _LONGEST_NAME = 200
@@ -143,6 +144,7 @@ class Recipe(Section):
     def load_with_origins(cls, path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[str, str]]:
         """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
         document = cls.read(path, overrides)
+        require_decided(document)
         recipe = validate(cls, document)
         recipe._notes = tuple(document.notes)
         return recipe, origins_of(recipe, document)

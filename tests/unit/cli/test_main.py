@@ -110,6 +110,7 @@ def test_completion_knows_commands_and_options(ascendtune: Any) -> None:
     assert complete("ascendtune tr", 1) == ["train"]
     assert complete("ascendtune runs s", 2) == ["show"]
     assert complete("ascendtune train --dev", 2) == ["--devices", "--device-ids"]
+    assert complete("ascendtune train r.yaml optim.le", 3) == ["optim.learning_rate="]
 
 
 def _fail_with(error: BaseException) -> Any:

@@ -147,6 +147,34 @@ def test_a_dry_run_says_which_part_is_not_there_yet(ascendtune: Any, tiny_model:
     assert "ascendtune.train.worker runs/new" in shown
 
 
+def test_init_marks_what_it_cannot_decide_and_train_refuses_it_by_name(
+    ascendtune: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "odd.csv").write_text("foo,bar\nSome words,More words\nOther words,Even more words\n")
+    made = ascendtune("init", "--model", tiny_model, "--data", "odd.csv")
+    assert made.returncode == 0 and "replace TODO there" in made.stdout
+    assert "    foo  Some words\n    bar  More words\n" in made.stdout
+    refused = ascendtune("train", "recipe.yaml")
+    assert refused.returncode == 2 and "code: recipe-todo" in refused.stderr
+    assert "data.train.0.columns.prompt, data.train.0.columns.completion" in refused.stderr
+    given = ("--columns", "prompt=foo", "--columns", "completion=bar", "-y")
+    assert ascendtune("init", "--model", tiny_model, "--data", "odd.csv", *given).returncode == 0
+    assert "columns: {prompt: foo, completion: bar}" in (tmp_path / "recipe.yaml").read_text()
+
+
+def test_init_takes_the_way_of_training_from_a_preset(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    words = ("init", "--model", tiny_model, "--data", data)
+    assert ascendtune(*words, "--preset", "lora-sft").returncode == 0
+    text = (tmp_path / "recipe.yaml").read_text()
+    assert "rank: 8" in text and "columns: {prompt: question, completion: answer}" in text
+    unknown = ascendtune(*words, "--like", "lora-sfd", "-y")
+    assert unknown.returncode == 2 and "did you mean 'lora-sft'?" in unknown.stderr
+    other = ascendtune(*words, "--like", "lora-dpo", "-y")
+    assert other.returncode == 2 and "code: preset-of-another-stage" in other.stderr
+
+
 def test_recipe_check_says_what_it_did_not_look_at_and_reads_all_rows_when_asked(
     ascendtune: Any, tiny_model: Path, data: Path
 ) -> None:

@@ -237,3 +237,12 @@ def test_list_passes_over_a_directory_that_goes_away_meanwhile(runs: Path, monke
 
     monkeypatch.setattr(os, "scandir", scan)
     assert sorted(run.path.name for run in find_runs(runs)) == ["a", "b"]
+
+
+def test_a_run_is_known_by_its_name_and_completed(ascendtune: Any, runs: Path) -> None:
+    assert ascendtune("runs", "show", "a").stdout == ascendtune("runs", "show", "runs/a").stdout
+    assert ascendtune("runs", "compare", "a", "b").stdout == ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "ascendtune chat ", "COMP_CWORD": "2"}
+    assert {"a", "b"} <= set(ascendtune(**env).stdout.split())
+    missing = ascendtune("runs", "show", "nowhere")
+    assert missing.returncode == 2 and "code: not-a-run-directory" in missing.stderr

@@ -409,3 +409,29 @@ def test_names_and_keys_by_the_ten_thousand_are_compared_in_time(tmp_path: Path)
         assert "'c7'" in _refused(tmp_path / "x.csv").what
         [row] = _read(tmp_path / "x.jsonl")
     assert row.fault is not None and "'c99999'" in row.fault.detail
+
+
+def test_a_csv_may_be_separated_by_semicolons_and_end_in_empty_columns(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('\ufeffa, b;c;\n"1, 2;";x;\n3;"y ""z""";\n')
+    assert [row.values for row in read_rows(DatasetSpec(path=str(path)))] == [
+        {"a, b": "1, 2;", "c": "x"},
+        {"a, b": "3", "c": 'y "z"'},
+    ]
+
+
+def test_values_in_a_column_without_a_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,\n1,2,3\n")
+    with pytest.raises(DataError) as caught:
+        list(read_rows(DatasetSpec(path=str(path))))
+    assert caught.value.code == "invalid-csv"
+
+
+def test_markdown_files_are_rows_unless_they_describe_other_data(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A\n\nText.\n")
+    (tmp_path / "b.markdown").write_text("B\n")
+    assert [row.values["text"] for row in read_rows(DatasetSpec(path=str(tmp_path)))] == ["B\n", "# A\n\nText.\n"]
+    (tmp_path / "rows.jsonl").write_text('{"text": "row"}\n')
+    assert [row.values["text"] for row in read_rows(DatasetSpec(path=str(tmp_path)))] == ["row"]

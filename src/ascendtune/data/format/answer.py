@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
 
     The prompt is a text or a list of turns (`prompt`, `conversations`, `messages`), or an instruction with its input.
     The answer is a text, a turn, or a list of turns; a list that does not begin with the assistant is a whole
-    conversation and repeats the prompt, if there is one.
+    conversation and repeats the prompt, if there is one. Without a prompt the answer may be a transcript of turns that
+    begin with "Human:" and "Assistant:".
     """
     answer = row.get(name)
     if answer is None or answer == []:
@@ -27,7 +29,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
     if prompt is None and row.get("instruction") is not None:
         return only_the_last_turn(alpaca.convert({**row, "output": answer}))
     if prompt is None:
-        turns = listed(answer)
+        turns = _turns_of_transcript(answer) or listed(answer)
         if not isinstance(turns, list):
             return BadRow("no question", f"{name} is not a list of turns, and there is no prompt")
         return conversation(row, turns)
@@ -69,6 +71,25 @@ def _turns(value: Any, speaker: str, name: str) -> list[Any] | BadRow:
     if isinstance(value, dict):
         return [value]
     return [{"from": speaker, "value": value}] if is_text(value) else not_text(name, value)
+
+
+_SPEAKERS = {"Human": "human", "Assistant": "gpt"}
+_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
+
+
+def _turns_of_transcript(text: Any) -> list[dict[str, str]]:
+    """The turns of a conversation as Anthropic's HH-RLHF writes it (arXiv 2204.05862); an empty list for other text.
+
+    It begins with "Human:", and every turn with two line breaks and its speaker.
+    """
+    if not is_text(text) or not text.lstrip().startswith("Human:") or "\n\nAssistant:" not in text:
+        return []
+    # Text before the first speaker, which is empty here, then speaker and text in turn.
+    _, *parts = _SPEAKER.split(text.lstrip())
+    return [
+        {"from": _SPEAKERS[speaker], "value": said.strip()}
+        for speaker, said in zip(parts[::2], parts[1::2], strict=True)
+    ]
 
 
 def _repeats(turns: list[Any], question: list[Any]) -> bool:

@@ -12,6 +12,7 @@ from ascendtune.core.errors import DataError
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.data.conversation import RawRow
 from ascendtune.data.format import text, unpaired
+from ascendtune.data.format.guess import guess
 from ascendtune.data.format.mapping import available, translated
 from ascendtune.data.spec import DatasetSpec, Task
 
@@ -76,7 +77,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
             return name, translated(convert, spec)
         elsewhere = fitting and not of_task and not name
         complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
-        complaint = complaint or _unfit(name, columns, of_task, task)
+        complaint = complaint or _unfit(name, columns, of_task, task, rows)
     what, remedy = complaint
     raise DataError(what, code="data-format-mismatch", remedy=remedy, where=rows[0].place)
 
@@ -114,7 +115,9 @@ def _file_of_another_task(name: str, task: Task, columns: Sequence[str]) -> tupl
     return what, f"use {found.stage}, or {_mapping_remedy(need.format, need.words, [])}"
 
 
-def _unfit(name: str | None, columns: Sequence[str], fitting: Sequence[str], task: Task) -> tuple[str, str]:
+def _unfit(
+    name: str | None, columns: Sequence[str], fitting: Sequence[str], task: Task, rows: Sequence[RawRow]
+) -> tuple[str, str]:
     """What is wrong and what to do, when the columns do not tell one format or lack some of format `name`."""
     found = ", ".join(columns) or "(none)"
     need = _NEEDS[task]
@@ -126,7 +129,14 @@ def _unfit(name: str | None, columns: Sequence[str], fitting: Sequence[str], tas
         return what, _mapping_remedy(name, needed, columns)
     if fitting:
         return f"the columns {found} fit several formats: {_and(fitting)}", f"say which: format: {fitting[0]}"
-    return f"no format fits the columns {found}", _mapping_remedy(need.format, need.words, columns)
+    what = f"no format fits the columns {found}"
+    likely = guess([row.values for row in rows])
+    if likely and likely.task == task:
+        return what, _mapping_of(likely.format, likely.columns)
+    if likely and likely.task in ("pairs", "singles"):
+        stage = _NEEDS[likely.task].stage
+        return what, f"use {stage}, and {_mapping_of(likely.format, likely.columns)}"
+    return what, _mapping_remedy(need.format, need.words, [*likely.columns.values()] if likely else columns)
 
 
 def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tuple[str, str] | None:
@@ -148,7 +158,11 @@ def _nearest(word: str, valid: Sequence[str], kind: str) -> str:
 def _mapping_remedy(name: str, words: Sequence[str], columns: Sequence[str]) -> str:
     """A line that can be copied into the recipe; which column is which, only the user knows."""
     shown = list(columns[: len(words)]) + ["…"] * (len(words) - len(columns))
-    mapping = ", ".join(f"{word}: {column}" for word, column in zip(words, shown, strict=True))
+    return _mapping_of(name, dict(zip(words, shown, strict=True)))
+
+
+def _mapping_of(name: str, columns: Mapping[str, str]) -> str:
+    mapping = ", ".join(f"{word}: {column}" for word, column in columns.items())
     return f"say which column is which, e.g. {{format: {name}, columns: {{{mapping}}}}}"
 
 

@@ -175,3 +175,23 @@ def test_columns_that_do_not_fit(found: list[str], keys: dict[str, Any], what: s
     assert what in raised.value.what
     assert remedy in raised.value.remedy
     assert raised.value.where == "rows.jsonl:1"
+
+
+def test_the_remedy_names_the_likely_columns_and_never_an_identifier() -> None:
+    source = Source(Path("x"))
+    rows = [
+        RawRow(
+            {"ID": str(number), "Frage (Q)": f"Was ist {number}?", "Antwort": "Eine Zahl."}, Source(Path("x")), number
+        )
+        for number in range(9)
+    ]
+    with pytest.raises(DataError) as raised:
+        choose_format(DatasetSpec(path="x"), rows)
+    assert "columns: {prompt: Frage (Q), completion: Antwort}" in raised.value.remedy
+    pairs = [
+        RawRow({"question": "Who?", "good": "You there.", "bad": "Me here."}, source, number) for number in range(9)
+    ]
+    with pytest.raises(DataError) as raised:
+        choose_format(DatasetSpec(path="x"), pairs)
+    assert raised.value.remedy.startswith("use method.stage: preference")
+    assert "columns: {prompt: question, chosen: good, rejected: bad}" in raised.value.remedy

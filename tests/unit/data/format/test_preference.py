@@ -117,3 +117,16 @@ def test_turns_that_are_no_turns_are_bad_rows(turn: object) -> None:
         {"chosen": [turn], "rejected": [turn]},
     ):
         assert isinstance(convert(row), BadRow)
+
+
+def test_a_transcript_of_human_and_assistant_is_a_conversation() -> None:
+    begin = "\n\nHuman: Hello.\n\nAssistant: Hi.\n\nHuman: Who\n\nare you?"
+    made = convert({"chosen": f"{begin}\n\nAssistant: A model.", "rejected": f"{begin}\n\nAssistant: No."})
+    assert isinstance(made, Pair)
+    assert [each["content"] for each in made.chosen.messages] == ["Hello.", "Hi.", "Who\n\nare you?", "A model."]
+    assert [each["role"] for each in made.chosen.messages] == ["user", "assistant", "user", "assistant"]
+    assert made.chosen.messages[1]["train"] is False and made.rejected.messages[-1]["content"] == "No."
+
+
+def test_text_that_is_not_a_transcript_has_no_question() -> None:
+    assert isinstance(convert({"chosen": "Human: alone", "rejected": "Human: other"}), BadRow)

@@ -1,0 +1,202 @@
+"""`ascendtune data show`"""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ascendtune.cli.options import AsJson, Overrides
+from ascendtune.cli.terminal import paint, width
+
+if TYPE_CHECKING:
+    from ascendtune.data.inspect import InspectedRow, Inspection, Segment, Sequence
+    from ascendtune.recipe.recipe import Recipe
+
+_LONGEST_VALUE = 1000
+
+
+def show(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    overrides: Overrides = None,
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 3,
+    row: Annotated[int, typer.Option(metavar="K", min=1, help="The first row to show, counted from 1.")] = 1,
+    tokens: Annotated[bool, typer.Option("--tokens", help="List every token with its id.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Read all rows: lengths, what is cut or dropped, duplicates.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page, which must not exist.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows as they are trained on: as read, as the chat template writes them, and which tokens have a label.
+
+    \b
+    ascendtune data show recipe.yaml
+    ascendtune data show recipe.yaml --row 17 -n 1 --tokens
+    ascendtune data show recipe.yaml --stats data.max_length=1024
+
+    Text that is trained on is green, or stands between « and » where there are no colours. Nothing is started.
+    """
+    from ascendtune.core import log
+    from ascendtune.recipe.recipe import Recipe
+
+    log.set_up()
+    checked = Recipe.load(recipe, overrides or [])
+    inspection = _inspection(checked)
+    rows = inspection.rows(row, count)
+    facts = _stats(checked, inspection) if stats else None
+    if page is not None:
+        _write_page(page, rows, checked.data.max_length)
+        print(f"wrote {page}")
+    elif as_json:
+        print(json.dumps(_as_json(rows, facts, checked.data.max_length), indent=2, ensure_ascii=False, default=str))
+    else:
+        for line in (*_lines(rows, checked.data.max_length, tokens), *(_stats_lines(facts) if facts else ())):
+            print(line)
+
+
+def _inspection(recipe: Recipe) -> Inspection:
+    from ascendtune.data.inspect import Inspection
+    from ascendtune.data.template import ChatTemplate
+    from ascendtune.data.tokenizer import Tokenizer
+    from ascendtune.hub.download import fetch_dataset, fetch_model
+
+    directory = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False)
+    tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
+    task, section = recipe.method.task, recipe.data
+    loss_on = section.loss_on if task == "conversations" else "assistant"
+    return Inspection(
+        section,
+        task,
+        tokenizer,
+        None if task == "text" else ChatTemplate.load(section.template, tokenizer, loss_on=loss_on),
+        lambda spec: fetch_dataset(spec.path, spec.revision, split=spec.split, subset=spec.subset),
+    )
+
+
+def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
+    from ascendtune.cli.progress import Progress
+    from ascendtune.hub.download import fetch_model
+    from ascendtune.train.prepare import prepare_data
+
+    model = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False).resolve()
+    with Progress(sys.stderr) as progress:
+        report = prepare_data(recipe, model, progress.show).report
+    rows, duplicates, scripts = inspection.duplicates_and_scripts()
+    return {"rows": rows, "duplicates": duplicates, "scripts": dict(scripts.most_common()), "report": report.to_json()}
+
+
+def _lines(rows: list[InspectedRow], most: int, with_tokens: bool) -> Iterator[str]:
+    if not rows:
+        yield "the data has no row of this number"
+    for each in rows:
+        yield f"row {each.number}, {each.place}, format {each.format}"
+        for name, value in each.values.items():
+            yield f"  {name}: {_short(value)}"
+        if each.problem:
+            yield f"  not trained on: {each.problem}"
+        for sequence in each.sequences:
+            yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence, most)}"
+            yield from ("    " + line for line in "".join(map(_marked, sequence.segments)).split("\n"))
+            if with_tokens:
+                yield from _token_lines(sequence, most)
+        yield ""
+
+
+def _summary(sequence: Sequence, most: int) -> str:
+    length, trained = len(sequence.token_ids), sum(sequence.trained[:most])
+    cut = f"; cut at max_length {most:,}, {length - most:,} tokens lost" if length > most else ""
+    return f"{length:,} tokens{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
+
+
+def _marked(segment: Segment) -> str:
+    if segment.is_cut:
+        return paint(segment.text, "dim") if _has_colours() else f"✂{segment.text}"
+    if not segment.is_trained:
+        return segment.text
+    # A colour ends with the line, so that a pager shows each line alike.
+    return "\n".join(paint(part, "green") if _has_colours() else f"«{part}»" for part in segment.text.split("\n"))
+
+
+def _has_colours() -> bool:
+    return paint("x", "green") != "x"
+
+
+def _token_lines(sequence: Sequence, most: int) -> Iterator[str]:
+    for at, (number, text, trained) in enumerate(
+        zip(sequence.token_ids, sequence.token_texts, sequence.trained, strict=True)
+    ):
+        state = "cut" if at >= most else "trained" if trained else "-"
+        yield f"    {at:>6}  {number:>7}  {state:<7}  {json.dumps(text, ensure_ascii=False)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = text.replace("\n", "⏎")
+    limit = max(40, (width(sys.stdout) or _LONGEST_VALUE) - 20)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _stats_lines(facts: dict[str, Any]) -> Iterator[str]:
+    from ascendtune.data.report import DataReport, lines
+
+    yield from lines(DataReport.from_json(facts["report"]), width(sys.stdout) or 100)
+    histogram = facts["report"]["length_histogram"]
+    highest = max((count for _, count in histogram), default=0)
+    for bound, count in histogram:
+        yield f"  up to {bound:>8,} tokens  {count:>9,}  {'█' * round(30 * count / highest)}".rstrip()
+    yield f"duplicates: {facts['duplicates']:,} of {facts['rows']:,} rows equal an earlier one"
+    scripts = ", ".join(f"{name or 'no letters'} {count:,}" for name, count in facts["scripts"].items())
+    yield f"writing systems: {scripts}"
+
+
+def _as_json(rows: list[InspectedRow], facts: dict[str, Any] | None, most: int) -> dict[str, Any]:
+    return {"max_length": most, "rows": [asdict(each) for each in rows], "stats": facts}
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Rows as they are trained on</title>
+<style>
+body {{ font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
+pre {{ white-space: pre-wrap; background: #f6f6f6; padding: 1em; }}
+mark {{ background: #b7efc5; }} del {{ color: #999; }}
+</style>
+<h1>Rows as they are trained on</h1>
+<p><mark>Trained on</mark>, not trained on, <del>cut at max_length {most}</del>.</p>
+{rows}
+</html>
+"""
+
+
+def _write_page(path: Path, rows: list[InspectedRow], most: int) -> None:
+    from ascendtune.core.errors import InputError, translated_disk_errors
+
+    parts = []
+    for each in rows:
+        parts.append(f"<h2>Row {each.number}</h2><p>{html.escape(each.place)}, format {html.escape(each.format)}</p>")
+        if each.problem:
+            parts.append(f"<p>Not trained on: {html.escape(each.problem)}</p>")
+        for sequence in each.sequences:
+            text = "".join(map(_as_html, sequence.segments))
+            parts.append(f"<p>{html.escape(sequence.name)} {_summary(sequence, most)}</p><pre>{text}</pre>")
+    with translated_disk_errors(path, "writing the page"):
+        try:
+            with path.open("x", encoding="utf-8", errors="replace") as file:
+                file.write(_PAGE.format(most=most, rows="\n".join(parts)))
+        except FileExistsError:
+            raise InputError(
+                "the file exists", code="file-exists", remedy="give another name with --html", where=path
+            ) from None
+
+
+def _as_html(segment: Segment) -> str:
+    text = html.escape(segment.text)
+    return f"<del>{text}</del>" if segment.is_cut else f"<mark>{text}</mark>" if segment.is_trained else text

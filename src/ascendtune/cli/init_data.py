@@ -1,0 +1,177 @@
+"""What a data set is for, from its columns and first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import DataError
+from ascendtune.core.units import count_of
+from ascendtune.data.conversation import BadRow, RawRow, Row
+from ascendtune.data.files import data_suffix
+from ascendtune.data.format.choose import Convert, choose_format
+from ascendtune.data.format.guess import guess
+from ascendtune.data.read import read_rows
+from ascendtune.data.spec import DatasetSpec, Task
+from ascendtune.data.table_rows import delimiter_of
+from ascendtune.hub.download import fetch_dataset
+
+_ROWS_LOOKED_AT = 200
+_TASKS_OF_STAGE: dict[str, tuple[Task, ...]] = {
+    "sft": ("conversations",),
+    "pretrain": ("text",),
+    "preference": ("pairs", "singles"),
+    "reward": ("pairs",),
+}
+STAGES = tuple(_TASKS_OF_STAGE)
+_ROWS_SHOWN = 2
+_LONGEST_VALUE = 70
+_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Facts from the first rows of one data set."""
+
+    path: str
+    task: Task
+    """The task that the rows are for."""
+    format: str
+    columns: dict[str, str]
+    """Name in the format -> column, where they differ; a proposal where `is_undecided`."""
+    found: list[str]
+    """The file's columns."""
+    raw: list[RawRow]
+    """The rows as read."""
+    rows: list[Row]
+    """Rows that can be trained on; none where `is_undecided`."""
+    bad: list[str]
+    """Place and reason of each bad row."""
+    needs_format: bool = False
+    """Columns alone do not tell the format."""
+    is_undecided: bool = False
+    """Which column holds what is a guess that names and values do not confirm."""
+
+
+def look_at_data(
+    path: str, *, format: str | None = None, columns: Mapping[str, str] | None = None, stage: str | None = None
+) -> DataFacts:
+    """Read the first rows.
+
+    Args:
+        format: as `format` of a data set in a recipe; None detects it.
+        columns: name in the format -> column; where some are given, nothing is guessed.
+        stage: as method.stage; None takes the first that fits.
+
+    Raises:
+        DataError: the data does not exist, is unreadable, fits no given format, or has no row that can be trained on.
+    """
+    raw = list(islice(read_rows(DatasetSpec(path=path), fetch_dataset(path)), _ROWS_LOOKED_AT))
+    found = list(dict.fromkeys(column for row in raw for column in row.values))
+    given = {**(columns or {})}
+    spec = DatasetSpec.model_validate({"path": path, "columns": given, "format": format or "auto"})
+    tasks: tuple[Task, ...] = _TASKS_OF_STAGE[stage] if stage else ("conversations", "pairs", "singles")
+    blank = DataFacts(path, tasks[0], format or "prompt_completion", given, found, raw, [], [], format is not None)
+    refusals: list[DataError] = []
+    for task in tasks:
+        try:
+            name, convert = choose_format(spec, raw, task)
+        except DataError as error:
+            refusals.append(error)
+            continue
+        if name == "text" and not stage:
+            # Texts also fit as answers without a question; they are for pretraining.
+            task, (name, convert) = "text", choose_format(spec, raw, "text")
+        return _converted(replace(blank, task=task, format=name), convert)
+    if columns or format:
+        raise refusals[0]
+    likely = guess([row.values for row in raw])
+    if likely is None or (stage and likely.task not in tasks):
+        return replace(blank, is_undecided=True)
+    renamed = {word: column for word, column in likely.columns.items() if word != column}
+    facts = replace(blank, task=likely.task, format=likely.format, columns=renamed)
+    if not likely.certain:
+        return replace(facts, columns=likely.columns, is_undecided=True)
+    return decided(facts, renamed)
+
+
+def decided(facts: DataFacts, columns: Mapping[str, str]) -> DataFacts:
+    """The facts with these columns.
+
+    Args:
+        columns: name in the format -> column.
+
+    Raises:
+        DataError: no such column, or no row that can be trained on.
+    """
+    renamed = {word: column for word, column in columns.items() if word != column}
+    spec = DatasetSpec.model_validate({"path": facts.path, "columns": renamed, "format": facts.format})
+    name, convert = choose_format(spec, facts.raw, facts.task)
+    try:
+        choose_format(spec.model_copy(update={"format": "auto"}), facts.raw, facts.task)
+        needs_format = facts.needs_format
+    except DataError:
+        needs_format = True
+    return _converted(
+        replace(facts, format=name, columns=renamed, needs_format=needs_format, is_undecided=False), convert
+    )
+
+
+def _converted(facts: DataFacts, convert: Convert) -> DataFacts:
+    made: list[Any] = [row.fault or convert(row.values) for row in facts.raw]
+    good = [each for each in made if not isinstance(each, BadRow)]
+    bad = [f"{row.place}: {each.reason}" for row, each in zip(facts.raw, made, strict=True) if isinstance(each, BadRow)]
+    if not good:
+        raise DataError(
+            f"none of the first {count_of(len(facts.raw), 'row')} can be trained on: "
+            f"{bad[0].removeprefix(f'{facts.path}:')}",
+            code="no-usable-rows",
+            remedy="fix the rows; docs/data.md shows a row of each format",
+            where=facts.path,
+        )
+    return replace(facts, rows=good, bad=bad)
+
+
+def preview(facts: DataFacts) -> list[str]:
+    """Lines that show the first rows as read, and what each column is taken for."""
+    words = {column: word for word, column in facts.columns.items()}
+    size = max(map(len, facts.found), default=0)
+    delimiter = _delimiter(facts.raw[0].source.path)
+    lines = [f"{facts.path}: {count_of(len(facts.found), 'column')}{delimiter}"]
+    for number, row in enumerate(facts.raw[:_ROWS_SHOWN], 1):
+        lines.append(f"  row {number}")
+        lines += [f"    {column.ljust(min(size, 24))}  {_short(row.values.get(column))}" for column in facts.found]
+    roles = ", ".join(f"{word} = {column}" for column, word in words.items())
+    state = " (a guess)" if facts.is_undecided else ""
+    return [*lines, f"  format {facts.format}{': ' if roles else ''}{roles}{state}"]
+
+
+def _delimiter(file: Path) -> str:
+    """How a CSV file separates its columns, where that is not a comma."""
+    delimiter = delimiter_of(file) if data_suffix(file) == ".csv" else ","
+    return "" if delimiter == "," else f", separated by {_DELIMITERS[delimiter]}"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(value.split()) if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def columns_of(words: Sequence[str]) -> dict[str, str]:
+    """`prompt=Frage` words of the command line.
+
+    Raises:
+        DataError: a word without `=`.
+    """
+    pairs = [word.partition("=") for word in words]
+    for word, equals, column in pairs:
+        if not (word and equals and column):
+            raise DataError(
+                f"--columns: '{word}{equals}{column}' does not name a column",
+                code="invalid-option-value",
+                remedy="write it as prompt=COLUMN, once for each; names in the format come first",
+            )
+    return {word.strip(): column for word, _, column in pairs}

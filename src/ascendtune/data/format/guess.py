@@ -1,0 +1,201 @@
+"""Which columns of a data set hold question and answer, guessed from their names (in several languages) and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ascendtune.data.spec import Task
+
+Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
+
+# Words of column names, in lower case. Languages: English, German, French, Spanish, Portuguese, Italian, Dutch,
+# Russian, Chinese, Japanese, Korean.
+_NAMES: dict[Role, str] = {
+    "question": """
+        question questions query prompt instruction instructions user human customer request ask asked input source
+        problem task message inquiry enquiry q src
+        frage fragen anfrage kundenanfrage aufgabe anweisung kunde kunden nutzer eingabe
+        demande requête consigne client pregunta preguntas consulta instrucción pergunta instrução domanda richiesta
+        istruzione vraag opdracht вопрос запрос инструкция
+        问题 提问 问 指令 输入 用户 题目 問題 質問 入力 指示 질문 지시 입력""",
+    "answer": """
+        answer answers response responses reply replies completion output assistant bot gpt agent target solution
+        result resolution a tgt generation
+        antwort antworten lösung loesung ausgabe erwiderung
+        réponse reponse sortie respuesta respuestas solución resposta saída risposta soluzione antwoord
+        ответ ответы решение
+        答案 回答 答 答复 回复 输出 解答 出力 応答 대답 답변 출력 응답""",
+    "chosen": """
+        chosen preferred good better best accepted accept winner win positive pos gut gute besser bevorzugt bon
+        meilleur bueno mejor bom melhor buono migliore хороший лучший 好 优 更好 良い 採用 좋은""",
+    "rejected": """
+        rejected dispreferred bad worse worst refused reject loser lose negative neg schlecht schlechte schlechter
+        abgelehnt mauvais pire malo peor mau ruim pior cattivo peggiore плохой худший 差 坏 劣 更差 悪い 不採用 나쁜""",
+    "label": "label kto_tag tag feedback thumbs liked desirable is_good ok bewertung 标签 评价",
+    "system": "system system_prompt persona systemprompt 系统",
+    "context": "context passage background kontext contexte contexto contesto 上下文 背景",
+    "text": """
+        text texts content body document article passage inhalt texto texte testo tekst текст 文本 内容 正文 本文""",
+}
+_WORDS = {role: frozenset(names.split()) for role, names in _NAMES.items()}
+_LETTERS = re.compile(r"[^\W\d_]+")
+_CAMEL = re.compile(r"(?<=[a-zäöüß])(?=[A-Z])")
+_IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,})*")
+_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
+_URL = re.compile(r"https?://\S+")
+_QUESTION_MARKS = ("?", "？", "؟")
+_NAMED = 3.0
+_ASKS = 1.0
+_LONG = 0.5
+_CERTAIN = 2.0
+_FEW_VALUES = 0.2
+_MOST_VALUES = 200
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a data set may be used for."""
+
+    task: Task
+    format: str
+    columns: dict[str, str]
+    """Name in the format -> column."""
+    certain: bool
+    """The names of the columns say so, and their values do not contradict."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    values: list[Any]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Words of the name: `Antwort (Support)` -> antwort, support; `userPrompt` -> user, prompt."""
+        whole = self.name.strip().lower()
+        return frozenset({whole, *(word.lower() for word in _LETTERS.findall(_CAMEL.sub(" ", self.name)))})
+
+    @property
+    def texts(self) -> list[str]:
+        return [value.strip() for value in self.values if isinstance(value, str) and value.strip()]
+
+    def is_prose(self) -> bool:
+        """Whether its values are texts, and not numbers, dates, links or identifiers."""
+        texts = self.texts
+        if len(texts) < 0.5 * max(1, len(self.values)):
+            return False
+        return sum(map(_is_prose, texts)) > 0.5 * len(texts)
+
+    def is_truth(self) -> bool:
+        return bool(self.values) and all(_is_truth(value) for value in self.values)
+
+    def share_asking(self) -> float:
+        texts = self.texts
+        return sum(text.endswith(_QUESTION_MARKS) for text in texts) / max(1, len(texts))
+
+    def mean_length(self) -> float:
+        """Characters."""
+        texts = self.texts
+        return sum(map(len, texts)) / max(1, len(texts))
+
+    def distinct(self) -> float:
+        """Share of values that differ from all earlier ones, from 0 to 1."""
+        texts = self.texts
+        return len(set(texts)) / max(1, len(texts))
+
+    def is_named(self, role: Role) -> bool:
+        return not _WORDS[role].isdisjoint(self.words)
+
+
+def _is_prose(text: str) -> bool:
+    return not any(pattern.fullmatch(text) for pattern in (_IDENTIFIER, _DATE, _URL))
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
+
+
+def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
+    """The likeliest use of a data set whose columns follow no known format; None if no column holds text.
+
+    A column is never taken for a question or an answer if its values are numbers, dates, links or identifiers.
+
+    Args:
+        rows: the first rows.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
+    # A column called answer may hold numbers.
+    answers = [
+        column for column in columns if column.is_named("answer") and len(column.texts) * 2 >= len(rows[:_MOST_VALUES])
+    ]
+    prose = [column for column in columns if column.is_prose() or column in answers]
+    if not any(column.is_prose() for column in columns):
+        return None
+    chosen, rejected = _two_answers(prose)
+    if chosen and rejected:
+        question = _best(prose, "question", taken=(chosen, rejected))
+        if question:
+            found = {"prompt": question, "chosen": chosen, "rejected": rejected}
+            return _guess("pairs", "preference", found, certain=question.is_named("question"))
+    if len(prose) == 1:
+        return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
+    return _question_and_answer(columns, prose)
+
+
+def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
+    good = [column for column in prose if column.is_named("chosen")]
+    bad = [column for column in prose if column.is_named("rejected")]
+    return (good[0] if good else None), (bad[0] if bad else None)
+
+
+def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
+    answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
+    question = _best(prose, "question", taken=(answer,) if answer else ())
+    certain = bool(answer and question and question.is_named("question"))
+    if answer is None:
+        others = [each for each in prose if each is not question]
+        answer = max(others, key=_answer_score, default=None)
+    if question is None or answer is None:
+        return None
+    found = {"prompt": question, "completion": answer}
+    truths = [each for each in columns if each.is_named("label") and each.is_truth()]
+    if truths:
+        return _guess("singles", "unpaired", {**found, "label": truths[0]}, certain=certain)
+    system = [each for each in prose if each.is_named("system") and each not in (question, answer)]
+    context = [each for each in prose if each.is_named("context") and each not in (question, answer)]
+    if context:
+        words = {"instruction": question, "input": context[0], "output": answer}
+        return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
+    return _guess(
+        "conversations", "prompt_completion", found | ({"system": system[0]} if system else {}), certain=certain
+    )
+
+
+def _best(prose: Sequence[_Column], role: Role, taken: Sequence[_Column]) -> _Column | None:
+    """The likeliest question: by name, then by question marks, then the first column with values that differ."""
+    free = [column for column in prose if column not in taken and column.is_prose()]
+    return max(free, key=lambda column: _question_score(column, role), default=None)
+
+
+def _question_score(column: _Column, role: Role) -> float:
+    other = any(column.is_named(each) for each in ("system", "context", "label"))
+    return (
+        _NAMED * column.is_named(role)
+        - _NAMED * other * (not column.is_named(role))
+        + _ASKS * column.share_asking()
+        - _CERTAIN * (column.distinct() < _FEW_VALUES)
+    )
+
+
+def _answer_score(column: _Column) -> float:
+    """Longer texts that differ from row to row are likelier answers."""
+    length = min(1.0, column.mean_length() / 1000)
+    return _NAMED * column.is_named("answer") + _LONG * length + column.distinct() - _ASKS * column.share_asking()
+
+
+def _guess(task: Task, name: str, columns: Mapping[str, _Column], *, certain: bool) -> Guess:
+    return Guess(task, name, {word: column.name for word, column in columns.items()}, certain)

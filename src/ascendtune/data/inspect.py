@@ -1,0 +1,213 @@
+"""Rows as they are trained on: as read, as the template writes them, as tokens with labels, and where they are cut."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Single, Text
+from ascendtune.data.format.choose import choose_format
+from ascendtune.data.load import add_system_message
+from ascendtune.data.read import read_rows
+from ascendtune.data.spans import Refused
+from ascendtune.data.spec import DataSection, DatasetSpec, Task
+from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenize import trained_tokens
+from ascendtune.data.tokenizer import Tokenizer
+
+_ROWS_THAT_TELL_THE_FORMAT = 100
+_MOST_CHARACTERS = 400_000
+_CHARACTERS_FOR_SCRIPTS = 500
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens one after the other that are alike in whether they are trained on and kept."""
+
+    text: str
+    tokens: int
+    is_trained: bool
+    is_cut: bool
+    """Behind data.max_length."""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One conversation or text of a row as tokens."""
+
+    name: str
+    """`chosen` or `rejected` for a pair, `answer` for an answer with a label, else empty."""
+    segments: list[Segment]
+    token_ids: list[int]
+    token_texts: list[str]
+    trained: list[bool]
+    """For each token: whether the loss covers it, before the cut."""
+    is_beginning: bool
+    """The text is so long that only its beginning was tokenised."""
+
+
+@dataclass(frozen=True)
+class InspectedRow:
+    number: int
+    """Counted from 1 over all data sets, as read."""
+    place: str
+    values: dict[str, Any]
+    """As read."""
+    format: str
+    problem: str | None
+    """Why the row cannot be trained on; None if it can."""
+    sequences: list[Sequence]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What rows are inspected with."""
+
+    section: DataSection
+    task: Task
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    """None for stage pretrain."""
+    resolve: Callable[[DatasetSpec], Path]
+
+    def rows(self, first: int, count: int) -> list[InspectedRow]:
+        """`count` rows from number `first` on, counted from 1.
+
+        Raises:
+            DataError: unreadable files, or columns that do not fit.
+        """
+        return [self._inspected(*each) for each in islice(self._numbered(), first - 1, first - 1 + count)]
+
+    def duplicates_and_scripts(self) -> tuple[int, int, Counter[str]]:
+        """(rows read, rows that an earlier row equals, writing system -> rows in which it is the most frequent)."""
+        seen, duplicates, scripts, rows = set[bytes](), 0, Counter[str](), 0
+        for _, row, _, _ in self._numbered():
+            rows += 1
+            text = json.dumps(row.values, ensure_ascii=False, sort_keys=True, default=str)
+            digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=16).digest()
+            duplicates += digest in seen
+            seen.add(digest)
+            scripts[_script(" ".join(_texts_in(row.values)))] += 1
+        return rows, duplicates, scripts
+
+    def _numbered(self) -> Iterator[tuple[int, RawRow, str, Any]]:
+        number = 0
+        for spec in self.section.train:
+            rows = read_rows(spec, self.resolve(spec))
+            first = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
+            name, convert = choose_format(spec, first, self.task)
+            for row in chain(first, rows):
+                number += 1
+                made = row.fault or convert(row.values)
+                if spec.system and not isinstance(made, BadRow):
+                    add_system_message(made, spec.system)
+                yield number, row, name, made
+
+    def _inspected(self, number: int, row: RawRow, name: str, made: Any) -> InspectedRow:
+        problem, sequences = None, list[Sequence]()
+        try:
+            if isinstance(made, BadRow):
+                problem = f"{made.reason} ({made.detail})" if made.detail else made.reason
+            else:
+                sequences = self._sequences(made)
+        except Refused as refusal:
+            problem = f"the chat template refuses it: {refusal.reason}"
+        for each in sequences:
+            most = self.section.max_length
+            # No position predicts the first token.
+            if problem is None and self.task != "text" and not any(each.trained[1:most]):
+                problem = "no answer left within max_length" if any(each.trained) else "no token to train on"
+        return InspectedRow(number, row.place, dict(row.values), name, problem, sequences)
+
+    def _sequences(self, made: Conversation | Text | Pair | Single) -> list[Sequence]:
+        match made:
+            case Text():
+                return [self._of_text(made.text)]
+            case Pair():
+                return [self._of_conversation(made.chosen, "chosen"), self._of_conversation(made.rejected, "rejected")]
+            case Single():
+                name = "good answer" if made.desirable else "bad answer"
+                return [self._of_conversation(made.conversation, name)]
+            case Conversation():
+                return [self._of_conversation(made, "")]
+
+    def _of_text(self, text: str) -> Sequence:
+        """All of it is trained on, then EOS; behind max_length the next row of tokens begins."""
+        shown = text[:_MOST_CHARACTERS]
+        encoding = self.tokenizer.encode_batch([shown])[0]
+        ids, offsets = list(encoding.ids), list(encoding.offsets)
+        eos = [self.tokenizer.eos_id] if self.tokenizer.eos_id is not None and shown == text else []
+        prefix = self.tokenizer.text_prefix
+        added = [self.tokenizer.text_of(number) or "" for number in (*prefix, *eos)]
+        texts = [shown[begin:end] for begin, end in offsets]
+        return self._sequence(
+            "",
+            [*prefix, *ids, *eos],
+            [*added[: len(prefix)], *texts, *added[len(prefix) :]],
+            [*((-1, at) for at in range(len(prefix))), *offsets, *((-2, at) for at in range(len(eos)))],
+            [True] * (len(prefix) + len(ids) + len(eos)),
+            is_beginning=shown != text,
+        )
+
+    def _of_conversation(self, conversation: Conversation, name: str) -> Sequence:
+        assert self.template is not None
+        rendered = self.template.render(conversation)
+        text = rendered.text[:_MOST_CHARACTERS]
+        encoding = self.tokenizer.encode_batch([text])[0]
+        spans = [(begin, min(end, len(text))) for begin, end in rendered.spans if begin < len(text)]
+        trained = [False] * len(encoding.ids)
+        for begin, end in trained_tokens(encoding, spans, len(text)):
+            trained[begin:end] = [True] * (end - begin)
+        texts = [text[begin:end] for begin, end in encoding.offsets]
+        return self._sequence(
+            name, list(encoding.ids), texts, encoding.offsets, trained, is_beginning=len(text) < len(rendered.text)
+        )
+
+    def _sequence(
+        self,
+        name: str,
+        ids: list[int],
+        texts: list[str],
+        places: list[tuple[int, int]],
+        trained: list[bool],
+        *,
+        is_beginning: bool,
+    ) -> Sequence:
+        """Args:
+        places: begin and end of each token in characters; tokens that are the bytes of one character share them.
+        """
+        segments: list[Segment] = []
+        most = self.section.max_length
+        begin = 0
+        for at in range(1, len(ids) + 1):
+            if at == len(ids) or trained[at] != trained[begin] or at == most:
+                shown = (texts[each] for each in range(begin, at) if each == 0 or places[each] != places[each - 1])
+                segments.append(Segment("".join(shown), at - begin, trained[begin], begin >= most))
+                begin = at
+        return Sequence(name, segments, ids, texts, trained, is_beginning)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value[:_CHARACTERS_FOR_SCRIPTS]
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(each)
+
+
+def _script(text: str) -> str:
+    """The most frequent writing system: Latin, CJK, Cyrillic, …; empty for text without letters."""
+    names = Counter(
+        unicodedata.name(character, "").partition(" ")[0]
+        for character in text[: 4 * _CHARACTERS_FOR_SCRIPTS]
+        if character.isalpha()
+    )
+    (name, _), *_ = names.most_common(1) or [("", 0)]
+    return name if name == "CJK" else name.capitalize()

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_model: Path) -> Path:
+    rows = [{"prompt": "2 + 3?", "completion": "<b>Five.</b>"}] * 2
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "r.yaml"
+    path.write_text(yaml.safe_dump({"model": {"path": str(tiny_model)}, "data": {"train": "rows.jsonl"}}))
+    return path
+
+
+def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, recipe: Path) -> None:
+    shown = ascendtune("data", "show", recipe, "-n", "1")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("row 1, rows.jsonl:1, format prompt_completion\n  prompt: 2 + 3?\n")
+    assert "    «<b>Five.</b><|im_end|>»\n" in shown.stdout and "row 2" not in shown.stdout
+    cut = ascendtune("data", "show", recipe, "--row", "2", "-n", "1", "--stats", "data.max_length=22").stdout
+    assert cut.startswith("row 2, rows.jsonl:2") and "; cut at max_length 22, " in cut and "✂" in cut
+    assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut and "writing systems: Latin 2\n" in cut
+
+
+def test_data_show_writes_json_and_an_escaped_page(ascendtune: Any, recipe: Path, tmp_path: Path) -> None:
+    shown = json.loads(ascendtune("data", "show", recipe, "-n", "1", "--json").stdout)
+    (row,) = shown["rows"]
+    assert row["values"] == {"prompt": "2 + 3?", "completion": "<b>Five.</b>"} and row["problem"] is None
+    (sequence,) = row["sequences"]
+    assert len(sequence["token_ids"]) == len(sequence["trained"]) == len(sequence["token_texts"])
+    assert ascendtune("data", "show", recipe, "--html", "page.html").returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "<mark>&lt;b&gt;Five.&lt;/b&gt;&lt;|im_end|&gt;</mark>" in page and "<b>" not in page
+    again = ascendtune("data", "show", recipe, "--html", "page.html")
+    assert again.returncode == 2 and "code: file-exists" in again.stderr

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ascendtune.data.format.guess import guess
+
+
+def _rows(**columns: Any) -> list[dict[str, Any]]:
+    """Nine rows; `{}` in a text is the row's number."""
+    return [
+        {name: value.format(i) if isinstance(value, str) else value for name, value in columns.items()}
+        for i in range(1, 10)
+    ]
+
+
+CERTAIN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
+    "german": (
+        {"ID": "{}", "Frage (Q)": "Was ist {}?", "Antwort": "Es ist {}, ja."},
+        "prompt_completion",
+        {"prompt": "Frage (Q)", "completion": "Antwort"},
+    ),
+    "chinese": (
+        {"问题": "什么是 {}？", "答案": "是 {} 号"},
+        "prompt_completion",
+        {"prompt": "问题", "completion": "答案"},
+    ),
+    "camel case": (
+        {"userPrompt": "Say {} now", "agentReply": "I say {}"},
+        "prompt_completion",
+        {"prompt": "userPrompt", "completion": "agentReply"},
+    ),
+    "good and bad": (
+        {"question": "What is {}?", "good": "It is {}.", "bad": "No idea {}"},
+        "preference",
+        {"prompt": "question", "chosen": "good", "rejected": "bad"},
+    ),
+    "a label": (
+        {"query": "What is {}?", "reply": "It is {}.", "liked": True},
+        "unpaired",
+        {"prompt": "query", "completion": "reply", "label": "liked"},
+    ),
+    "a context": (
+        {"context": "A passage on {} and more", "question": "What is {}?", "answer": "It is {}."},
+        "alpaca",
+        {"instruction": "question", "input": "context", "output": "answer"},
+    ),
+    "answers that are numbers": (
+        {"question": "{} + 2?", "answer": "{}"},
+        "prompt_completion",
+        {"prompt": "question", "completion": "answer"},
+    ),
+    "one text": ({"id": "{}", "body": "Some words about {} here"}, "text", {"text": "body"}),
+}
+
+
+@pytest.mark.parametrize("case", CERTAIN)
+def test_columns_that_names_and_values_confirm_are_certain(case: str) -> None:
+    columns, name, found = CERTAIN[case]
+    made = guess(_rows(**columns))
+    assert made is not None and made.certain
+    assert (made.format, made.columns) == (name, found)
+
+
+@pytest.mark.parametrize("identifier", ["{}", "T-10{}", "2024-03-0{}", "https://example.org/{}", "9f86d081884c7d{}"])
+def test_identifiers_dates_and_links_are_neither_question_nor_answer(identifier: str) -> None:
+    made = guess(_rows(prompt=identifier, foo="What is {}?", answer="It is {}, yes."))
+    assert made is not None and made.columns == {"prompt": "foo", "completion": "answer"} and not made.certain
+
+
+def test_columns_with_unknown_names_are_a_guess() -> None:
+    made = guess(_rows(foo="Something on {}", bar="More words about {} than there"))
+    assert made is not None and not made.certain and set(made.columns.values()) == {"foo", "bar"}
+
+
+def test_without_a_column_of_text_there_is_no_guess() -> None:
+    assert guess(_rows(a=1, b="{}")) is None
+    assert guess([{}]) is None
