@@ -12,7 +12,7 @@ from ascendtune.cli.job_display import JobId
 
 def logs(
     job: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")] = False,
     rank: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only this rank.")] = None,
     lines: Annotated[int, typer.Option(metavar="N", min=0, help="The last N lines of each rank; 0: all.")] = 50,
 ) -> int:

@@ -30,7 +30,7 @@ def stacks(
     \b
     ascendtune jobs stacks runs/alpaca-qwen
 
-    Training goes on undisturbed. py-spy reads the stacks where it is installed and allowed; otherwise the workers write
+    Training is not interrupted. py-spy reads the stacks where it is installed and allowed; otherwise the workers write
     them, which programs that `ascendtune launch` started cannot. Only ranks on this machine are asked; the stacks are
     written into the job's directory of logs.
     """

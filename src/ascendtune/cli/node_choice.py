@@ -161,7 +161,7 @@ def require_one_starter(env: Mapping[str, str]) -> None:
         "starts the processes itself",
         code="started-by-launcher",
         remedy="give it once, without torchrun, with --devices N; on several nodes with --nodes, or NNODES, NODE_RANK, "
-        "MASTER_ADDR and MASTER_PORT. Under torchrun only the worker goes on in a run that has begun: "
+        "MASTER_ADDR and MASTER_PORT. Under torchrun only the worker continues a run that has begun: "
         "torchrun … -m ascendtune.train.worker RUN",
         where="environment variable WORLD_SIZE",
     )

@@ -179,7 +179,7 @@ def _check(asked: SubmitOptions) -> None:
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(
-                "--env takes the name of a variable, not its value: files are no place for secrets",
+                "--env takes the name of a variable, not its value: secrets do not belong into files",
                 code="secret-in-file",
                 remedy=f"export the variable, and use --env {name.partition('=')[0] or 'NAME'}",
             )

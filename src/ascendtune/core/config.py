@@ -75,7 +75,7 @@ class _Complaint:
 
 
 def _without_other_kinds(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Remove errors of other union members: for a mapping the errors inside count, not that it is no literal."""
+    """Remove errors of other union members: for a mapping the errors inside count, not that it is not a literal."""
     sections = {item["loc"][:-2] for item in items if len(item["loc"]) > 2}
     return [
         item

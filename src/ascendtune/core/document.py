@@ -315,7 +315,7 @@ def _fault_of_text(text: str) -> str | None:
     if found := _CONTROL_CHARACTERS.search(text):
         return f"the control character U+{ord(found.group()):04X}"
     if found := _SURROGATES.search(text):
-        return f"half a surrogate pair (U+{ord(found.group()):04X}), which is no character"
+        return f"half a surrogate pair (U+{ord(found.group()):04X}), which is not a character"
     return None
 
 

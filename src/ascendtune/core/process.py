@@ -119,7 +119,7 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 def keep_interrupts() -> None:
     """Raise a KeyboardInterrupt again that Python drops, as it does in destructors and in callbacks of imports.
 
-    Python would print "Exception ignored in …" and go on as if Ctrl-C had not been pressed.
+    Python would print "Exception ignored in …" and continue as if Ctrl-C had not been pressed.
     """
     others = sys.unraisablehook
 
@@ -313,7 +313,7 @@ def _terminate_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """From here on, a process below us whose parent dies becomes our child, so that it can be found and waited for."""
+    """From here on, a process below us whose parent ends becomes our child, so that it can be found and waited for."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -240,7 +240,7 @@ class RunDir:
         for key, kind in _KINDS.items():
             if not isinstance(record.get(key), kind | None):
                 raise MachineError(
-                    f"run.json is damaged: its {key} is of no form",
+                    f"run.json is damaged: its {key} has a wrong type",
                     code="record-damaged",
                     remedy=remedy,
                     where=self.run_json,
@@ -266,7 +266,7 @@ class RunDir:
                 "the run directory was removed while the run trained",
                 code="run-directory-removed",
                 remedy="give the command again: it starts anew; or first bring the directory back from a copy: then it "
-                "goes on from the checkpoints in it",
+                "resumes from the checkpoints in it",
                 where=self.path,
             )
 

@@ -143,7 +143,7 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
         raise error
     character, end = error.object[error.start], error.start + 1
     if ord(character) in _ESCAPED_BYTES:
-        # Of a file name that is no text: as the disk has it.
+        # Of a file name that is not text: the bytes on the disk.
         return bytes([ord(character) - _ESCAPED_BYTES.start + 0x80]), end
     return _STAND_INS.get(character) or json.dumps(character)[1:-1], end
 

@@ -15,8 +15,8 @@ from jinja2.runtime import Macro
 
 from ascendtune.data.limits import LimitedEnvironment
 
-# Around what a {% generation %} block writes. They leave the text before anybody sees it, and no data can hold them:
-# each process draws its own.
+# Around what a {% generation %} block writes. They are removed from the text before it is used. No data can
+# hold them: each process draws its own.
 _DRAWN = secrets.token_hex(8)
 GENERATION_BEGINS = f"\ufdd0generation {_DRAWN}\ufdd1"
 GENERATION_ENDS = f"\ufdd0endgeneration {_DRAWN}\ufdd1"

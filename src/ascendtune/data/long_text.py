@@ -110,7 +110,7 @@ class PartByPart:
                 raise IndivisibleText
 
     def _next_start(self, text: str, part: _Part, end: int) -> tuple[int, int, str] | None:
-        """(token, character, way) at which the next part can begin, so that its tokens go on where these stop."""
+        """(token, character, way) at which the next part can begin, so that its tokens continue where these stop."""
         sure = next((n for n in range(len(part.ids), 0, -1) if part.offsets[n - 1][1] <= end - _MARGIN), 0)
         if _is_mostly_combining(text[end - _MARGIN : end]):
             return None

@@ -150,7 +150,7 @@ class _Watch:
     """What happened to the placeholders of one shape."""
 
     def __init__(self, count: int) -> None:
-        # Private-use characters: they are no white space, and no template asks for them.
+        # Private-use characters: they are not white space, and no template tests for them.
         self.placeholders = [f"\uf8fecontent-{number}-of-a-row\uf8ff" for number in range(count)]
         self.searched: set[str] = set()
         self.alarmed = False

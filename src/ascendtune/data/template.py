@@ -173,7 +173,7 @@ class ChatTemplate:
         tokens = self._tokens_at_beginning(rest)
         ends = {self.tokenizer.text_of(number) for number in self.tokenizer.eos_ids}
         at = next((number for number, token in enumerate(tokens) if token in ends), 0)
-        # A marker that is no token of this tokenizer is still what the model has to write.
+        # A marker that is not a token of this tokenizer is still what the model has to write.
         return "".join(tokens[: at + 1]) or (rest if rest and not re.search(r"\s", rest) else None)
 
     def _tokens_at_beginning(self, text: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""Where do models and data sets come from? Local directories, and hubs that speak Hugging Face's protocol."""
+"""Where do models and data sets come from? Local directories, and hubs with Hugging Face's protocol."""

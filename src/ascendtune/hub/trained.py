@@ -22,7 +22,7 @@ def weights_of_run(run: RunDir) -> Path:
         return run.model
     record = run.read()
     command = shlex.join(record.get("argv") or ["ascendtune", "train", str(run.recipe)])
-    again = f"`{command}` once more; it goes on from the last checkpoint, if there is one"
+    again = f"`{command}` once more; it resumes from the last checkpoint, if there is one"
     if record["state"] == "running":
         what = "this run has no final weights: it is still training, or its process was killed"
         remedy = f"wait for its end; if it was killed, give {again}"

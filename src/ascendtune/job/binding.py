@@ -12,7 +12,7 @@ from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.vendor.find import vendor_of
 
 _OTHER_BINDER = "CPU_AFFINITY_CONF"
-"""torch_npu's own variable, which binds single threads; a user who sets it has chosen."""
+"""torch_npu's own variable, which binds single threads: the user's choice where it is set."""
 
 
 def binding(
@@ -32,7 +32,7 @@ def binding(
     if not vendor.is_accelerator or len(numa_nodes(root)) < 2 or CORES in user or _OTHER_BINDER in user:
         return {}
     allowed = os.sched_getaffinity(0)
-    # A user who has bound the command to a part of each node keeps that part.
+    # Cores to which the user has bound the command are kept.
     parts = [_written(cores & allowed) for cores in (near or vendor.near_cores)(_ids(spec, user))]
     return {CORES: ";".join(parts)} if any(parts) else {}
 

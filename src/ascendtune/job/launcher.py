@@ -72,13 +72,13 @@ class Launcher:
         return {int(rank): stat for pid, rank in ranks.items() if rank and (stat := procfs.stat_of(pid))}
 
     def pause(self) -> None:
-        """Stop everything and then this process, until the user's shell lets it go on; then everything goes on.
+        """Stop everything and then this process, until the user's shell continues it; then everything continues.
 
-        Collectives count the time: what is paused for longer than their time-out fails when it goes on.
+        Collectives count the time: a job that is paused for longer than their time-out fails when it continues.
         """
         say("paused, with all workers; `fg` continues")
         process.send(self.family(), signal.SIGSTOP)
-        # Not SIGSTOP, which would stop this process also where no shell is there to let it go on.
+        # Not SIGSTOP, which would stop this process also where no shell can continue it.
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, ours)

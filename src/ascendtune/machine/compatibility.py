@@ -54,7 +54,7 @@ class DriverRange:
 
 
 def release_key(version: str) -> Key:
-    """Something to compare releases by; letters that are no known stage count as nothing."""
+    """Something to compare releases by; unknown letters count as nothing."""
     return (*(_part(part) for part in re.split(r"[.-]", version.strip().lower()) if part), _END)
 
 

@@ -70,4 +70,4 @@ class Trouble:
     evidence: str = ""
     """The line that says so."""
     blinding: bool = False
-    """Nothing about the devices could be learnt."""
+    """No fact about the devices is known."""

@@ -33,7 +33,7 @@ def require_own_peers() -> None:
     To be called when a process group has been made: what is connected then stays connected.
 
     Raises:
-        MachineError: somebody else is connected, root aside.
+        MachineError: a process of another user is connected, other than root.
     """
     if INIT_METHOD not in os.environ:
         # Not set: the job has several hosts.

@@ -25,7 +25,7 @@ class Snapshot:
 
     @property
     def is_blind(self) -> bool:
-        """There should be devices, and nothing about them could be learnt."""
+        """Devices should be present, and no fact about them is known."""
         return not self.devices and any(trouble.blinding for trouble in self.troubles)
 
     def as_json(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def unround(model: Any, plan: Plan) -> list[str]:
     """Put into `model`, loaded in fp32 from the merged files, what they hold before it was rounded.
 
     Returns:
-        Tensors of the files that are no parameter of the model by their name, and stay rounded.
+        Tensors of the files whose names are not parameters of the model; they stay rounded.
 
     Raises:
         CheckFailed: a file holds other numbers than those, rounded to the nearest.

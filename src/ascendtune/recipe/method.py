@@ -58,7 +58,7 @@ class LoraSection(Section):
     """Modules that are trained whole and saved with the adapter: names, e.g. [embed_tokens, lm_head], or
     `all-embeddings`: the table of tokens and the head, whatever they are called."""
     start_from: list[str] = []
-    """Adapters (directories, runs, hub ids) to go on from: the last is trained further, those before it stay as they
+    """Adapters (directories, runs, hub ids) to continue from: the last is trained further, those before it stay as they
     are. What is exported holds them all. Rank, alpha, target and form come from the files."""
     plus_ratio: float | None = Field(default=None, ge=1, le=MOST)
     """LoRA+: learning rate of the B matrices, as a multiple of the others'."""

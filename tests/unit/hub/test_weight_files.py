@@ -42,36 +42,46 @@ def _index(weight_map: Any) -> Callable[[Path], Any]:
     return lambda path: (path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
 
 
-_DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing shard": (lambda path: (path / TWO).unlink(), f"1 of 2 weight files are missing: {TWO}"),
+_DAMAGES: dict[str, tuple[Any, ...]] = {
+    "missing shard": (lambda path: (path / TWO).unlink(), "weights-missing", TWO),
     "shard that the index does not name": (
         lambda path: save_file(_tensor("d"), path / "model-00003-of-00003.safetensors"),
-        "does not name model-00003-of-00003.safetensors",
+        "weight-files-unlisted",
+        "model-00003-of-00003.safetensors",
     ),
-    "whole file beside shards": (lambda path: save_file(_tensor("a"), path / "model.safetensors"), "does not name"),
-    "tensor in two shards": (lambda path: save_file(_tensor("a", "c"), path / TWO), "a is in two weight files"),
-    "tensor that the index does not name": (lambda path: save_file(_tensor("c", "d"), path / TWO), "disagree about d"),
-    "tensor that no file has": (_index({"a": ONE, "b": ONE, "c": TWO, "e": TWO}), "disagree about e"),
-    "tensor in another file": (_index({"a": ONE, "b": TWO, "c": TWO}), "disagree about b"),
-    "index without map": (_index({}), "no weight_map"),
-    "index with a list": (_index([]), "no weight_map"),
-    "index out of the folder": (_index({"a": "../x.safetensors"}), "must be the name of a safetensors file"),
-    "index with a number": (_index({"a": 1}), "weight_map of a is 1"),
-    "index names a pickle": (_index({"a": "pytorch_model.bin"}), "must be the name of a safetensors file"),
-    "no index": (lambda path: (path / INDEX).unlink(), "neither model.safetensors nor listed"),
+    "whole file beside shards": (
+        lambda path: save_file(_tensor("a"), path / "model.safetensors"),
+        "weight-files-unlisted",
+        "model.safetensors",
+    ),
+    "tensor in two shards": (lambda path: save_file(_tensor("a", "c"), path / TWO), "weight-index-mismatch", "a is in"),
+    "tensor that the index does not name": (
+        lambda path: save_file(_tensor("c", "d"), path / TWO),
+        "weight-index-mismatch",
+        "about d",
+    ),
+    "tensor that no file has": (_index({"a": ONE, "b": ONE, "c": TWO, "e": TWO}), "weight-index-mismatch", "about e"),
+    "tensor in another file": (_index({"a": ONE, "b": TWO, "c": TWO}), "weight-index-mismatch", "about b"),
+    "index without map": (_index({}), "weight-index-damaged"),
+    "index with a list": (_index([]), "weight-index-damaged"),
+    "index out of the folder": (_index({"a": "../x.safetensors"}), "impossible-field", "weight_map of a"),
+    "index with a number": (_index({"a": 1}), "impossible-field", "weight_map of a is 1"),
+    "index names a pickle": (_index({"a": "pytorch_model.bin"}), "impossible-field", "weight_map of a"),
+    "no index": (lambda path: (path / INDEX).unlink(), "weight-index-missing", ONE),
     "distributed checkpoint": (
         lambda path: save_file(_tensor("a"), path / "shard-00001-model-00001-of-00002.safetensors"),
-        "a part of a distributed checkpoint",
+        "distributed-checkpoint",
     ),
 }
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)
 def test_contradiction_is_named(sharded: Path, damage: str) -> None:
-    spoil, said = _DAMAGES[damage]
+    spoil, code, *named = _DAMAGES[damage]
     spoil(sharded)
-    with pytest.raises(RecipeError, match=said):
+    with pytest.raises(RecipeError) as caught:
         read_weight_headers(sharded)
+    assert caught.value.code == code and all(each in caught.value.what for each in named)
 
 
 def _file(header: object, data: int = 8, length: int | None = None) -> bytes:

@@ -10,7 +10,7 @@ from ascendtune.data.json_rows import kind_of
 
 
 def is_text(value: Any) -> TypeGuard[str]:
-    """A string that can be encoded. JSON can escape half a surrogate pair, which is no character."""
+    """A string that can be encoded: JSON can escape half a surrogate pair, which is not a character."""
     if not isinstance(value, str):
         return False
     if value.isascii():

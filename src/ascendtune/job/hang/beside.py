@@ -2,7 +2,7 @@
 
     python -m ascendtune.job.hang.beside WORKER_PID RUN_DIR
 
-A child of the worker in a session of its own; ends with it, or with the run where the worker's process goes on.
+A child of the worker in a session of its own; ends with it, or with the run if the worker's process continues after it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _watch(worker: int, run_dir: Path) -> None:
     log.set_up()
     watcher = Watcher(run_dir, "warn", workers=lambda: {0: stat} if (stat := stat_of(worker)) else {})
     while _lives_on(worker, LOOK_EVERY_SECONDS) and not _is_over(run_dir, worker):
-        # Ctrl-Z pauses the worker, which has the terminal; that is no hang.
+        # Ctrl-Z pauses the worker, which has the terminal; that is not a hang.
         if (stat := stat_of(worker)) and stat.state != "T":
             watcher.look()
 

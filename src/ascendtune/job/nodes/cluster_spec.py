@@ -37,7 +37,7 @@ class ClusterSpec:
         min_nodes: how many are enough to start or continue where others do not answer.
         silence_seconds: time without a message after which either side considers the other lost.
         return_seconds: how long a host that is lost is waited for before a restart; None: long enough for a machine to
-            start, less where others may go on without it.
+            start, fewer if the others may continue without it.
     """
 
     hosts: tuple[TargetHost, ...]

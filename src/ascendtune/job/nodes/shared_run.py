@@ -98,7 +98,7 @@ def _directory(runs: Path, place: NodePlace) -> Path:
 def _missing(place: NodePlace, directory: Path) -> str:
     there = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
     missing = [str(rank) for rank in range(1, place.nnodes) if rank not in there]
-    return f"node {', '.join(missing[:8])} of {place.nnodes}" if missing else "the nodes to go on"
+    return f"node {', '.join(missing[:8])} of {place.nnodes}" if missing else "the nodes to continue"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _put_lora(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         place = recipe.place("adapter_name_or_path")
         if (tuner := recipe["finetuning_type"]) != "lora":
             recipe.complain(
-                "adapter_name_or_path", f"adapter_name_or_path: finetuning_type: {tuner} does not go on from adapters",
+                "adapter_name_or_path", f"adapter_name_or_path: finetuning_type: {tuner} cannot continue adapters",
                 "use finetuning_type: lora; or merge them first, with `ascendtune merge`, and train the result",
                 code="not-in-this-version",
             )  # fmt: skip

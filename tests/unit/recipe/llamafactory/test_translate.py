@@ -211,7 +211,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ),
         ({"model_name_or_path": ""}, "names no model", "a directory or a hub id"),
         ({"model_name_or_path": 7}, "'model_name_or_path: 7' is not possible", "text"),
-        ({"adapter_name_or_path": "a", "finetuning_type": "full"}, "does not go on from adapters", "merge"),
+        ({"adapter_name_or_path": "a", "finetuning_type": "full"}, "cannot continue adapters", "merge"),
         ({"dataset": None}, "dataset is missing", "dataset_info.json"),
         ({"do_train": None}, "would not train", "add do_train: true"),
     ],
