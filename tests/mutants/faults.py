@@ -15,7 +15,7 @@ _TUNERS = _ALONE.format("tuners")
 _CHECKPOINT = _ALONE.format("checkpoint")
 _ARCHITECTURES = _ALONE.format("architectures") + "::test_packed_is_padded_is_transformers"
 _GUARD = _ALONE.format("guard")
-_LINEAR = f"{_REFERENCE}::test_full[4x1-linear]"
+_LINEAR = f"{_REFERENCE}::test_full_training_follows_the_reference[4x1-linear]"
 _RANKS = f"{_EQUIVALENCE}::test_two_ranks_are_one"
 _ACCUMULATION = f"{_EQUIVALENCE}::test_accumulation_does_not_change_the_step"
 _GOES_ON = f"{_CHECKPOINT}::test_a_run_goes_on_bit_by_bit"
@@ -105,7 +105,7 @@ FAULTS = [
         "        for block in blocks:",
         "        for block in blocks[:0]:",
         "all weights are gathered at once: as much memory as without dividing them",
-        f"{_FSDP}::test_each_rank_holds_its_part",
+        f"{_FSDP}::test_each_rank_holds_its_share_of_the_weights",
     ),
     Fault(
         DDP,
@@ -539,7 +539,7 @@ FAULTS = [
         'rate * group["learning_rate_factor"]',
         "rate",
         "the ratio of LoRA+ has no effect",
-        f"{_TUNERS}::test_the_ratio_of_lora_plus",
+        f"{_TUNERS}::test_lora_plus_ratio_scales_the_rate_of_b_matrices",
     ),
     Fault(
         "train/tuner/freeze.py",
@@ -554,14 +554,14 @@ FAULTS = [
         "1.0 + self.weight.float() if one_plus",
         "self.weight.float() if one_plus",
         "Gemma's norms without their 1: found by the self-test, so the kernel is lost",
-        f"{_KERNELS}::test_every_family",
+        f"{_KERNELS}::test_kernels_are_found_in_each_family_and_agree",
     ),
     Fault(
         "train/kernel/swiglu.py",
         "kernel(self.gate_proj(x), self.up_proj(x))",
         "kernel(self.up_proj(x), self.gate_proj(x))",
         "gate and up mixed up",
-        f"{_KERNELS}::test_the_structures_of_baichuan2",
+        f"{_KERNELS}::test_kernels_are_found_in_the_structures_of_baichuan2",
     ),
     Fault(
         "train/kernel/install.py",
@@ -583,14 +583,14 @@ FAULTS = [
         "gradient.unflatten(0, (-1, ctx.times)).sum(1)",
         "gradient.unflatten(0, (-1, ctx.times))[:, 0]",
         "a token learns from the first of its experts only: found by the self-test, so the kernel is lost",
-        f"{_EXPERTS}::test_every_family",
+        f"{_EXPERTS}::test_experts_are_found_in_each_family_and_agree",
     ),
     Fault(
         "train/kernel/experts.py",
         "_gated(self, kernel(rows, gate_up, counts)), down, counts)",
         "_gated(self, kernel(rows, gate_up, counts)), down, counts.roll(1))",
         "rows meet the matrix of another expert: found at load, so the kernel is lost",
-        f"{_EXPERTS}::test_every_family",
+        f"{_EXPERTS}::test_experts_are_found_in_each_family_and_agree",
     ),
     Fault(
         "train/kernel/experts.py",

@@ -198,7 +198,8 @@ class Loop:
         # The engine of DeepSpeed has made its step: other weights would be dumped.
         if self.dumps.is_dumping or self.strategy.clips_in_step:
             return
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         of_host, of_device = self._random_states
         torch.set_rng_state(of_host)
         if of_device is not None:

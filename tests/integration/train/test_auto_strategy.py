@@ -44,7 +44,7 @@ class Accelerator(CpuDevice):
         (TOO_SMALL, {"optim": {"optimizer": "adafactor"}}, ("ddp", False)),
     ],
 )
-def test_the_simplest_that_fits(
+def test_auto_strategy_is_the_simplest_that_fits(
     recipe: Callable[..., Recipe], tiny_model: Path, memory: float, changes: dict[str, Any], expected: tuple[str, bool]
 ) -> None:
     section, _ = resolve_auto(recipe(**changes), Accelerator(memory), tiny_model, ranks=4)

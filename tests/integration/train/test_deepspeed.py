@@ -120,7 +120,7 @@ def test_one_process_in_bf16(train: Train, train_on_ranks: Train) -> None:
     assert {weight.dtype for weight in found.weights().values()} == {torch.float32}
 
 
-def test_a_json_of_ones_own(train: Train, train_on_ranks: Train, tmp_path: Path) -> None:
+def test_own_deepspeed_json_gives_the_curve_of_one_device(train: Train, train_on_ranks: Train, tmp_path: Path) -> None:
     config = {
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",

@@ -115,7 +115,7 @@ def assert_same_gradients(ours: dict[str, torch.Tensor], theirs: dict[str, torch
 @pytest.mark.parametrize(
     ("name", "changes", "layers"), FAMILIES, ids=[f"{each[0][:-6]}-{number}" for number, each in enumerate(FAMILIES)]
 )
-def test_every_family(name: str, changes: dict[str, Any], layers: int) -> None:
+def test_experts_are_found_in_each_family_and_agree(name: str, changes: dict[str, Any], layers: int) -> None:
     model = model_of(name, changes)
     before = loss_and_gradients(model, FP32)
     outcome = installed(model, "auto", find_device(), FP32)
@@ -204,7 +204,7 @@ def test_experts_that_compute_something_else_are_left_alone() -> None:
     assert [each.module for each in find_experts(model, device)] == [model[1]]
 
 
-def test_torchs_own_grouped_product(kernel: Callable[..., None]) -> None:
+def test_grouped_mm_of_torch_is_used_and_agrees(kernel: Callable[..., None]) -> None:
     """What CUDA gets; here on the CPU, where torch has it too."""
     kernel(grouped_mm)
     model = model_of("Qwen3MoeConfig", {"num_experts": 4})
@@ -236,7 +236,9 @@ def test_nothing_waits_for_the_device() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_says_what_ran(train: Train, train_on_ranks: Train, variant: Callable[..., Path], ranks: int) -> None:
+def test_run_json_names_the_kernel_of_experts(
+    train: Train, train_on_ranks: Train, variant: Callable[..., Path], ranks: int
+) -> None:
     """On two ranks with weights that FSDP divides, and recomputed."""
     from transformers import Qwen3MoeConfig
 

@@ -51,7 +51,7 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     assert_same(together, train(optim=SHORT, batch={"per_device": 4}, **changes))
 
 
-def test_a_mesh_of_one(train: Train, train_on_ranks: Train) -> None:
+def test_fsdp_on_one_rank_gives_the_curve_of_one_device(train: Train, train_on_ranks: Train) -> None:
     assert_same(train_on_ranks(1, optim=SHORT, parallel=FSDP), train(optim=SHORT))
 
 
@@ -107,7 +107,7 @@ def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "then", "strategy"), [(2, 1, "fsdp"), (1, 2, "fsdp"), (2, 2, "ddp")])
-def test_a_run_goes_on_elsewhere(train_on_ranks: Train, ranks: int, then: int, strategy: str) -> None:
+def test_run_resumes_on_another_number_of_ranks(train_on_ranks: Train, ranks: int, then: int, strategy: str) -> None:
     """On another number of ranks, or with every weight on every rank: checkpoints are divided anew."""
     changes: dict[str, Any] = {
         "optim": {"max_steps": 5, "learning_rate": 0.01},
@@ -127,7 +127,9 @@ def test_a_run_goes_on_elsewhere(train_on_ranks: Train, ranks: int, then: int, s
         torch.testing.assert_close(weight, weights[name], rtol=1e-4, atol=1e-5)
 
 
-def test_each_rank_holds_its_part(on_ranks: Callable[..., None], recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_each_rank_holds_its_share_of_the_weights(
+    on_ranks: Callable[..., None], recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
     start = prepare_run(recipe(optim={"max_steps": 1}, parallel=FSDP, batch={"per_device": 2}), {})
     assert start.run is not None
     on_ranks(2, partial(_measure, start.run, start.prepared, tmp_path))

@@ -40,7 +40,7 @@ def lacking(*inputs: Any, **named: Any) -> None:
 
 @pytest.mark.parametrize("broken", [blind_to_borders, blurred_at_borders])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_it_fires_when_attention_leaks(
+def test_guard_fails_when_attention_leaks(
     make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, broken: Callable[..., Any], precision: str
 ) -> None:
     # The function of a device; what the small copy is tried with stays as it is.
@@ -57,7 +57,7 @@ def counting_on(documents: list[torch.Tensor]) -> DeviceBatch:
     return dataclasses.replace(batch, position_ids=torch.arange(batch.input_ids.shape[1])[None])
 
 
-def test_it_fires_when_positions_go_on_counting(
+def test_guard_fails_when_positions_go_on_counting(
     make_loop: Callable[..., Loop], variant: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With absolute positions. Rotary ones are relative: they do not notice where a document begins."""

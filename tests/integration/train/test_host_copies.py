@@ -44,7 +44,9 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("name", METHODS)
-def test_an_unrecorded_step(make_loop: Callable[..., Any], tmp_path: Path, name: str, packing: bool) -> None:
+def test_unrecorded_step_copies_only_its_batch(
+    make_loop: Callable[..., Any], tmp_path: Path, name: str, packing: bool
+) -> None:
     method, data = METHODS[name], {"packing": packing}
     if "stage" in method:
         write = write_singles if name == "kto" else write_pairs

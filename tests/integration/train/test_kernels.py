@@ -171,7 +171,7 @@ def relative(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> 
     FAMILIES,
     ids=[f"{each[0][:-6]}-{number}" for number, each in enumerate(FAMILIES)],
 )
-def test_every_family(
+def test_kernels_are_found_in_each_family_and_agree(
     kernels: Callable[..., None], name: str, changes: dict[str, Any], norms: int, rotary: int, mlps: int
 ) -> None:
     model = model_of(name, changes)
@@ -192,7 +192,9 @@ def test_every_family(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32 weights", "bf16 weights"])
 @pytest.mark.parametrize(("name", "changes"), [("Qwen3Config", {}), ("GemmaConfig", {"hidden_act": "silu"})])
-def test_under_autocast(kernels: Callable[..., None], name: str, changes: dict[str, Any], dtype: torch.dtype) -> None:
+def test_kernels_under_autocast_agree(
+    kernels: Callable[..., None], name: str, changes: dict[str, Any], dtype: torch.dtype
+) -> None:
     model = model_of(name, changes, dtype)
     before = loss_and_gradients(model, BF16)
     outcome = installed(model, "auto", find_device(), BF16)
@@ -274,7 +276,7 @@ def test_a_device_that_computes_wrong_after_a_failure_is_not_trained_on(
     assert "spoil fails: EZ9999: inner error" in str(stopped.value)
 
 
-def test_what_the_recipe_chooses(kernels: Callable[..., None]) -> None:
+def test_recipe_switches_kernels_off(kernels: Callable[..., None]) -> None:
     device = find_device()
     off = installed(model_of("LlamaConfig", {}), "off", device, FP32)
     assert set(off.values()) == {f"{OWN}, as asked"}
@@ -287,13 +289,13 @@ def test_what_the_recipe_chooses(kernels: Callable[..., None]) -> None:
     }
 
 
-def test_a_cpu_has_none() -> None:
+def test_cpu_has_no_fused_operators() -> None:
     outcome = installed(model_of("LlamaConfig", {}), "auto", find_device(), FP32)
     assert set(outcome.values()) == {f"{OWN}: no fused operator on cpu"}
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
-def test_a_run_says_what_ran(
+def test_run_json_names_the_kernels(
     kernels: Callable[..., None], train: Train, caplog: pytest.LogCaptureFixture, tuner: str
 ) -> None:
     method = {"tuner": tuner, "lora": {"rank": 4, "modules_to_save": ["norm"]}} if tuner == "lora" else {"tuner": tuner}
@@ -310,7 +312,9 @@ def test_a_run_says_what_ran(
         torch.testing.assert_close(weight, plain.weights()[name], rtol=1e-3, atol=1e-4)
 
 
-def test_kernels_in_a_model_that_is_divided(kernels: Callable[..., None], train: Train, train_on_ranks: Train) -> None:
+def test_kernels_in_a_sharded_model_change_no_loss(
+    kernels: Callable[..., None], train: Train, train_on_ranks: Train
+) -> None:
     changes = {"optim": {"max_steps": 3, "learning_rate": 0.01}, "memory": {"gradient_checkpointing": True}}
     both = train_on_ranks(2, **changes, batch={"per_device": 2}, parallel={"strategy": "fsdp"})
     assert both.run.read()["resolved"]["kernel"]["rms_norm"] == "5 of 5 modules, plain_rms_norm"
@@ -400,7 +404,7 @@ class Baichuan(nn.Module):
         return logits
 
 
-def test_the_structures_of_baichuan2(kernels: Callable[..., None]) -> None:
+def test_kernels_are_found_in_the_structures_of_baichuan2(kernels: Callable[..., None]) -> None:
     torch.manual_seed(0)
     model, ids = Baichuan(), torch.arange(20)[None]
     before = model(ids)

@@ -214,7 +214,9 @@ def test_an_adapter(train: Train, tiny_model: Path, exported: list[Any], rslora:
         assert len(adapter) == 2 * 7 * 2, "all seven linear layers of both blocks, A and B"
 
 
-def test_an_adapter_over_new_tokens(train: Train, tiny_model: Path, exported: list[Any]) -> None:
+def test_exported_adapter_over_new_tokens_gives_the_same_logits(
+    train: Train, tiny_model: Path, exported: list[Any]
+) -> None:
     from peft import PeftModel
 
     trained = train(model={"new_tokens": ["<tool>"]}, method=LORA, optim={"max_steps": 3, "learning_rate": 0.01})
@@ -234,7 +236,7 @@ def test_alpha_is_twice_the_rank(train: Train) -> None:
     assert runs[0].losses() == runs[1].losses()
 
 
-def test_an_adapter_begins_as_nothing(train: Train, tiny_model: Path) -> None:
+def test_new_adapter_changes_nothing(train: Train, tiny_model: Path) -> None:
     adapted = train(method=LORA, optim={"max_steps": 1, "warmup_steps": 1})
     full = train(optim={"max_steps": 1, "warmup_steps": 1})
     assert adapted.losses() == full.losses()
@@ -272,7 +274,7 @@ def test_a_seed_decides_every_bit(train: Train, changes: dict[str, Any]) -> None
     assert one.losses() != other.losses() and one.curve("batch_hash") != other.curve("batch_hash")
 
 
-def test_only_deterministic_operations(train: Train) -> None:
+def test_deterministic_allows_only_deterministic_operations(train: Train) -> None:
     for packing in (False, True):
         train(deterministic=True, data={"packing": packing}, optim={"max_steps": 2})
     assert not torch.are_deterministic_algorithms_enabled()

@@ -316,7 +316,7 @@ def test_a_reward_model_is_loaded_by_its_class(train: Train, asking: Asking, tun
     assert scores.shape == (2, 1) and torch.isfinite(scores).all()
 
 
-def test_a_reference_that_knows_fewer_tokens(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
+def test_reference_with_fewer_tokens_is_refused(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(tiny_model)

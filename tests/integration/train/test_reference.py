@@ -118,7 +118,7 @@ def base_model(directory: Path) -> Any:
 @pytest.mark.parametrize(
     ("per_device", "accumulate"), [pytest.param(4, 1, id="4x1"), pytest.param(2, 2, id="accumulated")]
 )
-def test_full(
+def test_full_training_follows_the_reference(
     train: Train,
     tiny_model: Path,
     tmp_path: Path,
@@ -144,7 +144,7 @@ def test_full(
 
 
 @pytest.mark.parametrize("rslora", [False, True])
-def test_lora(train: Train, tiny_model: Path, tmp_path: Path, rslora: bool) -> None:
+def test_lora_training_follows_the_reference(train: Train, tiny_model: Path, tmp_path: Path, rslora: bool) -> None:
     from peft import LoraConfig, get_peft_model
 
     # A scale at which training is stable: an unstable one grows differences of rounding to 1e-5 within 20 steps.

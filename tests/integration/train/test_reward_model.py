@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
-def test_it_scores_and_does_not_chat(
+def test_reward_model_scores_and_does_not_chat(
     tuner: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer

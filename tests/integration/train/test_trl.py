@@ -34,7 +34,7 @@ pytest.importorskip("trl")
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "hinge", "ipo"])
-def test_dpo(train: Train, tiny_model: Path, tmp_path: Path, loss: str) -> None:
+def test_dpo_follows_trl(train: Train, tiny_model: Path, tmp_path: Path, loss: str) -> None:
     from transformers import AutoModelForCausalLM
     from trl import DPOConfig, DPOTrainer
 
@@ -49,7 +49,7 @@ def test_dpo(train: Train, tiny_model: Path, tmp_path: Path, loss: str) -> None:
     assert ours.losses() == pytest.approx(theirs, rel=TOLERANCE)
 
 
-def test_kto(train: Train, tiny_model: Path, tmp_path: Path) -> None:
+def test_kto_follows_trl(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
     from trl import KTOConfig, KTOTrainer
 
@@ -70,7 +70,7 @@ def test_kto(train: Train, tiny_model: Path, tmp_path: Path) -> None:
         assert [each for each in ours.curve(key) if each is not None] == pytest.approx(told[name], rel=1e-3, abs=1e-6)
 
 
-def test_simpo(train: Train, tiny_model: Path, tmp_path: Path) -> None:
+def test_simpo_follows_trl(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
     from trl.experimental.cpo import CPOConfig, CPOTrainer
 
@@ -85,7 +85,7 @@ def test_simpo(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     assert ours.losses() == pytest.approx(theirs, rel=TOLERANCE)
 
 
-def test_reward(train: Train, tiny_model: Path, tmp_path: Path) -> None:
+def test_reward_follows_trl(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification
     from trl import RewardConfig, RewardTrainer
 

@@ -178,7 +178,7 @@ def test_pissa_leaves_a_change_that_survives_bf16(train: Train, tiny_model: Path
     assert (logits_of_the_export(tiny_model, trained) - exact).abs().max() < 0.02 * change
 
 
-def test_going_on_from_one_adapter(train: Train, tiny_model: Path, exported: list[Any]) -> None:
+def test_start_from_one_adapter_trains_it_further(train: Train, tiny_model: Path, exported: list[Any]) -> None:
     first = train(method=lora(alpha=4, target=["q_proj", "v_proj"]), optim=STEPS)
     second = train(name="second", method=lora(start_from=[str(first.run)], rank=8), optim=STEPS)
     torch.testing.assert_close(
@@ -212,7 +212,7 @@ def change_of(trained: Trained, scale: float) -> dict[str, torch.Tensor]:
     return {each: scale * adapter[f"{each}.lora_B.weight"] @ adapter[f"{each}.lora_A.weight"] for each in layers}
 
 
-def test_an_adapter_of_another_model(train: Train, variant: Callable[..., Path]) -> None:
+def test_adapter_of_another_model_is_refused(train: Train, variant: Callable[..., Path]) -> None:
     from transformers import Qwen2Config
 
     first = train(method=lora(), optim={"max_steps": 1})
@@ -224,7 +224,7 @@ def test_an_adapter_of_another_model(train: Train, variant: Callable[..., Path])
         train(name="second", model={"path": str(variant(config))}, method=lora(start_from=[str(first.run)]))
 
 
-def test_an_adapter_that_has_lost_a_matrix(train: Train) -> None:
+def test_adapter_without_one_of_its_matrices_is_refused(train: Train) -> None:
     first = train(method=lora(), optim={"max_steps": 1})
     weights = first.weights()
     lost = next(name for name in weights if ".lora_B." in name)
@@ -233,7 +233,7 @@ def test_an_adapter_that_has_lost_a_matrix(train: Train) -> None:
         train(name="second", method=lora(start_from=[str(first.run)]))
 
 
-def test_the_ratio_of_lora_plus(train: Train) -> None:
+def test_lora_plus_ratio_scales_the_rate_of_b_matrices(train: Train) -> None:
     """A first step of plain SGD is learning rate × gradient, and B alone has one: A's is multiplied with B = 0."""
     optim = {"max_steps": 1, "learning_rate": 0.01, "optimizer": "sgd", "max_grad_norm": None}
     plain, plus = (train(method=lora(**keys), optim=optim).weights() for keys in ({}, {"plus_ratio": 16}))
@@ -309,7 +309,7 @@ def test_frozen_adapters_on_two_ranks(train: Train, train_on_ranks: Train, strat
 
 @pytest.mark.parametrize("form", [{}, {"dora": True}, {"target": ["q_proj"]}], ids=["plain", "dora", "several"])
 @pytest.mark.parametrize("order", [("sft", "reward"), ("reward", "reward"), ("reward", "sft")], ids="-".join)
-def test_an_adapter_of_another_stage(
+def test_adapter_of_another_stage_is_trained_further(
     order: tuple[str, str], form: dict[str, Any], train: Train, tiny_model: Path, tmp_path: Path, exported: list[Any]
 ) -> None:
     """Scores are learnt on top of an adapter that answers, and answers on top of one that scores."""

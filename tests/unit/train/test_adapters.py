@@ -42,7 +42,7 @@ def test_directories_and_runs(adapter, tmp_path):
 @pytest.mark.parametrize(
     "config", [{"use_dora": True}, {"lora_bias": True}, {"bias": "all"}, {"modules_to_save": ["lm_head"]}]
 )
-def test_what_cannot_be_one_of_several(adapter, config):
+def test_adapters_that_cannot_be_added_are_refused(adapter, config):
     odd, plain = adapter("odd", **config), adapter("plain")
     assert len(found(odd)) == 1
     with pytest.raises(RecipeError, match="cannot be put together") as refused:
@@ -54,7 +54,7 @@ def test_the_last_of_several_may_hold_whole_modules(adapter):
     assert len(found(adapter("one"), adapter("two", modules_to_save=["lm_head"]))) == 2
 
 
-def test_what_is_no_adapter(adapter, tmp_path):
+def test_directory_without_a_lora_adapter_is_refused(adapter, tmp_path):
     with pytest.raises(RecipeError, match="did you mean"):
         found(adapter("one") + "e")
     with pytest.raises(RecipeError, match="is IA3, not LORA"):

@@ -44,7 +44,7 @@ def test_a_verdict_is_found_once_for_each_config() -> None:
 
 
 @pytest.mark.parametrize("spoil", ["writable by others", "folder writable by others", "not JSON", "other fields"])
-def test_what_cannot_be_trusted_is_found_again(spoil: str) -> None:
+def test_cached_verdict_of_others_or_damaged_is_found_again(spoil: str) -> None:
     find, calls = counted()
     cached_verdict("key", find)
     (file,) = files()

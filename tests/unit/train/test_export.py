@@ -20,7 +20,7 @@ Usage = namedtuple("Usage", "total used free")
     ("checkpoints", "keep", "said", "lower"),
     [(0, 2, "(a model of ", False), (9, 2, "(3 checkpoints of ", True), (9, 1, "(2 checkpoints of ", False)],
 )
-def test_only_what_helps_is_advised(
+def test_remedy_for_a_full_disk_names_keep_only_where_it_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: int, keep: int, said: str, lower: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 0))

@@ -27,7 +27,7 @@ def text_of(svg: Path) -> str:
     return " ".join(ElementTree.parse(svg).getroot().itertext())
 
 
-def test_a_run_becomes_two_files(tmp_path: Path) -> None:
+def test_drawing_a_run_writes_png_and_svg(tmp_path: Path) -> None:
     run = recorded(tmp_path, [4.0, 2.0, 0.3, 0.2], tokens_per_second=None)
     (tmp_path / "eval.jsonl").write_text('{"step": 2, "loss": 2.5}\n')
     assert draw(run) == [tmp_path / "loss.png", tmp_path / "loss.svg"]

@@ -84,7 +84,7 @@ class Terminal:
         os.close(self._ours)
 
 
-def test_lines_are_few(clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_display_prints_few_lines(clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]) -> None:
     display = started(total=12)
     for step in range(1, 13):
         clock(2)
@@ -160,7 +160,7 @@ def test_a_live_display_fits_and_lets_messages_through(monkeypatch: pytest.Monke
         assert expected in last
 
 
-def test_redrawing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_display_redraws_at_most_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     with Terminal(monkeypatch) as terminal:
         began = time.monotonic()
         display = started(total=5000)

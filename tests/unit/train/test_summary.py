@@ -35,7 +35,7 @@ def made(path: Path, steps: int, **others: Any) -> RunDir:
     return run
 
 
-def test_how_it_went(tmp_path: Path) -> None:
+def test_summary_names_steps_losses_and_times(tmp_path: Path) -> None:
     run = made(tmp_path, 20)
     lines_of(tmp_path, "eval.jsonl", [{"step": 10, "loss": 0.5}, {"step": 20, "loss": 0.7}])
     summary = dict(summary_lines(run))
@@ -48,7 +48,7 @@ def test_how_it_went(tmp_path: Path) -> None:
     assert "skipped" not in summary
 
 
-def test_one_record_is_no_comparison(tmp_path: Path) -> None:
+def test_summary_of_one_record_shows_its_loss_alone(tmp_path: Path) -> None:
     summary = dict(summary_lines(made(tmp_path, 1, accuracy=0.5)))
     assert summary["loss"] == "4, recorded once, at step 1" and summary["accuracy"] == "0.5"
 
@@ -95,5 +95,5 @@ def test_of_a_reward_model_it_tells_the_accuracy_and_proposes_no_chat(tmp_path: 
     assert "chat" not in str(lines) and f"ascendtune merge {run} --to scores-merged" in dict(lines).values()
 
 
-def test_a_run_without_steps(tmp_path: Path) -> None:
+def test_summary_of_a_run_without_steps_says_none(tmp_path: Path) -> None:
     assert summary_lines(made(tmp_path, 0))[0] == ("steps", "none")

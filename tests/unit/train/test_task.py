@@ -23,5 +23,5 @@ from ascendtune.recipe.method import MethodSection
         ({"stage": "reward", "preference": {"loss": "kto"}}, "pairs"),
     ],
 )
-def test_every_stage_has_its_kind_of_rows(method: dict[str, Any], task: Task) -> None:
+def test_each_stage_has_its_kind_of_rows(method: dict[str, Any], task: Task) -> None:
     assert MethodSection.model_validate(method).task == task

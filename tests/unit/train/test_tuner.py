@@ -13,7 +13,7 @@ from ascendtune.train.tuner.targets import find_mixtures, short_names
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
-def test_the_principal_part(monkeypatch, whole_up_to):
+def test_principal_part_is_the_best_approximation_of_its_rank(monkeypatch, whole_up_to):
     """Of a weight whose singular values are known: by the whole decomposition, and by subspace iteration."""
     monkeypatch.setattr(frozen_adapters, "_WHOLE_UP_TO", whole_up_to)
     torch.manual_seed(0)
@@ -25,7 +25,7 @@ def test_the_principal_part(monkeypatch, whole_up_to):
 
 
 @pytest.mark.parametrize("rank", [5, 40])
-def test_a_sum_of_adapters(rank):
+def test_sum_of_adapters_is_the_sum_of_their_products(rank):
     torch.manual_seed(0)
     pairs = [(torch.randn(2, 30), torch.randn(20, 2)), (torch.randn(3, 30), torch.randn(20, 3))]
     a, b = frozen_adapters.sum_pairs(pairs, rank)
@@ -43,7 +43,7 @@ def test_a_small_difference_leaves_as_small_matrices():
     assert (rounded - change @ a).norm() < 0.01 * (change @ a).norm()
 
 
-def test_groups_of_parameters():
+def test_biases_and_norms_do_not_decay():
     names = ["x.lora_A.default.weight", "x.lora_B.default.weight", "norm.weight", "x.lora_B.default.bias", "frozen"]
     shapes = [(2, 4), (4, 2), (4,), (4,), (4, 4)]
     named = [(name, torch.nn.Parameter(torch.zeros(shape))) for name, shape in zip(names, shapes, strict=True)]
