@@ -86,6 +86,27 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
     }
 
 
+def places_of(source: Source, rows: Sequence[int], rows_kept: int) -> list[str]:
+    """`file:line` of rows of the training tokens; their numbers where tokenisation has dropped or divided rows.
+
+    Args:
+        rows: numbers of the rows of `train/`; a pair is one.
+        rows_kept: of the data report.
+
+    Raises:
+        DataError: the files are no longer there, or do not hold what they held.
+    """
+    section = source.section
+    loaded = load_rows(
+        section.train, source.task, seed=source.seed, on_bad_row=section.on_bad_row, resolve=source.resolve
+    )
+    if not section.eval and (section.eval_fraction or section.eval_rows):
+        loaded, _ = _hold_out(loaded, section, source.seed)
+    if len(loaded.rows) != rows_kept or any(not 0 <= row < rows_kept for row in rows):
+        return [f"row {row} of the tokens" for row in rows]
+    return [loaded.places[row] for row in rows]
+
+
 def _facts_of(template: ChatTemplate) -> dict[str, Any]:
     return {"stop_ids": template.stop_ids, "chat_template": template.source, "warnings": template.warnings}
 

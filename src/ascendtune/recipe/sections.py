@@ -161,6 +161,8 @@ class AlignSection(Section):
     """Ranks that write dumps (default: all)."""
     content: Literal["statistics", "tensors"] = "statistics"
     """Dump statistics, or the whole tensors beside them."""
+    stop_after: int | None = Field(default=None, ge=1, le=MOST)
+    """End the run after this step; the schedule stays that of the whole run."""
 
     @field_validator("dump_steps")
     @classmethod

@@ -90,7 +90,8 @@ class Loop:
         # A run that was stopped by a signal left between a step and the evaluation that follows it.
         if self._evaluates(counters.step) and counters.evaluated_step < counters.step and (reason := self._evaluate()):
             return reason
-        while counters.step < self.schedule.total_steps:
+        last = min(self.schedule.total_steps, self.recipe.align.stop_after or self.schedule.total_steps)
+        while counters.step < last:
             with self.dumps.step(counters.step + 1):
                 self._step()
             counters.step += 1
@@ -101,13 +102,24 @@ class Loop:
             if self._checkpoints(counters.step):
                 self._save()
             self.checkpointer.poll()
-        return "all steps done"
+        return "all steps done" if last == self.schedule.total_steps else f"align.stop_after is {last}"
 
     def _step(self) -> None:
         """One optimizer step over one global batch."""
         self.phases.step = self.counters.step + 1
+        if self.recipe.on_nan == "dump":
+            self._random_states = torch.get_rng_state(), self.strategy.device.random_state()
+        sequences, sums, units, labelled = self._forward_backward()
+        with self.phases.phase("optimizer"):
+            tokens = self.batches.plan.tokens(sequences)
+            self._metrics.add(sums, units=units, labelled=labelled, tokens=tokens, batch=sequences)
+            self._update()
+
+    def _forward_backward(self) -> tuple[list[PackedSequence], dict[str, torch.Tensor], int, int]:
+        """The gradients of one global batch; returns its sequences, sums of this rank, units and labelled tokens."""
         plan = self.batches.plan
         sequences = plan.batch(self.counters.step)
+        self.dumps.batch(sequences)
         # Every rank knows the whole batch, so the divisor of the loss needs no communication.
         labelled = plan.labelled_tokens(sequences)
         units = plan.groups(sequences) if self.objective.unit == "group" else labelled
@@ -125,9 +137,7 @@ class Loop:
                     self.strategy.backward(self.module, self.scaler.scale(scaled) if self.scaler else scaled)
             for name, value in (("loss", loss.detach()), *extras.items()):
                 sums[name] = sums[name] + value if name in sums else value
-        with self.phases.phase("optimizer"):
-            self._metrics.add(sums, units=units, labelled=labelled, tokens=plan.tokens(sequences), batch=sequences)
-            self._update()
+        return sequences, sums, units, labelled
 
     def _update(self) -> None:
         """Clip gradients, step the optimizer, zero the gradients.
@@ -161,7 +171,7 @@ class Loop:
     def _must_check(self) -> bool:
         # A check costs a synchronisation, which a recorded step pays anyway. Scalers check on the device.
         is_checked = self.scaler is not None or self.precision.skips_overflows
-        return not is_checked and (self._records(self.counters.step + 1) or self.recipe.on_nan == "skip")
+        return not is_checked and (self._records(self.counters.step + 1) or self.recipe.on_nan != "stop")
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""
@@ -173,13 +183,30 @@ class Loop:
         if self.recipe.on_nan == "skip":
             return False
         step = self.counters.step + 1
+        if self.recipe.on_nan == "dump":
+            self._dump_again(step)
         raise CheckFailed(
             f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
             code="loss-not-finite",
             remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; the weights are those "
-            "before this step. on_nan: skip leaves such steps out",
+            f"before this step. `ascendtune align nan {self.run_directory}` names the module that made it. on_nan: "
+            "skip leaves such steps out",
             where=self.run_directory.metrics,
         )
+
+    def _dump_again(self, step: int) -> None:
+        """Repeat the forward and the backward pass of this step, with the same dropout, for its dump."""
+        # The engine of DeepSpeed has made its step: other weights would be dumped.
+        if self.dumps.is_dumping or self.strategy.clips_in_step:
+            return
+        self.optimizer.zero_grad(set_to_none=True)
+        of_host, of_device = self._random_states
+        torch.set_rng_state(of_host)
+        if of_device is not None:
+            self.strategy.device.set_random_state(of_device)
+        with self.dumps.step(step, again=True):
+            self._forward_backward()
+            self.dumps.before_update()
 
     def _record(self) -> None:
         """Write the line of this step, then stop if a signal came."""

@@ -107,18 +107,33 @@ def prepare_run(
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:
     """The recipe's tokens, from the cache or made: downloads first, where a data set is a hub id."""
 
-    def resolve(spec: DatasetSpec) -> Path:
-        return fetch_dataset(spec.path, spec.revision, split=spec.split, subset=spec.subset)
-
     return prepare(
         recipe.data,
         model_directory,
         task=recipe.method.task,
         new_tokens=recipe.model.new_tokens,
         seed=recipe.seed,
-        resolve=resolve,
+        resolve=_resolve,
         progress=progress,
     )
+
+
+def places_of_rows(recipe: Recipe, run: RunDir, rows: Sequence[int]) -> list[str]:
+    """`file:line` of rows of a run's training tokens; their numbers where it is not known.
+
+    Raises:
+        DataError: the files of the data are no longer what they were.
+    """
+    from ascendtune.data.build import Source, places_of
+
+    model = Path(str(run.read().get("model_directory")))
+    source = Source(recipe.data, recipe.method.task, model, _resolve, recipe.model.new_tokens, recipe.seed)
+    report = (run.read_data_report() or {}).get("train") or {}
+    return places_of(source, rows, report.get("rows_kept", 0))
+
+
+def _resolve(spec: DatasetSpec) -> Path:
+    return fetch_dataset(spec.path, spec.revision, split=spec.split, subset=spec.subset)
 
 
 def data_reports(prepared: Prepared) -> dict[str, Any]:

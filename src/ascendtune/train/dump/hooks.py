@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from ascendtune.train.dump.names import plain_modules
@@ -26,8 +29,10 @@ class ModuleHooks:
 
     def __init__(self, model: nn.Module, record: StepRecord, left_out: Collection[nn.Module] = ()) -> None:
         self._record = record
+        self._calls: list[_Call] = []
+        self._is_measuring = False
+        self._watched = ExitStack()
         self._handles: list[RemovableHandle] = []
-        self._depth = 0
         self._outermost: nn.Module | None = None
         self._begun = 0
         self._is_ignored = False
@@ -36,32 +41,41 @@ class ModuleHooks:
             if module not in skipped:
                 after = self._after(name, kind_of(module), is_leaf=not any(True for _ in module.children()))
                 self._handles += [
-                    module.register_forward_pre_hook(self.enter),
+                    module.register_forward_pre_hook(self._before(name)),
                     module.register_forward_hook(after, with_kwargs=True),
                 ]
+        if record.header["level"] == "op":
+            self._watched.enter_context(_Operators(self._add_operator))
 
     def remove(self) -> None:
         """Take the hooks off: other steps cost nothing."""
+        self._watched.close()
         for handle in self._handles:
             handle.remove()
 
-    def enter(self, module: nn.Module, _inputs: Any = None) -> None:
+    def enter(self, module: nn.Module, name: str = "") -> None:
         """The forward pass of `module` begins."""
         if _is_in_backward():
             return
-        if self._depth == 0:
+        if not self._calls:
             self._is_ignored = not torch.is_grad_enabled()
             if not self._is_ignored and self._outermost in (None, module):
                 self._outermost = module
                 self._record.micro_batch = self._begun
                 self._begun += 1
-        self._depth += 1
+        self._calls.append(_Call(name))
+
+    def _before(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, _inputs: Any) -> None:
+            self.enter(module, name)
+
+        return hook
 
     def _after(self, name: str, kind: str, *, is_leaf: bool) -> Callable[..., None]:
         def hook(_module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
             repeated = _is_in_backward()
             if not repeated:
-                self._depth -= 1
+                self._calls.pop()
                 if self._is_ignored:
                     return
             if is_leaf and not repeated:
@@ -74,8 +88,17 @@ class ModuleHooks:
         return hook
 
     def _add(self, phase: str, name: str, kind: str, slot: str, value: Any) -> None:
+        self._is_measuring = True
         for where, tensor in tensors_in(value, slot):
             self._record.add(phase, name, where, kind, tensor, micro_batch=self._record.micro_batch)
+        self._is_measuring = False
+
+    def _add_operator(self, operator: str, result: Any) -> None:
+        """Record what an operator of the innermost module that is running has computed."""
+        if self._calls and not self._is_measuring and not self._is_ignored and not _is_in_backward():
+            call = self._calls[-1]
+            self._add("forward", call.name, operator, f"op.{call.operators}.{operator}", result)
+            call.operators += 1
 
     def _watch_gradients(self, name: str, kind: str, output: Any) -> None:
         """Record the gradients of outputs when they are known.
@@ -91,6 +114,29 @@ class ModuleHooks:
                     self._record.add("backward", name, slot, kind, gradient, micro_batch=number)
 
                 self._handles.append(tensor.register_hook(hook))
+
+
+@dataclass
+class _Call:
+    """A forward pass that is running."""
+
+    name: str
+    operators: int = 0
+    """How many it has called so far."""
+
+
+class _Operators(TorchDispatchMode):
+    """Calls `note(name, result)` after each operator that computes; views are passed over."""
+
+    def __init__(self, note: Callable[[str, Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._note = note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self._note(func.overloadpacket.__name__, result)
+        return result
 
 
 def kind_of(module: nn.Module) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ascendtune import __version__
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.data.plan import PackedSequence
 from ascendtune.recipe.sections import AlignSection
 from ascendtune.train.dump.hooks import ModuleHooks
 from ascendtune.train.dump.names import plain_parameters
@@ -42,10 +43,19 @@ class StepDumps:
         self._left_out = left_out
         self._record: StepRecord | None = None
 
+    @property
+    def is_dumping(self) -> bool:
+        """Whether the step that is made now is dumped."""
+        return self._record is not None
+
     @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """Context of step `number`: dumps it if the recipe asks for it, also a step that ends in an error of ours."""
-        if not self._section.is_dumped(number):
+    def step(self, number: int, *, again: bool = False) -> Iterator[None]:
+        """Context of step `number`: dumps it if the recipe asks for it, also a step that ends in an error of ours.
+
+        Args:
+            again: the step is repeated for its dump, without an update.
+        """
+        if not self._section.is_dumped(number) and not again:
             yield
             return
         record = self._record = StepRecord(
@@ -63,7 +73,8 @@ class StepDumps:
         hooks = ModuleHooks(self._model, record, self._left_out) if self._is_wanted(self._strategy.rank) else None
         try:
             yield
-            self._add_parameters("parameter_after")
+            if not again:
+                self._add_parameters("parameter_after")
         except AscendtuneError:
             self._write(record)
             raise
@@ -73,6 +84,11 @@ class StepDumps:
             self._record = None
             if hooks is not None:
                 hooks.remove()
+
+    def batch(self, sequences: list[PackedSequence]) -> None:
+        """Note which rows of the data the step is made of."""
+        if self._record is not None:
+            self._record.header["rows"] = [list(each) for each in sequences]
 
     def loss(self, value: torch.Tensor) -> None:
         """Record what the backward pass begins with: () fp32, this rank's share of the mean."""

@@ -37,13 +37,13 @@ class Net(nn.Module):
         return {"logits": x}
 
 
-def new_record() -> StepRecord:
-    header = header_of(writer="test", step=1, rank=0, world_size=1, level="module", keeps_tensors=False)
+def new_record(level: str = "module") -> StepRecord:
+    header = header_of(writer="test", step=1, rank=0, world_size=1, level=level, keeps_tensors=False)
     return StepRecord(header, torch.float64)
 
 
-def recorded(model: nn.Module, batches: int = 1, **options: Any) -> list[dict[str, Any]]:
-    record = new_record()
+def recorded(model: nn.Module, batches: int = 1, level: str = "module", **options: Any) -> list[dict[str, Any]]:
+    record = new_record(level)
     hooks = ModuleHooks(model, record, **options)
     for number in range(batches):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(number), requires_grad=True)
@@ -112,3 +112,25 @@ def test_tensor_that_two_modules_return_is_measured_once() -> None:
     places = {(row["name"], row["slot"]): at for row, at in zip(record._rows, record._statistics_of, strict=True)}
     assert places["blocks.0", "output"] == places["blocks.0.down", "output"] == places["blocks.1.up", "input.0"]
     assert places["", "output.logits"] == places["blocks.1.down", "output"]
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_operators_are_recorded_below_their_module_where_asked(reentrant: bool | None) -> None:
+    rows = recorded(Net(reentrant), level="op")
+    operators = [(row["name"], row["slot"]) for row in rows if row["slot"].startswith("op.")]
+    assert operators == [
+        (f"blocks.{block}{name}", slot)
+        for block in (0, 1)
+        for name, slot in ((".up", "op.0.addmm"), ("", "op.0.relu"), (".down", "op.0.addmm"))
+    ]
+    found = {(row["name"], row["slot"]): row["hash"] for row in rows if row["phase"] == "forward"}
+    assert found["blocks.0.up", "op.0.addmm"] == found["blocks.0.up", "output"]
+    without = [row["hash"] for row in rows if not row["slot"].startswith("op.")]
+    assert without == [row["hash"] for row in recorded(Net(reentrant))]
+
+
+def test_operators_are_watched_during_the_step_only() -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    recorded(Net(), level="op")
+    assert _get_current_dispatch_mode() is None

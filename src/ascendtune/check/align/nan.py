@@ -1,0 +1,116 @@
+"""Which module made the first number that is not finite: read from the dump of the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.finding import Finding
+from ascendtune.core.files import read_json_lines
+from ascendtune.core.rundir import RunDir
+
+_SHOWN = 8
+_MADE_BY = {
+    "forward": "the forward pass of {name} ({kind}) made it",
+    "input": "it was made before {name} ({kind}), by a function that is not a module",
+    "loss": "the loss made it, from finite results of all modules",
+    "backward": "the backward pass made it: the gradient of the result of {name} ({kind})",
+    "gradient": "the gradient of {name} is not finite, though all gradients of results are",
+    "parameter_before": "the weight {name} was not finite before the step",
+}
+
+
+@dataclass(frozen=True)
+class FirstBad:
+    """The first tensor of a step that holds NaN or infinity.
+
+    Attributes:
+        row: its line in the dump.
+        evidence: ranges of what went in.
+        rows: numbers of the rows of the step's batch.
+    """
+
+    step: int
+    rank: int
+    row: dict[str, Any]
+    evidence: tuple[str, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def finding(self) -> Finding:
+        """With the ranges of the inputs as evidence."""
+        row = self.row
+        how = "input" if str(row.get("slot")).startswith("input") else str(row.get("phase"))
+        made = _MADE_BY.get(how, "{name}").format(name=row.get("name") or "the model", kind=row.get("kind"))
+        return Finding(
+            "first-not-finite",
+            "failure",
+            f"step {self.step}, rank {self.rank}: {made}; {_range(row)}",
+            remedy="look at the ranges and the rows: lower optim.learning_rate where weights or inputs are large, try "
+            "precision: fp32 or another attention or kernel where they are not, or correct the rows",
+            evidence=self.evidence,
+        )
+
+
+def first_bad(run: RunDir) -> FirstBad | None:
+    """The first tensor that is not finite in the newest dumped step that has one; None where no dump has one.
+
+    Raises:
+        MachineError: a dump is damaged.
+    """
+    steps = sorted(run.dumps.glob("step-*"), reverse=True)
+    for step in steps:
+        found = [bad for file in sorted(step.glob("rank_*.jsonl")) if (bad := _of_rank(file)) is not None]
+        if found:
+            return min(found, key=lambda bad: _number(bad.row.get("order")))
+    return None
+
+
+def _of_rank(file: Path) -> FirstBad | None:
+    header, *rows = list(read_json_lines(file)) or [{}]
+    bad = [row for row in rows if _number(row.get("nan")) + _number(row.get("inf"))]
+    if not bad:
+        return None
+    # Weights are dumped after the passes that use them.
+    before = [row for row in bad if row.get("phase") == "parameter_before"]
+    first = (before or bad)[0]
+    sequences = header.get("rows")
+    flat = [each for one in sequences if isinstance(one, list) for each in one] if isinstance(sequences, list) else []
+    return FirstBad(
+        _number(header.get("step")),
+        _number(header.get("rank")),
+        first,
+        tuple(_evidence(first, rows)),
+        tuple(each for each in flat if type(each) is int),
+    )
+
+
+def _evidence(first: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Ranges of the inputs and the weights of the module; of what was computed before it where it has neither."""
+    name, number = first.get("name"), first.get("micro_batch")
+    same = [row for row in rows if row.get("name") == name and row.get("micro_batch") == number and row is not first]
+    inputs = [row for row in same if str(row.get("slot")).startswith("input")]
+    weights = [row for row in rows if row.get("phase") == "parameter_before" and _is_of(row, name)]
+    shown = [*inputs, *weights][:_SHOWN]
+    if not inputs:
+        at = rows.index(first)
+        shown = [*rows[max(0, at - 2) : at], *shown][:_SHOWN]
+    return [f"{row.get('phase')} {row.get('name')} {row.get('slot')}: {_range(row)}" for row in shown]
+
+
+def _is_of(row: dict[str, Any], module: Any) -> bool:
+    return bool(module) and str(row.get("name")).rpartition(".")[0] == module
+
+
+def _range(row: dict[str, Any]) -> str:
+    ends = [each if isinstance(each, int | float) else None for each in (row.get("min"), row.get("max"))]
+    finite = "no finite value" if None in ends else f"finite values from {ends[0]:.6g} to {ends[1]:.6g}"
+    nan, inf = _number(row.get("nan")), _number(row.get("inf"))
+    counts = f", {nan:,} NaN and {inf:,} infinite" if nan or inf else ""
+    return f"{finite}{counts} ({row.get('dtype')}, {row.get('shape')})"
+
+
+def _number(value: Any) -> int:
+    """`value` if it is an integer, else 0: a dump may come from a stranger."""
+    return value if type(value) is int else 0
