@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ascendtune.cli.commands import COMMANDS
+from ascendtune.cli.commands import COMMANDS, DEFAULTS
 from ascendtune.core.config import origins_of, validate
 from ascendtune.core.document import parse_document
 from ascendtune.data.conversation import Conversation
@@ -68,6 +68,7 @@ def test_every_option_and_command_exists() -> None:
     assert len(found) > 60
     for name, words in found:
         command = next((" ".join(words[:size]) for size in (2, 1) if " ".join(words[:size]) in COMMANDS), None)
+        command = command or (f"{words[0]} {DEFAULTS[words[0]]}" if words[0] in DEFAULTS else None)
         assert command, f"{name}: ascendtune {' '.join(words)}"
         for option in (word for word in words if word.startswith("--")):
             assert re.search(rf"{option}\b", _help(command)), f"{name}: {command} {option}"

@@ -20,7 +20,7 @@ def align(
         typer.Option(help="Repetition of the reference, to measure the noise (may be given several times)."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves and stages.")
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves, stages and tensors.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,8 +32,9 @@ def align(
     ascendtune align trainer_state.json runs/npu --report align.html
 
     Compares recipe, data, weights, the first loss, the first gradient, the first updates and the whole curve, in this
-    order. Reads logs of transformers' Trainer (trainer_state.json), LLaMA-Factory (trainer_log.jsonl), TensorBoard and
-    CSV, too. Exit code 0: they agree; 1: they part; 4: they cannot be compared.
+    order; where both sides dumped tensors (train --dump-steps 1-3), names the first module, gradient or update that
+    parts. Reads logs of transformers' Trainer (trainer_state.json), LLaMA-Factory (trainer_log.jsonl), TensorBoard and
+    CSV, and dumps of msprobe, too. Exit code 0: they agree; 1: they part; 4: they cannot be compared.
     """
     from ascendtune.check.align.noise import expected_noise, measured_noise
     from ascendtune.check.align.report import write_report

@@ -155,9 +155,8 @@ def read_rank(path: Path) -> RankDump:
     if header.get("format") != FORMAT:
         raise damaged(f"{path}:1", f"its format is not {FORMAT}")
     tensors: dict[Key, Tensor] = {}
-    for number, line in enumerate(lines[1:], 2):
-        if line:
-            found = _parsed(line, path, number)
+    for number, found in enumerate(_rows(lines[1:], path), 2):
+        if found is not None:
             try:
                 key, tensor = _tensor(found)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -199,6 +198,20 @@ def read_values(dump: RankDump, tensor: Tensor) -> Floats | None:
     return found.astype(np.float64)
 
 
+def _rows(lines: list[bytes], path: Path) -> list[dict[str, Any] | None]:
+    """One object per line, None for an empty one."""
+    if lines and not lines[-1]:
+        lines.pop()
+    try:
+        # A third faster than line by line.
+        together = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        together = []
+    if len(together) == len(lines) and all(type(each) is dict for each in together):
+        return list(together)
+    return [_parsed(line, path, number) if line else None for number, line in enumerate(lines, 2)]
+
+
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         found = json.loads(line)
@@ -229,8 +242,14 @@ def _tensor(found: Mapping[str, Any]) -> tuple[Key, Tensor]:
         whole(found["nan"]),
         whole(found["inf"]),
         text(found["hash"]),
-        tuple(map(number_or_nan, samples)),
+        _samples(samples),
     )
+
+
+def _samples(values: list[Any]) -> tuple[float, ...]:
+    if set(map(type, values)) == {float} and math.isfinite(sum(values)):
+        return tuple(values)
+    return tuple(map(number_or_nan, values))
 
 
 def text(value: Any) -> str:

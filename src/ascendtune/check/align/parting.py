@@ -252,6 +252,8 @@ def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, Row]:
         for key in keys:
             holders = {rank: each.tensors[key] for rank, each in side.items() if key in each.tensors}
             digests = [each.digest for each in holders.values()]
+            if len(set(digests)) == 1:
+                continue
             most = max(dict.fromkeys(digests), key=digests.count)
             common = next(each for each in holders.values() if each.digest == most)
             odd = {rank: each for rank, each in holders.items() if each is not common and each.digest != most}

@@ -88,6 +88,7 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
     tokens = max((each.numel // each.shape[-1] for each, _ in modules if each.numel and each.shape), default=1)
     operations = max(map(len, forward.values()), default=len(reference.tensors))
+    drift = CERTAIN * _drift(groups) if step > 1 else 0.0
     rows: list[Row] = []
     for (phase, _), found in groups.items():
         pairs = [*found.values()]
@@ -107,8 +108,20 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
         else:
             most = of_gradients
         if with_modules or phase in ("gradient", "parameter_before"):
-            rows += _rows(step, rank, [*found], pairs, _measured(reference, candidate, pairs), most)
+            rows += _rows(step, rank, [*found], pairs, _measured(reference, candidate, pairs), np.hypot(most, drift))
     return rows
+
+
+def _drift(groups: Mapping[tuple[str, int | None], Mapping[Key, tuple[Tensor, Tensor]]]) -> float:
+    """The largest relative difference of a matrix of weights before the step, where updates are compared, too.
+
+    Earlier updates have agreed within rounding: what is left of it in the weights shows in all that they compute.
+    """
+    if ("parameter_after", None) not in groups:
+        return 0.0
+    matrices = [pair for pair in groups.get(("parameter_before", None), {}).values() if len(pair[0].shape) > 1]
+    found = differences(matrices)
+    return float(found[np.isfinite(found)].max(initial=0.0))
 
 
 def replica_rows(step: int, key: Key, common: Tensor, odd: Mapping[int, Tensor]) -> list[Row]:
