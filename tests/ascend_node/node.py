@@ -161,6 +161,7 @@ class Node:
             _write(root / _HOME / "firmware/version.info", f"Version={self.firmware}\n")
         if self.dcmi:
             _write(root / "usr/local/dcmi/libdcmi.so", "")
+            _write(root / "etc/ascend_install.info", "Driver_Install_Path_Param=/usr/local/Ascend\n")
         if self.nnal:
             _write(root / _HOME / "nnal/atb/latest/version.info", f"    Ascend-cann-atb : {self.nnal}\n")
         for each in self.cann:

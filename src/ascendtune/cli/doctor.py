@@ -39,6 +39,7 @@ def doctor(
         bool, typer.Option("--fix", help="Show safe repairs, ask, and make them; the system is not changed.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="List the checks that are ok, too.")] = False,
     nodes: Annotated[
         str | None,
         typer.Option(metavar="HOSTS", help="Check host1,host2 or the hosts of a file over ssh, and show differences."),
@@ -71,6 +72,7 @@ def doctor(
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_place_for
+    from ascendtune.core.units import count_of
 
     if yes and not mend:
         raise InputError("--yes needs --fix", code="conflicting-options", remedy="add --fix, or remove --yes")
@@ -101,7 +103,11 @@ def doctor(
         not_applicable = list(examination.not_applicable)
         print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
     else:
-        print(as_text(sentence, examination.findings, columns=width(sys.stdout), paint=paint))
+        fine = [] if verbose or codes else [each for each in examination.findings if each.status == "ok"]
+        shown = [each for each in examination.findings if each not in fine]
+        print(as_text(sentence, shown, columns=width(sys.stdout), paint=paint))
+        if fine:
+            print(f"{count_of(len(fine), 'finding')} ok (--verbose lists them)")
         if codes and examination.not_applicable:
             print(f"not applicable on this machine: {', '.join(examination.not_applicable)}")
         if todo:

@@ -13,6 +13,7 @@ from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
 from ascendtune.core.units import count_of
+from ascendtune.machine.inventory import Accelerator
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Check:
     """Whether a failure makes training on the accelerators impossible."""
 
 
+_ALARM_IS_NORMAL = ("310B",)
+"""Developer boards report Alarm for components that the board lacks (transcripts of 310B1 and 310B4)."""
+_SICK = ("alarm", "critical", "unknown")
 LIMIT_SECONDS = 20.0
 """Longer than any sequence of limited queries; a check that takes longer hangs in the kernel (a dead NFS server)."""
 
@@ -79,6 +83,16 @@ def get_check(code: str) -> Check:
     return check
 
 
+def alarm_is_normal(device: Accelerator) -> bool:
+    """Whether a device reports an alarm that is usual on its board."""
+    return device.health == "Alarm" and (device.name or "").startswith(_ALARM_IS_NORMAL)
+
+
+def is_sick(device: Accelerator) -> bool:
+    """Whether a device reports an alarm, so that no job should count on it."""
+    return (device.health or "").lower() in _SICK and not alarm_is_normal(device)
+
+
 def _make(check: Check, outside: Outside, answers: dict[str, list[Finding]]) -> None:
     try:
         answers[check.code] = list(check.look(outside))
@@ -105,13 +119,23 @@ def verdict(examination: Examination, outside: Outside) -> str:
 def trains_on(outside: Outside) -> str:
     """The devices that a job on this machine would use, in words."""
     if outside.npu_nodes and outside.package("torch-npu"):
-        names = {device.name for device in outside.npu_smi[0].devices if device.name}
-        return f"{len(outside.npu_nodes)} NPU" + (f" ({', '.join(sorted(names))})" if names else "")
+        return _npus(outside)
     devices = outside.gpus[0]
     if devices and outside.package("torch"):
         names = {device.name for device in devices if device.name}
         return f"{len(devices)} GPU" + (f" ({', '.join(sorted(names))})" if names else "")
     return f"the CPU ({count_of(len(os.sched_getaffinity(0)), 'core')}); larger models need an NPU or a GPU"
+
+
+def _npus(outside: Outside) -> str:
+    """The NPUs without those that report an alarm; of unknown health where npu-smi lists none."""
+    count, devices = len(outside.npu_nodes), outside.npu_smi[0].devices
+    if not devices:
+        return f"{count} NPU of unknown health (npu-smi lists none)"
+    names = ", ".join(sorted({device.name for device in devices if device.name}))
+    kind = f" ({names})" if names else ""
+    sick = [device.label for device in devices if is_sick(device)]
+    return f"{count - len(sick)} of {count} NPU{kind}, without {', '.join(sick)}" if sick else f"{count} NPU{kind}"
 
 
 def _plain(text: str) -> str:

@@ -15,6 +15,7 @@ _MOUNTS: dict[str, tuple[Status, str]] = {
     "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
     "/usr/local/Ascend/driver/version.info": ("warning", "the driver version is unknown"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
+    "/etc/ascend_install.info": ("warning", "tools of the driver do not find where it is installed"),
 }
 _CAP_SYS_PTRACE = 19
 _ALL_CAPABILITIES = 0x1FFFFFFFFF

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.check import Check, alarm_is_normal
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import count_of, format_bytes
@@ -83,9 +83,6 @@ NPU_SMI_CHECK = Check(
 
 HEALTH = "health"
 
-_ALARM_IS_NORMAL = ("310B",)
-"""Developer boards report Alarm for components that the board lacks (transcripts of 310B1 and 310B4)."""
-
 
 def _look_at_health(outside: Outside) -> Iterator[Finding]:
     devices = outside.npu_smi[0].devices
@@ -104,7 +101,7 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
         return unknown(HEALTH, f"npu-smi does not report the health of {device.label}")
     facts = _details(device, outside)
     evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
-    if device.health == "Alarm" and (device.name or "").startswith(_ALARM_IS_NORMAL):
+    if alarm_is_normal(device):
         return ok(
             HEALTH, f"{device.label} ({device.name}) reports Alarm, which is usual on such boards", evidence=evidence
         )

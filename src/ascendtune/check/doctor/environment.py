@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ _SLOW: dict[str, Callable[[str], bool]] = {
 
 def _look_at_environment(outside: Outside) -> Iterator[Finding]:
     env = outside.env
-    found = list(_slow(env))
+    found = [*_slow(env), *_nameless(outside)]
     if outside.has_npus:
         found += [*_allocator(env), *_ranks(env), *_hccl(env), *_overflow(env), *_logs(env), *_ignored(env)]
     yield from found
@@ -35,6 +36,15 @@ def _look_at_environment(outside: Outside) -> Iterator[Finding]:
 
 def _warning(measured: str, expected: str, remedy: str) -> Finding:
     return warning(ENVIRONMENT, measured, expected=expected, remedy=remedy)
+
+
+def _nameless(outside: Outside) -> Iterator[Finding]:
+    if outside.user_name() is None and not (outside.env.get("USER") or outside.env.get("LOGNAME")):
+        yield _warning(
+            f"the user number {os.getuid()} has no name: /etc/passwd has no entry for it",
+            "an entry, or USER in the environment; torch's compiler cache, ssh and getpass fail without a name",
+            "export USER=trainer LOGNAME=trainer",
+        )
 
 
 def _slow(env: Env) -> Iterator[Finding]:

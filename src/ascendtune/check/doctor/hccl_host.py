@@ -12,6 +12,9 @@ from ascendtune.check.finding import Finding, failure, ok, warning
 HCCL_HOST = "hccl_host"
 
 _SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SOCKET_TABLES, _LISTENS = ("/proc/net/tcp", "/proc/net/tcp6"), "0A"
+_TORCHRUN_PORT, _HCCL_PORT, _HCCL_PORTS = 29500, 60000, 16
+"""Ports of torchrun's store and, from HCCL_IF_BASE_PORT on, of HCCL's ranks on the host (vendor's documentation)."""
 _CONNECT_SECONDS, _EXEC_SECONDS, _EVENT_SECONDS = 120, 1836, 1868
 """Defaults of HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT, HCCL_EVENT_TIMEOUT (vendor's documentation)."""
 
@@ -22,7 +25,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     found = [*_names(outside.env, interfaces), *_address(outside.env, interfaces)]
     if outside.has_npus:
-        found += _waits(outside.env)
+        found += [*_waits(outside.env), *_taken_ports(outside)]
     yield from found
     if not found:
         usable = [name for name, each in interfaces.items() if each.is_up and _is_real(name)]
@@ -106,6 +109,24 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
+def _taken_ports(outside: Outside) -> Iterator[Finding]:
+    """Ports that a job on this machine is going to listen on, by the kernel's tables of sockets."""
+    lines = [line.split() for name in _SOCKET_TABLES for line in outside.text(name).splitlines()[1:]]
+    listening = {int(words[1].rpartition(":")[2], 16) for words in lines if len(words) > 3 and words[3] == _LISTENS}
+    base = outside.env.get("HCCL_IF_BASE_PORT", "")
+    first = int(base) if base.isdecimal() else _HCCL_PORT
+    taken = sorted(listening & {_TORCHRUN_PORT, *range(first, first + _HCCL_PORTS)})
+    if taken:
+        names = ", ".join(map(str, taken))
+        yield warning(
+            HCCL_HOST,
+            f"{'port' if len(taken) == 1 else 'ports'} {names} of torchrun or HCCL already in use on this machine",
+            expected=f"{_TORCHRUN_PORT} and {first} to {first + _HCCL_PORTS - 1} free, unless a job runs now",
+            remedy=f"`ss -ltnp 'sport = :{taken[0]}'` names the process; or choose others: --master_port 29501, "
+            f"HCCL_IF_BASE_PORT={first + 1000}",
+        )
+
+
 def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
     value = env.get(name)
     if value is None:
@@ -116,7 +137,8 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
 HCCL_HOST_CHECK = Check(
     HCCL_HOST,
     what="Compares HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP with the interfaces of this machine, and the "
-    "time-outs with each other.",
+    "time-outs with each other; checks whether the ports of torchrun (29500) and HCCL "
+    "(60000 to 60015, or from HCCL_IF_BASE_PORT on) are free.",
     why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script copied "
     "from another node has that node's name. Time-outs in the wrong order hide which rank was late.",
     fix="Set the interface that reaches the other nodes, on each node with its own name. Keep HCCL_CONNECT_TIMEOUT "

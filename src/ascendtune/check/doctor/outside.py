@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import resource
 import sys
 import threading
@@ -57,6 +58,14 @@ def package_directory(module: str) -> Path | None:
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
+def user_name() -> str | None:
+    """The name of this process's user; None if the system knows none for the number."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+
+
 def space(path: Path) -> tuple[int, int]:
     """Free and total bytes of the file system of `path`. Raises OSError."""
     state = os.statvfs(path)
@@ -85,6 +94,7 @@ class Outside:
     package_directory: Callable[[str], Path | None] = package_directory
     may_access: Callable[[Path, int], bool] = os.access
     interfaces: Callable[[], Mapping[str, Interface]] = host_interfaces
+    user_name: Callable[[], str | None] = user_name
     limits: Callable[[int], tuple[int, int]] = resource.getrlimit
     space: Callable[[Path], tuple[int, int]] = space
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.finding import Finding, failure, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
     Wheel,
     base_version,
@@ -32,9 +32,11 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     cann = kit.version if kit else None
     if not outside.has_npus and not torch_npu:
         return
+    # One advice for all findings: a version that one of them names must not contradict another.
+    advice = _advice(outside, cann, keep=base_version(torch) if torch else None)
     found = [
-        *_torch_pair(outside, torch, torch_npu, cann),
-        *_cann(outside, torch_npu, cann),
+        *_torch_pair(outside, torch, torch_npu, advice),
+        *_cann(torch_npu, cann, advice),
         *_driver(outside, cann),
         *(_interface(outside, kit) if kit else ()),
     ]
@@ -45,17 +47,17 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
         yield ok(VERSIONS, f"{said}, driver {outside.driver_version or 'unknown'}")
 
 
-def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
+def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: str) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield failure(VERSIONS, f"{missing} is not installed", remedy=_advice(outside, cann))
+        yield failure(VERSIONS, f"{missing} is not installed", remedy=advice)
         return
     if base_version(torch) != base_version(torch_npu):
         yield failure(
             VERSIONS,
             f"torch_npu {torch_npu} does not work with torch {torch}",
-            expected=f"torch {base_version(torch_npu)} (the first three numbers must be the same)",
-            remedy=_advice(outside, cann, keep=base_version(torch)),
+            expected="torch and torch_npu with the same first three numbers",
+            remedy=advice,
         )
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
@@ -63,27 +65,27 @@ def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, cann
             VERSIONS,
             f"torch_npu {torch_npu} does not support Python {outside.python}",
             expected=f"Python {', '.join(wheel.python)}",
-            remedy=_advice(outside, cann),
+            remedy=advice,
             evidence=(wheel.source,),
         )
 
 
-def _cann(outside: Outside, torch_npu: str | None, cann: str | None) -> Iterator[Finding]:
+def _cann(torch_npu: str | None, cann: str | None, advice: str) -> Iterator[Finding]:
     if torch_npu is None or cann is None:
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
         why = f"torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown"
-        yield unknown(VERSIONS, why, remedy=_advice(outside, cann))
+        yield unknown(VERSIONS, why, remedy=advice)
     elif not wheel.is_made_for(cann):
+        # The table lists what the vendor tested; other pairs often work, and `doctor --deep` tries them.
         accepted = wheel.takes_cann(cann)
-        yield Finding(
+        yield warning(
             VERSIONS,
-            "warning" if accepted else "failure",
-            f"torch_npu {torch_npu} is built for CANN {wheel.cann}, but CANN {cann} is loaded"
-            + (", which the vendor also supports" if accepted else ""),
+            f"torch_npu {torch_npu} is built for CANN {wheel.cann}, but CANN {cann} is loaded, "
+            + ("which the vendor also supports" if accepted else "a pair that is not in the vendor's table"),
             expected=f"CANN {', '.join(dict.fromkeys((wheel.cann, *wheel.also)))}",
-            remedy=_advice(outside, cann, keep=wheel.torch) + f"; or install CANN {wheel.cann}",
+            remedy=f"{advice}; or keep the pair if `ascendtune doctor --deep` computes on every card",
             evidence=(wheel.source,),
         )
 

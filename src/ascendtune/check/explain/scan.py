@@ -92,7 +92,7 @@ class Scan:
         for block in blocks(self.name, self._start):
             self.bytes += len(block)
             self._head = self._head or block[:_KEPT]
-            self._tail = (self._tail + block)[-_KEPT:]
+            self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
         for speaker, trace in self._traces.rest():
             self._note_trace(Line(speaker, "", trace.rank), "", trace)

@@ -165,7 +165,7 @@ def test_device_nodes_that_may_not_be_opened(lay: Lay) -> None:
             "built for CANN 8.2.RC1, but CANN 8.3.RC1 is loaded",
             "torch-npu==2.6.0.post3",
         ),
-        ({"cann": (Cann("9.0.0"),)}, "failure", "built for CANN 8.2.RC1, but CANN 9.0.0 is loaded", "torch-npu==2."),
+        ({"cann": (Cann("9.0.0"),)}, "warning", "a pair that is not in the vendor's table", "torch-npu==2."),
         ({"driver": "24.1.rc1"}, "warning", "older than the listed versions for CANN 8.2.RC1", "25.2.0"),
     ],
 )
@@ -384,3 +384,51 @@ def test_the_download_directory_is_looked_at_too(lay: Lay, tmp_path: Path) -> No
     outside.space = lambda path: (5 * GIB if path == tmp_path else 500 * GIB, 1000 * GIB)
     (found,) = _answers(outside, "disk")
     assert found.measured == f"the download directory {tmp_path} has 5.0 GiB free" and "HF_HOME" in (found.remedy or "")
+
+
+_SOCKETS = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:EA61 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20381 1 0
+   1: 0100007F:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20382 1 0
+   2: 0100007F:EA62 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 20383 1 0
+"""
+
+
+def test_ports_of_the_job_that_another_program_holds(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    (outside.path("/proc/net")).mkdir(parents=True, exist_ok=True)
+    outside.path("/proc/net/tcp").write_text(_SOCKETS)
+
+    (found,) = _answers(outside, "hccl_host")
+
+    assert found.status == "warning" and "ports 29500, 60001 of torchrun or HCCL" in found.measured
+
+
+def test_user_without_name(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    outside.user_name = lambda: None
+    outside.env = {name: value for name, value in outside.env.items() if name not in ("USER", "LOGNAME")}
+
+    (found,) = _answers(outside, "environment")
+
+    assert found.status == "warning" and "has no name" in found.measured
+
+
+def test_cards_with_an_alarm_are_not_counted_as_trained_on(lay: Lay) -> None:
+    outside = lay("card-alarmed")
+
+    assert verdict(examine(outside), outside).startswith(
+        "this machine trains on 7 of 8 NPU (910B4), without NPU 7, but"
+    )
+
+
+def test_cards_of_unknown_health_are_called_so(lay: Lay) -> None:
+    outside = lay("npu-smi-absent")
+
+    assert "8 NPU of unknown health" in verdict(examine(outside), outside)
+
+
+def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> None:
+    found = [each for each in _answers(lay("torch-differs"), "versions") if each.status == "failure"]
+
+    assert "2.6.0" not in (found[0].expected or "") and len({each.remedy for each in found}) == 1
