@@ -6,6 +6,7 @@ import sys
 
 from typer.exceptions import TyperException
 
+from ascendtune.cli.other_tools import option_remedy
 from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.terminal_text import wrapped
@@ -29,7 +30,8 @@ def complain_about_usage(error: TyperException) -> None:
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    _print(message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows the options", None, "usage")
+    remedy = option_remedy(getattr(error, "option_name", None) or "") or f"`{command} --help` shows the options"
+    _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
 
 
 def complain_about_bug(error: Exception) -> None:

@@ -15,9 +15,10 @@ from ascendtune.core.document import Document, read_document, require_no_secrets
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
 from ascendtune.recipe.ignored_keys import ignored_keys
-from ascendtune.recipe.llamafactory.detect import is_llamafactory_recipe, require_native_overrides
+from ascendtune.recipe.llamafactory.detect import is_llamafactory_key, is_llamafactory_recipe
 from ascendtune.recipe.llamafactory.translate import translate
 from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.other_names import REMEDIES
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import (
     AlignSection,
@@ -75,7 +76,7 @@ _SECRETS = (
 class Recipe(Section):
     """What to train and how. Unknown keys and impossible values are errors before anything starts."""
 
-    unsupported_keys: ClassVar[Mapping[str, str]] = UNSUPPORTED_KEYS
+    unsupported_keys: ClassVar[Mapping[str, str]] = {**REMEDIES, **UNSUPPORTED_KEYS}
 
     name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
     """Name of the run and of its directory."""
@@ -152,16 +153,21 @@ class Recipe(Section):
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Document:
         """The values of a recipe file, native or LLaMA-Factory's, as a native document; types are not checked.
 
+        For a LLaMA-Factory recipe its own keys are taken among the overrides, too.
+
         Raises:
             RecipeError: unreadable, or a LLaMA-Factory recipe that cannot be translated.
         """
         document = read_document(Path(path))
+        native = list(overrides)
         if is_llamafactory_recipe(document, cls.model_fields):
-            require_native_overrides(overrides)
+            foreign = [word for word in overrides if is_llamafactory_key(word.partition("=")[0])]
+            native = [word for word in overrides if word not in foreign]
+            apply_overrides(document, foreign)
             document = translate(document, os.environ)
-        apply_overrides(document, overrides)
+        apply_overrides(document, native)
         require_no_secrets(document, _SECRETS)
-        _let_overrides_win(document, overrides)
+        _let_overrides_win(document, native)
         return document
 
     @classmethod
