@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from typer.exceptions import TyperException
 
@@ -44,6 +46,18 @@ def complain_about_bug(error: Exception) -> None:
 def warn(message: str) -> None:
     """Print a warning; the command continues."""
     _say("warning", "yellow", message)
+
+
+def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
+    """Print one line on keys that change nothing: the sentence if there is one, else how many there are."""
+    if len(sentences) > 1:
+        _say(
+            "notice",
+            "dim",
+            f"{len(sentences)} notes on keys without effect: `ascendtune recipe check {recipe}` lists them",
+        )
+    elif sentences:
+        _say("notice", "dim", sentences[0])
 
 
 def _print(what: str, remedy: str, where: str | None, code: str) -> None:

@@ -107,6 +107,7 @@ class Recipe(Section):
     """Only operations that give the same bits every time; slower on accelerators."""
 
     _notes: tuple[str, ...] = PrivateAttr(default=())
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Recipe:
@@ -146,7 +147,7 @@ class Recipe(Section):
         document = cls.read(path, overrides)
         require_decided(document)
         recipe = validate(cls, document)
-        recipe._notes = tuple(document.notes)
+        recipe._notes, recipe._ignored = tuple(document.notes), tuple(document.ignored)
         return recipe, origins_of(recipe, document)
 
     @classmethod
@@ -193,6 +194,14 @@ class Recipe(Section):
         if self.method.tuner == "lora":
             return 1e-5 if self.method.stage == "preference" else 1e-4
         return 1e-6 if self.method.stage == "preference" else 1e-5
+
+    def differences(self) -> list[str]:
+        """Notes on what differs from the tool that the recipe was written for; without keys that change nothing."""
+        return [note for note in self._notes if note not in self._ignored]
+
+    def all_without_effect(self, origins: dict[str, str]) -> list[str]:
+        """Sentences on keys that change nothing, of this recipe and of the one that it was translated from."""
+        return [*self._ignored, *self.without_effect(origins)]
 
     def without_effect(self, origins: dict[str, str]) -> list[str]:
         """Sentences on keys that are set but change nothing in this recipe."""

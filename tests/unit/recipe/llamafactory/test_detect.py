@@ -69,3 +69,11 @@ def test_the_command_line_takes_native_and_llamafactory_keys(write: Callable[...
 
 def test_seed_is_a_key_of_both(write: Callable[..., Path]) -> None:
     assert Recipe.load(write({"seed": 7})).seed == 7
+
+
+def test_keys_without_effect_are_apart_from_differences(write: Callable[..., Path]) -> None:
+    recipe, origins = Recipe.load_with_origins(write({"plot_loss": True, "output_dir": "saves/x"}))
+    ignored = recipe.all_without_effect(origins)
+    assert any(sentence.startswith("plot_loss: no effect: ") for sentence in ignored)
+    assert recipe.differences() and not set(ignored) & set(recipe.differences())
+    assert {*recipe.differences(), *ignored} >= set(recipe.notes)
