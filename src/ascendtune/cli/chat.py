@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +20,19 @@ from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
-    from ascendtune.infer.engine import Engine
+    from ascendtune.infer.engine import Engine, Weights
 
-_COMMANDS = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer"
+_COMMANDS = "/help lists the commands, /exit or Ctrl-D quits, Ctrl-C stops an answer"
+_HELP = """/clear             start a new conversation (/reset is the same)
+/system [TEXT]     set the system message, or remove it, and start a new conversation
+/regenerate        answer the last question again, with another seed
+/save FILE         write the conversation as a row of training data (messages)
+/exit              quit, like Ctrl-D, and Ctrl-C at an empty prompt
+\\ at a line's end  continue the message on the next line
+\"\"\"                begin a message of several lines; the same ends it"""
+_QUOTES = '"' * 3
+_SAMPLED = 0.7
+"""Temperature for /regenerate if the chat has 0, which would give the same answer again."""
 
 
 def chat(
@@ -38,6 +52,7 @@ def chat(
     seed: SamplingSeed = 0,
     template: ChatTemplate = "auto",
     trust_remote_code: TrustRemoteCode = False,
+    base: Annotated[bool, typer.Option("--base", help="Show the base model's answer before each answer.")] = False,
 ) -> None:
     """Chat with a run's final weights, or with any model.
 
@@ -46,37 +61,127 @@ def chat(
     ascendtune chat runs/alpaca-qwen --system "Answer in one sentence."
     echo "Who are you?" | ascendtune chat runs/alpaca-qwen
 
-    /reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer. Each line is a turn.
+    Each line is a turn. /help lists the commands: clear, system, regenerate, save. Ctrl-C stops an answer; Ctrl-D, or
+    Ctrl-C at an empty prompt, quits.
     """
     if _has_ended():
         return
     # First: the imports take longer than it takes to type a key.
     with _keys_kept():
         from ascendtune.core import log
-        from ascendtune.infer.engine import load
+        from ascendtune.infer.engine import find_weights, load
 
         log.set_up()
-        engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
-        _converse(engine, system, max_new_tokens, temperature, top_p, seed)
+        named = run_named(model)
+        before = load(_base_of(find_weights(named), named), template=template) if base else None
+        engine = load(named, template=template, trust_remote_code=trust_remote_code)
+        options = _Options(max_new_tokens, temperature, top_p, seed)
+        _converse(_Conversation(engine, before, options, system))
 
 
-def _converse(
-    engine: Engine, system: str | None, max_new_tokens: int, temperature: float, top_p: float, seed: int
-) -> None:
-    begin: list[Message] = [{"role": "system", "content": system}] if system else []
-    messages = list(begin)
-    for number, line in enumerate(_lines()):
+def _converse(conversation: _Conversation) -> None:
+    for line in _lines():
         if line == "/exit":
             return
-        if line == "/reset":
-            messages = list(begin)
-            continue
-        messages.append({"role": "user", "content": line})
-        answer = _answer(engine, messages, max_new_tokens, temperature, top_p, seed + number)
+        conversation.take(line)
+
+
+@dataclass(frozen=True)
+class _Options:
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+class _Conversation:
+    """Turns so far, and what each line of the user does to them."""
+
+    def __init__(self, engine: Engine, before: Engine | None, options: _Options, system: str | None) -> None:
+        self._engine, self._before, self._options = engine, before, options
+        self._answers = 0
+        self._restart(system)
+
+    def take(self, line: str) -> None:
+        """Run a command, or answer a message."""
+        word, _, rest = line.partition(" ")
+        match word:
+            case "/clear" | "/reset":
+                self._restart(self._system)
+            case "/help":
+                print(_HELP, file=sys.stderr)
+            case "/system":
+                self._restart(rest.strip() or None)
+            case "/regenerate":
+                self._regenerate()
+            case "/save":
+                self._save(rest.strip())
+            case _ if re.fullmatch(r"/[a-z]+", line) and sys.stdin.isatty():
+                print(f"unknown command {line}; /help lists the commands", file=sys.stderr)
+            case _:
+                self._messages.append({"role": "user", "content": line})
+                self._answer(self._options.temperature)
+
+    def _restart(self, system: str | None) -> None:
+        self._system = system
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
+
+    def _regenerate(self) -> None:
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            print("there is no answer yet", file=sys.stderr)
+            return
+        self._messages.pop()
+        self._answer(self._options.temperature or _SAMPLED)
+
+    def _answer(self, temperature: float) -> None:
+        options, seed = self._options, self._options.seed + self._answers
+        self._answers += 1
+        if self._before is not None:
+            print("base: ", end="", flush=True)
+            _answer(self._before, self._messages, options.max_new_tokens, temperature, options.top_p, seed)
+            print("run:  ", end="", flush=True)
+        answer = _answer(self._engine, self._messages, options.max_new_tokens, temperature, options.top_p, seed)
         if answer is None:
-            messages.pop()
+            self._messages.pop()
         else:
-            messages.append({"role": "assistant", "content": answer})
+            self._messages.append({"role": "assistant", "content": answer})
+
+    def _save(self, name: str) -> None:
+        from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
+
+        try:
+            if not name:
+                raise InputError("/save needs a file", code="missing-option", remedy="write /save chat.jsonl")
+            path = Path(name).expanduser()
+            with translated_disk_errors(path, "saving the conversation"), path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"messages": self._messages}, ensure_ascii=False) + "\n")
+        except AscendtuneError as error:
+            complain(error)
+        else:
+            print(f"added to {path}", file=sys.stderr)
+
+
+def _base_of(weights: Weights, named: str) -> str:
+    """The model that was trained: the adapter's base, or the model of a run of full weights.
+
+    Raises:
+        InputError: it is not a trained model.
+    """
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.rundir import RunDir
+
+    if weights.adapter is not None:
+        return str(weights.model)
+    run = RunDir(named)
+    trained = run.read().get("model_directory") if run.run_json.is_file() else None
+    if not isinstance(trained, str):
+        raise InputError(
+            "this is neither a run nor an adapter, so it has no base model",
+            code="base-model-unknown",
+            remedy="leave --base out",
+            where=named,
+        )
+    return trained
 
 
 def _has_ended() -> bool:
@@ -119,17 +224,35 @@ def _lines() -> Iterator[str]:
         yield from filter(None, map(str.strip, sys.stdin))
         return
     # Its import gives input() history and line editing.
-    import readline  # noqa: F401
+    import readline
 
     print(wrapped(_COMMANDS, terminal_width(sys.stderr)), file=sys.stderr)
     while True:
         try:
-            line = input("> ").strip()
+            line = _message(input)
         except EOFError:
             print()
             return
+        except KeyboardInterrupt:
+            print()
+            if not readline.get_line_buffer():
+                return
+            continue
         if line:
             yield line
+
+
+def _message(ask: Callable[[str], str]) -> str:
+    """One message: a line, lines that end with a backslash and the next one, or lines between triple quotes."""
+    line = ask("> ").strip()
+    if line.startswith(_QUOTES):
+        lines = [line.removeprefix(_QUOTES)]
+        while not lines[-1].rstrip().endswith(_QUOTES) or (len(lines) == 1 and lines[0] == ""):
+            lines.append(ask(". "))
+        return "\n".join(lines).rstrip().removesuffix(_QUOTES).strip()
+    while line.endswith("\\"):
+        line = line[:-1] + "\n" + ask(". ").rstrip()
+    return line.strip()
 
 
 def _answer(

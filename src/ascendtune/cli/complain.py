@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from typer.exceptions import TyperException
 
+from ascendtune.cli.other_tools import option_remedy
 from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.terminal_text import wrapped
@@ -29,7 +32,8 @@ def complain_about_usage(error: TyperException) -> None:
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    _print(message[:1].lower() + message[1:].rstrip("."), f"`{command} --help` shows the options", None, "usage")
+    remedy = option_remedy(getattr(error, "option_name", None) or "") or f"`{command} --help` shows the options"
+    _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
 
 
 def complain_about_bug(error: Exception) -> None:
@@ -42,6 +46,18 @@ def complain_about_bug(error: Exception) -> None:
 def warn(message: str) -> None:
     """Print a warning; the command continues."""
     _say("warning", "yellow", message)
+
+
+def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
+    """Print one line on keys that change nothing: the sentence if there is one, else how many there are."""
+    if len(sentences) > 1:
+        _say(
+            "notice",
+            "dim",
+            f"{len(sentences)} notes on keys without effect: `ascendtune recipe check {recipe}` lists them",
+        )
+    elif sentences:
+        _say("notice", "dim", sentences[0])
 
 
 def _print(what: str, remedy: str, where: str | None, code: str) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from ascendtune.job.follow import LogLine
     from ascendtune.job.record import Job
 
+_SILENT_STEPS = 5
+_LEAST_SILENT_SECONDS = 10.0
+_SILENT_BEFORE_PACE_SECONDS = 60.0
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -36,13 +40,48 @@ JobId = Annotated[
 
 
 def state_in_words(job: Job) -> str:
-    """ "running", "ended (exit code 1)", "lost": what `jobs list` and `jobs show` say."""
+    """ "running", "running, silent for 4:00 (usual step 1.2 s)", "ended (1)", "lost": for `jobs list`, `show`."""
+    from ascendtune.core.units import format_duration
     from ascendtune.job.record import state_of
 
     state = state_of(job)
+    if state == "running" and (silence := silence_of(job)):
+        pace = "" if silence.step_seconds is None else f" (usual step {silence.step_seconds:.2g} s)"
+        return f"running, silent for {format_duration(silence.seconds)}{pace}"
     if state == "ended" and job.exit_code is not None:
         return "finished" if job.exit_code == 0 else f"ended ({job.exit_code})"
     return state
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A running job whose ranks on this machine report nothing for much longer than a step takes."""
+
+    seconds: float
+    """Since the last heartbeat of any rank."""
+    step_seconds: float | None
+    """Duration of the last recorded step; None before the first."""
+
+
+def silence_of(job: Job) -> Silence | None:
+    """The silence of a running job; None if its last heartbeat is recent, or its phase takes long without one."""
+    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.job.hang.heartbeat import newest_beats
+    from ascendtune.job.hang.judge import Limits
+
+    beats = [beat for beat in newest_beats(job.run_dir) if beat.process()]
+    if not beats or any(beat.phase in Limits().phases for beat in beats):
+        return None
+    seconds = time.monotonic() - max(beat.monotonic for beat in beats)
+    last = None
+    with suppress(AscendtuneError, OSError):
+        last = RunDir(job.run_dir).last_metrics()
+    measured = last.get("seconds") if last else None
+    step = measured.get("step") if isinstance(measured, dict) else None
+    pace = float(step) if isinstance(step, int | float) else None
+    limit = _SILENT_BEFORE_PACE_SECONDS if pace is None else max(_LEAST_SILENT_SECONDS, _SILENT_STEPS * pace)
+    return Silence(seconds, pace) if seconds > limit else None
 
 
 def devices_in_words(job: Job) -> str:

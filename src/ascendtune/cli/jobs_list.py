@@ -24,7 +24,8 @@ def list_jobs(
     ascendtune jobs list --all --json
 
     The other commands take a job's id, its last four letters, or the beginning of either. State "lost": the job's
-    process ended without a record; "unknown": it runs on another machine.
+    process ended without a record; "unknown": it runs on another machine; "silent": no rank has reported progress for
+    several times as long as a step takes.
     """
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
@@ -32,11 +33,20 @@ def list_jobs(
     known = list(jobs())
     shown = [job for job in known if everything or state_of(job) in ("running", "unknown")]
     if as_json:
-        print(json.dumps([{**job.as_json(), "state": state_of(job)} for job in shown], indent=2, ensure_ascii=False))
+        facts = [{**job.as_json(), "state": state_of(job), "silent_seconds": _silent_seconds(job)} for job in shown]
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
     elif shown:
         _print(shown)
     else:
         print("no job runs" + (f"; --all lists {len(known)} that did" if known else ""))
+
+
+def _silent_seconds(job: Job) -> float | None:
+    from ascendtune.cli.job_display import silence_of
+    from ascendtune.job.record import state_of
+
+    silence = silence_of(job) if state_of(job) == "running" else None
+    return silence.seconds if silence else None
 
 
 def _print(shown: list[Job]) -> None:

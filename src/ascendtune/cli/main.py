@@ -16,6 +16,7 @@ from typer.main import get_command
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
+from ascendtune.cli.other_tools import require_command
 from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 
@@ -148,6 +149,8 @@ class _LazyGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and not self._prefix and not ctx.resilient_parsing and not args[0].startswith("-"):
+            require_command(args[0], list(self.commands))
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and not isinstance(command, _LazyGroup):
             command = _real(f"{self._prefix} {name}".strip(), name)

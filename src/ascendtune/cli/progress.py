@@ -1,4 +1,4 @@
-"""A progress bar on one line: only on a terminal, and only after two seconds."""
+"""Progress after two seconds: a bar on one line of a terminal; elsewhere a line then, and another every ten seconds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0
 _REFRESH_SECONDS = 0.1
+_LINE_SECONDS = 10.0
+"""Between two lines where there is no terminal."""
 _BAR = 24
 
 
@@ -23,6 +25,7 @@ class Progress:
         self._shown = False
         self._what = ""
         self._began = self._last = time.monotonic()
+        self._pause = _SILENT_SECONDS
 
     def __enter__(self) -> Progress:
         return self
@@ -36,9 +39,13 @@ class Progress:
         if what != self._what:
             self._what, self._began = what, now
         waited = now - self._began
-        if not self._watched or waited < _SILENT_SECONDS or now - self._last < _REFRESH_SECONDS:
+        if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
             return
-        self._last, self._shown = now, True
+        self._last, self._pause = now, _LINE_SECONDS
+        if not self._watched:
+            print(f"{what}: {done:,}" + (f" of {total:,}" if total > 0 else ""), file=self._stream, flush=True)
+            return
+        self._shown = True
         self._stream.write("\r" + control("[K", self._stream) + self._line(done, total, waited))
         self._stream.flush()
 

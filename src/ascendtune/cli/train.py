@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.complain import complain, warn
+from ascendtune.cli.complain import complain, notice_ignored, warn
 from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes, Overrides
 from ascendtune.cli.terminal import width
 
@@ -72,8 +72,9 @@ def train(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )
     chosen, notes = where.devices(devices, device_ids)
-    for message in (*loaded.notes, *loaded.without_effect(origins), *notes):
+    for message in (*loaded.differences(), *notes):
         warn(message)
+    notice_ignored(loaded.all_without_effect(origins), recipe)
     if loaded.on_hang == "restart" and not max_restarts:
         warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
 

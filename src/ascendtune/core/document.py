@@ -43,6 +43,8 @@ class Document:
     places: dict[Path_, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Notes for the user, where the values were translated from another format."""
+    ignored: list[str] = field(default_factory=list)
+    """Those of the notes that name keys which change nothing."""
 
     def place(self, path: Path_) -> str:
         """The place of `path`, or of the nearest enclosing value."""

@@ -170,7 +170,7 @@ class TransformersModel:
             raise InputError(
                 f"the conversation has {longest:,} tokens, the model's context holds {self.context:,}",
                 code="prompt-too-long",
-                remedy="shorten it; /reset begins a new conversation in `ascendtune chat`",
+                remedy="shorten it; /clear begins a new conversation in `ascendtune chat`",
             )
         return min(max_new_tokens, self.context - longest)
 

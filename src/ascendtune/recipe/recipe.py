@@ -15,9 +15,10 @@ from ascendtune.core.document import Document, read_document, require_no_secrets
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
 from ascendtune.recipe.ignored_keys import ignored_keys
-from ascendtune.recipe.llamafactory.detect import is_llamafactory_recipe, require_native_overrides
+from ascendtune.recipe.llamafactory.detect import is_llamafactory_key, is_llamafactory_recipe
 from ascendtune.recipe.llamafactory.translate import translate
 from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.other_names import REMEDIES
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import (
     AlignSection,
@@ -75,7 +76,7 @@ _SECRETS = (
 class Recipe(Section):
     """What to train and how. Unknown keys and impossible values are errors before anything starts."""
 
-    unsupported_keys: ClassVar[Mapping[str, str]] = UNSUPPORTED_KEYS
+    unsupported_keys: ClassVar[Mapping[str, str]] = {**REMEDIES, **UNSUPPORTED_KEYS}
 
     name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
     """Name of the run and of its directory."""
@@ -107,6 +108,7 @@ class Recipe(Section):
     """Only operations that give the same bits every time; slower on accelerators."""
 
     _notes: tuple[str, ...] = PrivateAttr(default=())
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Recipe:
@@ -146,23 +148,28 @@ class Recipe(Section):
         document = cls.read(path, overrides)
         require_decided(document)
         recipe = validate(cls, document)
-        recipe._notes = tuple(document.notes)
+        recipe._notes, recipe._ignored = tuple(document.notes), tuple(document.ignored)
         return recipe, origins_of(recipe, document)
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Document:
         """The values of a recipe file, native or LLaMA-Factory's, as a native document; types are not checked.
 
+        For a LLaMA-Factory recipe its own keys are taken among the overrides, too.
+
         Raises:
             RecipeError: unreadable, or a LLaMA-Factory recipe that cannot be translated.
         """
         document = read_document(Path(path))
+        native = list(overrides)
         if is_llamafactory_recipe(document, cls.model_fields):
-            require_native_overrides(overrides)
+            foreign = [word for word in overrides if is_llamafactory_key(word.partition("=")[0])]
+            native = [word for word in overrides if word not in foreign]
+            apply_overrides(document, foreign)
             document = translate(document, os.environ)
-        apply_overrides(document, overrides)
+        apply_overrides(document, native)
         require_no_secrets(document, _SECRETS)
-        _let_overrides_win(document, overrides)
+        _let_overrides_win(document, native)
         return document
 
     @classmethod
@@ -188,6 +195,14 @@ class Recipe(Section):
         if self.method.tuner == "lora":
             return 1e-5 if self.method.stage == "preference" else 1e-4
         return 1e-6 if self.method.stage == "preference" else 1e-5
+
+    def differences(self) -> list[str]:
+        """Notes on what differs from the tool that the recipe was written for; without keys that change nothing."""
+        return [note for note in self._notes if note not in self._ignored]
+
+    def all_without_effect(self, origins: dict[str, str]) -> list[str]:
+        """Sentences on keys that change nothing, of this recipe and of the one that it was translated from."""
+        return [*self._ignored, *self.without_effect(origins)]
 
     def without_effect(self, origins: dict[str, str]) -> list[str]:
         """Sentences on keys that are set but change nothing in this recipe."""

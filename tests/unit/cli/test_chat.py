@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import termios
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
 from ascendtune.cli import chat
+from ascendtune.data.conversation import Message
 
 
 class Terminal(io.StringIO):
@@ -78,3 +81,64 @@ def test_a_pipe_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not chat._has_ended()
     with chat._keys_kept():
         assert list(chat._lines()) == ["Hi"]
+
+
+class Echo:
+    """An engine that answers with the number of turns and the seed."""
+
+    def stream(self, messages: Sequence[Message], on_text: Callable[[str], None], *_: Any, **options: Any) -> str:
+        on_text(f"{len(messages)}/{options['seed']}/{options['temperature']}")
+        return ""
+
+
+@pytest.fixture
+def conversation() -> chat._Conversation:
+    return chat._Conversation(Echo(), None, chat._Options(9, 0.0, 1.0, 0), None)  # type: ignore[arg-type]
+
+
+def _answers(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_commands_change_the_conversation(conversation: chat._Conversation, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("one", "two", "/regenerate", "/clear", "three", "/system Be brief.", "four"):
+        conversation.take(line)
+    assert _answers(capsys) == ["1/0/0.0", "3/1/0.0", "3/2/0.7", "1/3/0.0", "2/4/0.0"]
+
+
+def test_a_conversation_is_saved_as_training_data(
+    conversation: chat._Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conversation.take("one")
+    for line in (f"/save {tmp_path / 'chat.jsonl'}", "/save", f"/save {tmp_path / 'no' / 'x'}"):
+        conversation.take(line)
+    (row,) = (tmp_path / "chat.jsonl").read_text().splitlines()
+    assert json.loads(row)["messages"] == [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "1/0/0.0"},
+    ]
+    assert capsys.readouterr().err.count("error: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["hello"], "hello"),
+        (["a\\", "b"], "a\nb"),
+        (['"""', "def f():", "    return 1", '"""'], "def f():\n    return 1"),
+        (['"""one', 'two"""'], "one\ntwo"),
+        (['"""one"""'], "one"),
+    ],
+)
+def test_messages_may_have_several_lines(typed: list[str], message: str) -> None:
+    lines = iter(typed)
+    assert chat._message(lambda _: next(lines)) == message
+
+
+def test_ctrl_c_at_an_empty_prompt_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("builtins.input", interrupted)
+    assert list(chat._lines()) == []

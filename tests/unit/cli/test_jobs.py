@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -252,3 +253,31 @@ def test_a_run_of_another_form_hides_no_job(called: Called, tmp_path: Path) -> N
         (tmp_path / "fine" / "run.json").write_text(json.dumps({"state": "failed", "exit_cause": "x", **record}))
         code, out, _ = called("list", "--all")
         assert code == 0 and job.id in out
+
+
+def _beat(run: RunDir, silent_seconds: float, phase: str = "forward") -> None:
+    me = procfs.stat_of(os.getpid())
+    assert me is not None
+    run.heartbeats.mkdir(exist_ok=True)
+    beat = {"phase": phase, "step": 7, "monotonic": time.monotonic() - silent_seconds, "attempt": 1}
+    place = {"pid": os.getpid(), "start_ticks": me.start_ticks, "host": socket.gethostname()}
+    (run.heartbeats / "rank_0.json").write_text(json.dumps({**beat, **place}))
+
+
+def test_silence_of_a_running_job_is_shown_long_before_the_hang_limit(called: Called, tmp_path: Path) -> None:
+    job = _job(tmp_path, "a")
+    run = RunDir(job.run_dir)
+    run.metrics.write_text('{"step": 7, "seconds": {"step": 1.25}}\n')
+    _beat(run, 5)
+    assert "silent" not in called("list")[1]
+    _beat(run, 30)
+    assert "running, silent for " in called("show", job.id)[1]
+    assert "(usual step 1.2 s)" in called("list")[1]
+    assert json.loads(called("list", "--json")[1])[0]["silent_seconds"] > 29
+    _beat(run, 30, phase="checkpoint")
+    assert json.loads(called("list", "--json")[1])[0]["silent_seconds"] is None
+    run.metrics.unlink()
+    _beat(run, 30)
+    assert "silent" not in called("list")[1]
+    _beat(run, 90)
+    assert "silent" in called("list")[1] and "usual" not in called("list")[1]

@@ -101,6 +101,27 @@ def test_a_wide_example_is_continued_with_a_backslash(
     assert "  ascendtune submit recipe.yaml --to docker --devices 8 \\\n    --apply\n" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["export", "x.yaml"], "ascendtune merge RUN_OR_ADAPTER --to DIR"),
+        (["webchat"], "ascendtune chat RUN_OR_MODEL"),
+        (["dpo", "--model_name_or_path", "x"], "--stage preference, then ascendtune train recipe.yaml"),
+        (["env"], "ascendtune doctor"),
+        (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=VALUE"),
+        (["train", "r.yaml", "--stage", "sft"], "without dashes: method.stage=VALUE"),
+        (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=VALUE"),
+        (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=VALUE"),
+    ],
+)
+def test_words_of_other_tools_are_answered_with_the_command_or_key_here(
+    capsys: pytest.CaptureFixture[str], words: list[str], remedy: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main(words)
+    assert ended.value.code == 2 and remedy in capsys.readouterr().err
+
+
 def test_completion_knows_commands_and_options(ascendtune: Any) -> None:
     def complete(line: str, position: int) -> list[str]:
         env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(position)}

@@ -157,7 +157,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         return
     if not recipe.given("template"):
         if not recipe["enable_thinking"]:
-            native.note("enable_thinking: no effect: without `template` the model's own chat template decides it")
+            native.note_ignored("enable_thinking", "without `template` the model's own chat template decides it")
         _say_thoughts_are_kept(recipe, native)
         return
     name = recipe["template"]
@@ -191,8 +191,8 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 def _say_thoughts_are_kept(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if recipe["preserve_thinking"]:
-        native.note(
-            "preserve_thinking: no effect: earlier answers keep their thoughts (LLaMA-Factory without mask_history)"
+        native.note_ignored(
+            "preserve_thinking", "earlier answers keep their thoughts (LLaMA-Factory without mask_history)"
         )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS, names_of
 
 _MARK = "model_name_or_path"
@@ -79,19 +78,9 @@ def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def require_native_overrides(overrides: Sequence[str]) -> None:
-    """Raises:
-    RecipeError: a LLaMA-Factory key on the command line, where keys are native.
-    """
-    for word in overrides:
-        key = word.partition("=")[0]
-        if key in TRANSLATED and key not in ("seed", "optim"):
-            raise RecipeError(
-                f"'{key}' is a LLaMA-Factory key; on the command line keys are native",
-                code="llamafactory-override",
-                remedy=f"it becomes {TRANSLATED[key].becomes}; `ascendtune recipe convert FILE` shows where",
-                where=f"command line '{word}'",
-            )
+def is_llamafactory_key(key: str) -> bool:
+    """Whether `key=value` on the command line of a LLaMA-Factory recipe means LLaMA-Factory's key."""
+    return key in KEYS
 
 
 def require_training(document: Document) -> None:

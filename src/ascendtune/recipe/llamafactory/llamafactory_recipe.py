@@ -32,8 +32,13 @@ class NativeRecipe:
             self.document.places.setdefault(path[:length], place)
 
     def note(self, sentence: str) -> None:
-        """Add a note for the user: what has no effect, or what differs from LLaMA-Factory."""
+        """Add a note for the user: what differs from LLaMA-Factory."""
         self.document.notes.append(sentence)
+
+    def note_ignored(self, keys: str, why: str) -> None:
+        """Add a note on keys that change nothing here."""
+        self.document.ignored.append(f"{keys}: no effect: {why}")
+        self.note(self.document.ignored[-1])
 
 
 def final_weights(path: str) -> str:

@@ -26,7 +26,7 @@ def put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     elif recipe["fsdp"] is not None:
         _put_fsdp(recipe, native)
     elif recipe["fsdp_config"] is not None:
-        native.note("fsdp_config: no effect: fsdp is not set")
+        native.note_ignored("fsdp_config", "fsdp is not set")
 
 
 def _put_deepspeed(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

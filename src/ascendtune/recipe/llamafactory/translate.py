@@ -45,7 +45,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     put_data(recipe, native, modelscope=modelscope.is_wanted(environment))
     recipe.raise_complaints()
     for why, keys in recipe.ignored_keys().items():
-        native.note(f"{', '.join(keys)}: no effect: {why}")
+        native.note_ignored(", ".join(keys), why)
     return native.document
 
 
@@ -120,7 +120,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not steps and not ratio:
         return
     if asked == "constant":
-        native.note(f"{name}: no effect: lr_scheduler_type: constant has no warm-up; constant_with_warmup has")
+        native.note_ignored(name, "lr_scheduler_type: constant has no warm-up; constant_with_warmup has")
     elif steps >= 1 and not float(steps).is_integer():
         recipe.complain(
             name,
@@ -166,7 +166,7 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     _put_checkpoints(recipe, native)
     trackers = recipe["report_to"] if recipe.given("report_to") else []
     if others := [tracker for tracker in trackers if tracker not in ("none", "all", "tensorboard")]:
-        native.note(f"report_to: {', '.join(others)}: no effect: {WHY_NO_TRACKER}")
+        native.note_ignored(f"report_to: {', '.join(others)}", WHY_NO_TRACKER)
     native.put("track.tensorboard", bool({"all", "tensorboard"} & {*trackers}), recipe.place("report_to"))
     _require_whole_steps(recipe, "logging_steps")
 

@@ -58,13 +58,22 @@ def test_a_native_recipe_gets_no_notes(tmp_path: Path) -> None:
     assert Recipe.load(path).notes == ()
 
 
-def test_a_llamafactory_key_on_the_command_line_is_refused(write: Callable[..., Path]) -> None:
+def test_the_command_line_takes_native_and_llamafactory_keys(write: Callable[..., Path]) -> None:
     assert Recipe.load(write(), ["optim.epochs=1", "seed=3"]).optim.epochs == 1
+    changed = Recipe.load(write(), ["num_train_epochs=2", "learning_rate=3e-4", "seed=5", "method.tuner=lora"])
+    assert (changed.optim.epochs, changed.learning_rate, changed.seed, changed.method.tuner) == (2, 3e-4, 5, "lora")
     with pytest.raises(RecipeError) as caught:
-        Recipe.load(write(), ["num_train_epochs=1"])
-    assert caught.value.code == "llamafactory-override"
-    assert "optim.epochs" in caught.value.remedy and str(caught.value.where) == "command line 'num_train_epochs=1'"
+        Recipe.load(write(), ["num_train_epochs=many"])
+    assert str(caught.value.where) == "command line 'num_train_epochs=many'"
 
 
 def test_seed_is_a_key_of_both(write: Callable[..., Path]) -> None:
     assert Recipe.load(write({"seed": 7})).seed == 7
+
+
+def test_keys_without_effect_are_apart_from_differences(write: Callable[..., Path]) -> None:
+    recipe, origins = Recipe.load_with_origins(write({"plot_loss": True, "output_dir": "saves/x"}))
+    ignored = recipe.all_without_effect(origins)
+    assert any(sentence.startswith("plot_loss: no effect: ") for sentence in ignored)
+    assert recipe.differences() and not set(ignored) & set(recipe.differences())
+    assert {*recipe.differences(), *ignored} >= set(recipe.notes)

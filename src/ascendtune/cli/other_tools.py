@@ -1,0 +1,65 @@
+"""Commands and options of other tools, answered with the ones that do the same here."""
+
+from __future__ import annotations
+
+from ascendtune.core.errors import InputError
+
+_TRAIN = "ascendtune init --model MODEL --data DATA{}, then ascendtune train recipe.yaml"
+_CHAT = "ascendtune chat RUN_OR_MODEL"
+_MERGE = "ascendtune merge RUN_OR_ADAPTER --to DIR"
+_SERVE = "serve the directory RUN/model with vLLM (vllm serve RUN/model), or ask with ascendtune generate RUN PROMPT"
+_EVALUATE = "ascendtune generate RUN --file rows.jsonl --json writes answers beside the expected ones; for benchmarks "
+_EVALUATE += "give RUN/model to lm-eval"
+
+# Word -> what to do here.
+_COMMANDS = {
+    "export": _MERGE,
+    "merge-lora": _MERGE,
+    "merge_lora": _MERGE,
+    "api": _SERVE,
+    "deploy": _SERVE,
+    "serve": _SERVE,
+    "webui": f"there is no web interface; {_TRAIN.format('')}",
+    "web-ui": f"there is no web interface; {_TRAIN.format('')}",
+    "webchat": _CHAT,
+    "inference": _CHAT,
+    "infer": "ascendtune generate RUN_OR_MODEL PROMPT",
+    "app": _CHAT,
+    "eval": _EVALUATE,
+    "evaluate": _EVALUATE,
+    "version": "ascendtune --version",
+    "env": "ascendtune doctor",
+    "preprocess": "ascendtune train recipe.yaml --prepare",
+    "pt": _TRAIN.format(" --stage pretrain"),
+    "pretrain": _TRAIN.format(" --stage pretrain"),
+    "sft": _TRAIN.format(" --stage sft"),
+    "finetune": _TRAIN.format(""),
+    "fine-tune": _TRAIN.format(""),
+    "rm": _TRAIN.format(" --stage reward"),
+    "reward": _TRAIN.format(" --stage reward"),
+    "dpo": _TRAIN.format(" --stage preference"),
+    "kto": _TRAIN.format(" --stage preference"),
+    "orpo": f"{_TRAIN.format(' --stage preference')} method.preference.loss=orpo",
+    "rlhf": _TRAIN.format(" --stage preference"),
+    "grpo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
+    "ppo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
+}
+
+
+def require_command(word: str, known: list[str]) -> None:
+    """Raise for a word that is a command of another tool and not of this one.
+
+    Raises:
+        InputError: with the command that does the same here.
+    """
+    if word not in known and (remedy := _COMMANDS.get(word)):
+        raise InputError(f"no such command '{word}'", code="no-such-command", remedy=remedy)
+
+
+def option_remedy(option: str) -> str | None:
+    """What to write instead of an option that is a recipe key, here or in another tool; None for other options."""
+    from ascendtune.recipe.other_names import key_here
+
+    name = option.lstrip("-").replace("-", "_")
+    key = name if "." in name else key_here(name)
+    return f"keys of the recipe are written without dashes: {key.split(', ')[0]}=VALUE" if key else None

@@ -1,0 +1,62 @@
+"""Names that other tools have for keys of a recipe: LLaMA-Factory's, and those of TRL, ms-swift and axolotl."""
+
+from __future__ import annotations
+
+from ascendtune.recipe.llamafactory.keys import TRANSLATED
+
+_OTHERS = {
+    # TRL and transformers' TrainingArguments, where LLaMA-Factory's name differs
+    "max_length": "data.max_length",
+    "max_seq_length": "data.max_length",
+    "max_prompt_length": "data.max_length",
+    "dataset_name": "data.train",
+    "eval_dataset_name": "data.eval",
+    "beta": "method.preference.beta",
+    "loss_type": "method.preference.loss",
+    "lora_r": "method.lora.rank",
+    "lora_target_modules": "method.lora.target",
+    "lora_modules_to_save": "method.lora.modules_to_save",
+    "use_peft": "method.tuner",
+    "gradient_checkpointing": "memory.gradient_checkpointing",
+    "attn_implementation": "model.attention",
+    "torch_dtype": "model.dtype",
+    "assistant_only_loss": "data.loss_on",
+    "lr": "optim.learning_rate",
+    "batch_size": "batch.per_device",
+    # ms-swift
+    "train_type": "method.tuner",
+    "rlhf_type": "method.preference.loss",
+    "target_modules": "method.lora.target",
+    "model_type": "model.path",
+    "system": "data.train.0.system",
+    "max_epochs": "optim.epochs",
+    # axolotl
+    "base_model": "model.path",
+    "datasets": "data.train",
+    "test_datasets": "data.eval",
+    "val_set_size": "data.eval_fraction",
+    "sequence_len": "data.max_length",
+    "sample_packing": "data.packing",
+    "chat_template": "data.template",
+    "train_on_inputs": "data.loss_on",
+    "micro_batch_size": "batch.per_device",
+    "num_epochs": "optim.epochs",
+    "lr_scheduler": "optim.scheduler",
+    "optimizer": "optim.optimizer",
+    "adapter": "method.tuner",
+    "lora_target_linear": "method.lora.target",
+    "rl": "method.stage",
+    "flash_attention": "model.attention",
+    "auto_resume_from_checkpoints": "checkpoint.resume",
+}
+# `do_train` has no counterpart: what stands in the table is a sentence.
+_KEYS = {name: key.becomes for name, key in TRANSLATED.items() if " " not in key.becomes.replace(", ", "")} | _OTHERS
+
+
+def key_here(name: str) -> str | None:
+    """The key, or keys with commas between them, that a name of another tool stands for; None if it is no such name."""
+    return _KEYS.get(name)
+
+
+REMEDIES = {name: f"did you mean {' or '.join(repr(each) for each in key.split(', '))}?" for name, key in _KEYS.items()}
+"""Name in another tool -> what to do about it where it is unknown."""

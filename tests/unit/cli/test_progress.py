@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from ascendtune.cli import progress
+from ascendtune.cli.progress import Progress
+
+
+def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    with Progress(stream) as shown:
+        for second in range(25):
+            now = float(second)
+            shown.show("tokenising", second, 100)
+    assert stream.getvalue() == "tokenising: 2 of 100\ntokenising: 12 of 100\ntokenising: 22 of 100\n"
