@@ -34,6 +34,7 @@ COMMANDS = {
     "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
     "fetch": Entry("ascendtune.cli.fetch:fetch", "Fetch models and data sets through mirrors; verify them."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
+    "plan": Entry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
     "launch": Entry(
         "ascendtune.cli.launch:launch",
         "Start any program once per device, like a training job.",

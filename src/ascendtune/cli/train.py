@@ -37,6 +37,9 @@ def train(
     trust_checkpoint: Annotated[
         bool, typer.Option("--trust-checkpoint", help="Load a checkpoint of another run or of another user.")
     ] = False,
+    no_plan: Annotated[
+        bool, typer.Option("--no-plan", help="Start a large model without estimating its memory first.")
+    ] = False,
 ) -> None:
     """Train the model that a recipe describes.
 
@@ -60,6 +63,7 @@ def train(
     from ascendtune.job.registry import require_place
     from ascendtune.job.spec import JobSpec
     from ascendtune.recipe.recipe import Recipe
+    from ascendtune.train.plan.before_training import require_fit
     from ascendtune.train.prepare import prepare_run
     from ascendtune.train.run_choice import planned_run
 
@@ -116,6 +120,9 @@ def train(
         print(f"tokens: {ready.prepared.directory}")
         return
     with ready.claim or nullcontext():
+        if ready.run is not None and where.hosts is None and where.place.is_alone and not no_plan:
+            directory = Path(ready.run.read()["model_directory"])
+            ready.run.update(plan=require_fit(loaded, directory, ready.prepared, devices=chosen.count))
         run = where.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
         spec = job(run.path)
         if detach and stays_with_the_terminal(spec):

@@ -65,16 +65,21 @@ def _weights(recipe: Recipe, precision: Precision, directory: Path) -> Parameter
     config = read_config(recipe.model, directory)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=recipe.model.trust_remote_code)
+    return count_weights(model, recipe.method, precision)
+
+
+def count_weights(model: Any, method: MethodSection, precision: Precision) -> Weights:
+    """The weights of `model`, which may be on the meta device, before its tuner."""
     blocks = [_size(block) for block in blocks_of(model)]
     weight = DTYPES[precision.weights].itemsize
     return ParameterCounts(
         all=_size(model),
-        trained=_trained(model, recipe.method, blocks),
+        trained=_trained(model, method, blocks),
         outside=_size(model) - sum(blocks),
         block=max(blocks, default=0),
         frozen_bytes=weight,
         # Adapters are fp32 in any case.
-        trained_bytes=4 if recipe.method.tuner == "lora" else weight,
+        trained_bytes=4 if method.tuner == "lora" else weight,
         computed_bytes=DTYPES[precision.compute].itemsize,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -32,7 +32,7 @@ class FsdpStrategy(GroupStrategy):
 
     def shard(self, root: RootModule, precision: Precision) -> None:
         options: dict[str, Any] = {
-            "mesh": init_device_mesh(self.device.kind, (self.world_size,)),
+            "mesh": self._mesh(),
             "offload_policy": self._offload_policy(),
         }
         reshard = self.recipe.parallel.fsdp.reshard
@@ -59,6 +59,9 @@ class FsdpStrategy(GroupStrategy):
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
         gradient = parameter.grad
         return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+    def _mesh(self) -> DeviceMesh:
+        return init_device_mesh(self.device.kind, (self.world_size,))
 
     def _offload_policy(self) -> OffloadPolicy:
         if not self.recipe.parallel.fsdp.offload:

@@ -1,0 +1,138 @@
+"""`ascendtune plan`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ascendtune.cli.options import MOST_PROCESSES, AsJson
+
+if TYPE_CHECKING:
+    from ascendtune.train.plan.ask import Answer
+    from ascendtune.train.plan.request import Target
+
+_TITLES = {
+    "weights": "weights",
+    "adapters": "adapters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "communication": "gathered weights, communication buffers",
+    "activations": "activations",
+    "loss": "logits and loss",
+    "backward": "backward pass, in passing",
+}
+
+
+def plan(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Plan for this device, e.g. 910b3, 910b4, a3, h200, a100-80g.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of one device, e.g. 64GiB."),
+    ] = None,
+    devices: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_PROCESSES, help="Devices of each node.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="M", min=1, max=MOST_PROCESSES, help="Number of nodes.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate a recipe's memory, and find changes that make it fit.
+
+    \b
+    ascendtune plan recipe.yaml
+    ascendtune plan recipe.yaml --device 910b3 --devices 8
+    ascendtune plan recipe.yaml method.tuner=lora --memory 32GiB
+
+    Neither weights nor the device are needed: config.json is. A step of the model is traced with tensors that have no
+    content. Exit code 1: it does not fit.
+    """
+    from dataclasses import replace
+
+    from ascendtune.cli.complain import warn
+    from ascendtune.core import log
+    from ascendtune.machine.visible import visible_devices
+    from ascendtune.recipe.recipe import Recipe
+    from ascendtune.train.plan.ask import ask, target_here
+    from ascendtune.train.plan.device_table import bytes_of, named_target
+
+    log.set_up()
+    ranks = devices * nodes
+    loaded, _ = Recipe.load_with_origins(recipe, overrides or [])
+    target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
+    target = replace(target, devices=ranks, memory_bytes=bytes_of(memory) if memory else target.memory_bytes)
+    answer = ask(loaded, target)
+    fits = answer.estimate.fits(target.memory_bytes)
+    if as_json:
+        content = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
+        print(json.dumps({**content, "changes": answer.changes}, indent=2, ensure_ascii=False))
+    else:
+        print(_as_text(answer, target))
+        for note in answer.estimate.notes:
+            warn(note)
+    sys.stdout.flush()
+    if fits is False:
+        raise typer.Exit(1)
+
+
+def _as_text(answer: Answer, target: Target) -> str:
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.units import count_of, format_bytes, format_count
+
+    found, facts = answer.estimate, answer.estimate.facts
+    rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in found.at_peak.items()]
+    rows.append(["framework and driver", format_bytes(found.context)])
+    rows = [row for row in rows if row[1] != "0 B"]
+    lines = [
+        f"{format_count(facts['trainable'])} of {format_count(facts['parameters'])} parameters train, "
+        f"{facts['precision']}, weights {facts['weights']}, {facts['strategy']} on "
+        f"{count_of(target.devices, 'device')}",
+        f"largest micro-batch: {facts['tokens']:,} tokens, {'packed' if facts['packed'] else 'padded'} "
+        f"({facts['how']})",
+        "",
+        table(["at the peak of one rank", "bytes"], rows, right=["bytes"]),
+        "",
+        f"peak: {format_bytes(found.expected + found.context)} expected, {format_bytes(found.low + found.context)} to "
+        f"{format_bytes(found.high + found.context)}; moment: {_moment(found.moment)}",
+    ]
+    if found.host:
+        lines.append(
+            f"host memory for each rank: {format_bytes(found.host)}, in part only while checkpoints are written"
+        )
+    lines.append(_verdict(answer, target))
+    for change in answer.changes:
+        keys = " ".join(f"{key}={_value(value)}" for key, value in change["keys"].items())
+        lines.append(f"  {keys}\n    {format_bytes(change['expected'] + found.context)} expected: {change['why']}")
+    return "\n".join(lines)
+
+
+def _verdict(answer: Answer, target: Target) -> str:
+    from ascendtune.core.units import format_bytes
+
+    device = f"{target.name}, {format_bytes(target.memory_bytes)}"
+    match answer.estimate.fits(target.memory_bytes):
+        case True:
+            return f"fits on {device}"
+        case None:
+            said = f"may not fit on {device}: the limit lies between the low and the high estimate"
+        case _:
+            said = f"does not fit on {device}"
+    return f"{said}; {'changes that fit, the cheapest first:' if answer.changes else 'no change was found that fits'}"
+
+
+def _moment(name: str) -> str:
+    """Blocks are numbered from the first, 0, or with a minus from the last."""
+    kind, _, block = name.rpartition(" ")
+    return f"{kind} pass of block {block}" if kind in ("forward", "backward") and block.lstrip("-").isdigit() else name
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,71 @@
+"""What a step takes, by arithmetic alone, for models and strategies that cannot be traced; a third more or less."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from ascendtune.recipe.deepspeed_config import stage_of, zero_config
+from ascendtune.train.model import class_of
+from ascendtune.train.objective.head import rows_per_chunk
+from ascendtune.train.optimizer import states_of
+from ascendtune.train.plan.live_bytes import Bytes
+from ascendtune.train.plan.request import Document
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.precision import DTYPES
+from ascendtune.train.strategy.choose import count_weights
+
+_LAYER_BYTES = 34
+"""Activations of a layer per token and hidden unit in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2 without
+the part of the attention scores, which fused attention does not keep)."""
+
+
+def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes, int, int, int]:
+    """Bytes by category when most are taken, parameters, trained parameters and layers.
+
+    Raises:
+        Exception: the model class cannot be made from its config.
+    """
+    recipe, ranks = setting.recipe, setting.ranks
+    with torch.device("meta"):
+        model = class_of(recipe.method.stage).from_config(
+            setting.config, trust_remote_code=recipe.model.trust_remote_code
+        )
+    weights = count_weights(model, recipe.method, setting.precision)
+    text = setting.config.get_text_config()
+    layers, hidden = int(text.num_hidden_layers), int(text.hidden_size)
+    tokens = sum(each.tokens for each in documents)
+    if not setting.packed:
+        tokens = len(documents) * max(each.tokens for each in documents)
+    wide = DTYPES[setting.precision.compute].itemsize / 2
+    kept = 2 * hidden * tokens * layers if recipe.memory.gradient_checkpointing else 0
+    whole_layers = 1 if recipe.memory.gradient_checkpointing else layers
+    frozen = (weights.all - weights.trained) * weights.frozen_bytes
+    divided = _divided(setting)
+    gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
+    share = {part: 1 / ranks if part in divided else 1.0 for part in ("weights", "gradients", "optimizer")}
+    # FSDP gathers weights in the type of autocast, which need not copy them.
+    casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy != "fsdp"
+    cast = weights.all * weights.computed_bytes if casts else 0
+    offloaded = setting.strategy == "fsdp" and recipe.parallel.fsdp.offload
+    share = {part: 0.0 if offloaded else size for part, size in share.items()}
+    return Counter({
+        "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]),
+        "gradients": int(weights.trained * weights.trained_bytes * share["gradients"]),
+        "optimizer": int(weights.trained * weights.trained_bytes * states_of(recipe.optim) * share["optimizer"]),
+        "communication": int(gathered if "weights" in divided else 0),
+        "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
+        "loss": 3 * 4 * int(text.vocab_size) * rows_per_chunk(int(text.vocab_size)),
+    }), weights.all, weights.trained, layers  # fmt: skip
+
+
+def _divided(setting: Setting) -> set[str]:
+    """Parts of which each rank holds its share (ZeRO: arXiv 1910.02054, section 5)."""
+    if setting.strategy == "fsdp":
+        return {"weights", "gradients", "optimizer"}
+    if setting.strategy != "deepspeed":
+        return set()
+    stage = stage_of(zero_config(setting.recipe, compute=None, ranks=None, hidden_size=None))
+    return set(["optimizer", "gradients", "weights"][:stage])

@@ -1,0 +1,94 @@
+"""Asks the estimator, a process of its own. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ascendtune.core import process
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, NoVerdict
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.download import fetch_model, find_local
+from ascendtune.machine.snapshot import take_snapshot
+from ascendtune.machine.visible import Visible
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.device_table import CONTEXT_BYTES
+from ascendtune.train.plan.request import Document, Estimate, Request, Target
+
+_TIMEOUT_SECONDS = 300.0
+_ERRORS = {2: InputError, 3: MachineError}
+
+
+@dataclass(frozen=True)
+class Answer:
+    estimate: Estimate
+    changes: list[dict[str, Any]]
+    """Where the recipe does not fit: `keys` that do, `why`, and their `expected` and `high` bytes."""
+
+
+def ask(
+    recipe: Recipe, target: Target, *, documents: tuple[Document, ...] | None = None, search: bool = True
+) -> Answer:
+    """The estimate for `recipe` on `target`.
+
+    Args:
+        documents: of the largest micro-batch, where the data are known.
+        search: look for changes that fit, where it does not.
+
+    Raises:
+        InputError: training would refuse the recipe.
+        MachineError: the model's config cannot be fetched.
+        NoVerdict: the estimator failed.
+    """
+    section = recipe.model
+    directory = find_local(section.path, "model") or fetch_model(section.path, section.revision, weights_needed=False)
+    vocabulary = pad = 0
+    if (directory / "tokenizer.json").is_file():
+        tokenizer = Tokenizer.load(directory, section.new_tokens)
+        vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
+    request = Request(recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, vocabulary, pad)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "request.json"
+        file.write_text(request.to_json())
+        result = Path(scratch) / "answer.json"
+        program = [sys.executable, "-m", "ascendtune.train.plan.estimate"]
+        argv = [*program, str(file), str(result), *(["--changes"] if search else [])]
+        # The estimator computes on no device.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}
+        ended = process.run(argv, timeout_seconds=_TIMEOUT_SECONDS, env=environment)
+        content = json.loads(result.read_text()) if result.exists() else None
+    if content is None:
+        said = (ended.error.strip().splitlines() or ["no message"])[-1]
+        raise NoVerdict(
+            f"the estimator ended with exit code {ended.exit_code}: {said}",
+            code="estimate-failed",
+            remedy="report the model and the recipe; training itself does not need the estimate",
+        )
+    if refusal := content.get("refusal"):
+        kind: type[AscendtuneError] = _ERRORS.get(content["exit_code"], AscendtuneError)
+        raise kind(refusal["what"], code=refusal["code"], remedy=refusal["remedy"], where=refusal["where"])
+    return Answer(Estimate.of(content["estimate"]), content["changes"])
+
+
+def target_here(visible: Visible, devices: int) -> Target:
+    """The devices of this machine; ranks on a CPU share its memory."""
+    if visible.kind == "cpu":
+        total = psutil.virtual_memory().total
+        return Target("cpu", "CPU", total // devices, devices)
+    memory = [(each.name or visible.kind, each.memory_total_bytes) for each in take_snapshot().devices]
+    known = [(name, size) for name, size in memory if size]
+    if not known:
+        raise MachineError(
+            "the memory of the devices is not reported",
+            code="device-memory-unknown",
+            remedy="give --device or --memory",
+        )
+    name, size = min(known, key=lambda each: each[1])
+    return Target(visible.kind, name, size, devices, True, CONTEXT_BYTES[visible.kind])

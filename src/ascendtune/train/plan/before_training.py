@@ -1,0 +1,73 @@
+"""Stops a run that cannot fit before its weights are loaded. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import MachineError, NoVerdict
+from ascendtune.core.log import warn
+from ascendtune.core.units import format_bytes
+from ascendtune.data.prepare import Prepared
+from ascendtune.data.store import TokenDataset
+from ascendtune.machine.visible import visible_devices
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.ask import ask, target_here
+from ascendtune.train.plan.request import Target
+from ascendtune.train.plan.rows import largest_micro_batch
+
+_WORTH_ASKING = 0.25
+"""Share of the memory from which on the estimate, some seconds, is worth its time."""
+_FILE_BYTES = 2
+"""Of a parameter in the files of weights; only a first guess depends on it."""
+_BYTES = {"full": 16, "freeze": 4, "lora": 2}
+"""Of a parameter on the device, by tuner: AdamW over fp32 weights, frozen fp32 weights, frozen 16-bit weights."""
+
+
+def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, devices: int) -> dict[str, Any] | None:
+    """What is expected, for run.json; None where the model is small beside the memory, or nothing could be estimated.
+
+    Args:
+        devices: of this machine, on which all ranks run.
+
+    Raises:
+        MachineError: the run does not fit.
+    """
+    try:
+        target = target_here(visible_devices(), devices)
+    except MachineError:
+        return None
+    if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
+        return None
+    dataset = TokenDataset.open(prepared.train)
+    documents = largest_micro_batch(dataset, recipe, packed=recipe.data.packing is not False, ranks=devices)
+    try:
+        answer = ask(recipe, target, documents=documents)
+    except NoVerdict as error:
+        warn(f"memory was not estimated: {error.what}")
+        return None
+    found = answer.estimate
+    if found.fits(target.memory_bytes) is False:
+        raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
+    return {
+        "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
+        "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"],
+    }  # fmt: skip
+
+
+def first_guess(recipe: Recipe, model_directory: Path) -> int:
+    """Bytes of weights, gradients and optimizer state on one device, from the sizes of the files of weights."""
+    stored = sum(file.stat().st_size for file in model_directory.glob("*.safetensors"))
+    return stored // _FILE_BYTES * _BYTES[recipe.method.tuner]
+
+
+def does_not_fit(target: Target, low: int, expected: int, changes: list[dict[str, Any]]) -> MachineError:
+    """The error, with the cheapest changes that fit."""
+    ways = [" ".join(f"{key}={str(value).lower()}" for key, value in each["keys"].items()) for each in changes]
+    remedy = "add " + ", or ".join(ways) if ways else "use more devices, a smaller model, or method.tuner: lora"
+    return MachineError(
+        f"the run does not fit: a rank needs at least {format_bytes(low)}, {format_bytes(expected)} are expected, and "
+        f"{target.name} has {format_bytes(target.memory_bytes)}",
+        code="run-does-not-fit",
+        remedy=f"{remedy}; `ascendtune plan` shows what takes the memory, --no-plan skips this check",
+    )

@@ -1,0 +1,90 @@
+"""Changes of a recipe that take less memory, the cheapest first. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from ascendtune.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Change:
+    keys: dict[str, Any]
+    """Dotted key -> value."""
+    cost: float
+    """Estimated loss of speed, as a share; it only ranks. Above 1: what is trained is another thing."""
+    why: str
+
+
+_OTHER_TRAINING = 1.0
+
+
+def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
+    """Each change that this recipe does not have yet.
+
+    Costs are those that are published for the technique: recomputation is one more forward pass of three parts (arXiv
+    1604.06174), FSDP one and a half times the communication of DDP (arXiv 1910.02054, section 7).
+
+    Args:
+        ranks: of the job.
+        on_host: whether the device computes in host memory, so that offloading gains nothing.
+    """
+    batch, found = recipe.batch, []
+    if batch.per_device > 1:
+        keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.per_device}
+        found.append(Change(keys, 0.05, "smaller micro-batches, the same global batch"))
+    strategy = recipe.parallel.strategy
+    if ranks > 1 and strategy in ("auto", "ddp") and recipe.optim.optimizer != "adafactor":
+        found.append(
+            Change(
+                {"parallel.strategy": "fsdp"},
+                0.1,
+                "weights, gradients and optimizer state are divided among the devices",
+            )
+        )
+    if not recipe.memory.gradient_checkpointing:
+        found.append(
+            Change({"memory.gradient_checkpointing": True}, 0.3, "activations are computed again in the backward pass")
+        )
+    if not on_host and not recipe.parallel.fsdp.offload and strategy != "deepspeed":
+        offloaded = {"parallel.strategy": "fsdp", "parallel.fsdp.offload": True}
+        found.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are kept in host memory"))
+    if recipe.method.tuner != "lora" and recipe.model.init == "pretrained":
+        found.append(Change({"method.tuner": "lora"}, _OTHER_TRAINING, "trains adapters instead of all weights"))
+    if recipe.data.max_length >= 1024:
+        shorter = {"data.max_length": recipe.data.max_length // 2}
+        found.append(Change(shorter, 2 * _OTHER_TRAINING, "shorter rows: longer ones are cut"))
+    return found
+
+
+def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
+    """Single changes and all their combinations, by cost."""
+    single = single_changes(recipe, ranks=ranks, on_host=on_host)
+    found = []
+    for size in range(1, len(single) + 1):
+        for chosen in combinations(single, size):
+            keys = {key: value for each in chosen for key, value in each.keys.items()}
+            # FSDP alone says nothing more beside FSDP with offloading.
+            if sum("parallel.strategy" in each.keys for each in chosen) > 1:
+                continue
+            found.append(Change(keys, sum(each.cost for each in chosen), "; ".join(each.why for each in chosen)))
+    yield from sorted(found, key=lambda each: each.cost)
+
+
+def changed(recipe: Recipe, change: Change) -> Recipe:
+    """The recipe with the change.
+
+    Raises:
+        RecipeError: the keys do not go together.
+    """
+    values = recipe.model_dump(mode="json")
+    for key, value in change.keys.items():
+        *sections, last = key.split(".")
+        place = values
+        for section in sections:
+            place = place[section]
+        place[last] = value
+    return Recipe.check(values)

@@ -1,0 +1,174 @@
+"""The program that estimates: `python -m ascendtune.train.plan.estimate REQUEST.json ANSWER.json [--changes]`.
+
+A process of its own: tracing FSDP needs a process group, and torch must not be in the process of a command.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.foreign_json import first_line
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.arithmetic import compute_step
+from ascendtune.train.plan.changes import changed, changes
+from ascendtune.train.plan.live_bytes import Bytes
+from ascendtune.train.plan.planned_device import PlannedDevice
+from ascendtune.train.plan.request import Document, Estimate, Request
+from ascendtune.train.plan.rows import full_rows
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.traced_step import trace_step
+
+_SPREAD = {"cpu": (0.95, 1.05), "cuda": (0.85, 1.2), "npu": (0.85, 1.2)}
+"""Low and high as shares of what is expected, where a step was traced. On CPU as measured (docs/plan.md); elsewhere the
+allocator reserves more than tensors take, and nothing has been measured yet."""
+_ARITHMETIC_SPREAD = (0.65, 1.5)
+_ENOUGH = 3
+_SEARCH_SECONDS = 40.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    request = Request.from_json(Path(arguments[0]).read_text())
+    warnings.simplefilter("ignore")
+    try:
+        content = answer(request, search="--changes" in arguments)
+    except AscendtuneError as error:
+        refusal = {"what": error.what, "code": error.code, "remedy": error.remedy, "where": error.where}
+        content = {"refusal": refusal, "exit_code": error.exit_code}
+    Path(arguments[1]).write_text(json.dumps(content))
+    return 0
+
+
+def answer(request: Request, *, search: bool) -> dict[str, Any]:
+    """The estimate, and with `search` changes that fit where the recipe does not.
+
+    Raises:
+        AscendtuneError: training would refuse this recipe.
+    """
+    recipe = Recipe.check(request.recipe)
+    found = estimate(recipe, request)
+    fitting = _fitting(recipe, request) if search and found.fits(request.target.memory_bytes) is not True else []
+    return {"estimate": asdict(found), "changes": fitting}
+
+
+def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
+    """The first changes that fit, none of which is another one and more."""
+    limit, until = request.target.memory_bytes, time.monotonic() + _SEARCH_SECONDS
+    found: list[dict[str, Any]] = []
+    for change in changes(recipe, ranks=request.target.devices, on_host=request.target.kind == "cpu"):
+        if len(found) == _ENOUGH or time.monotonic() > until:
+            break
+        if any(each["keys"].items() <= change.keys.items() for each in found):
+            continue
+        try:
+            other = changed(recipe, change)
+            # Most are too large by far: arithmetic tells that at once.
+            rough, *_ = compute_step(_setting(other, request), full_rows(other))
+            if rough.total() * _ARITHMETIC_SPREAD[0] > limit:
+                continue
+            estimated = estimate(other, replace(request, documents=None))
+        except AscendtuneError:
+            continue
+        if estimated.fits(limit):
+            sizes = {"expected": estimated.expected, "high": estimated.high}
+            found.append({"keys": change.keys, "why": change.why, **sizes})
+    return found
+
+
+def _setting(recipe: Recipe, request: Request) -> Setting:
+    return Setting.of(
+        recipe, Path(request.model_directory), PlannedDevice(request.target),
+        ranks=request.target.devices, vocabulary=request.vocabulary, pad_id=request.pad_id,
+    )  # fmt: skip
+
+
+def estimate(recipe: Recipe, request: Request) -> Estimate:
+    """Trace a step, or compute what can be computed where the model's class does not let itself be traced."""
+    target = request.target
+    documents = request.documents or full_rows(recipe)
+    setting = _setting(recipe, request)
+    notes = []
+    spread = _SPREAD[target.kind]
+    try:
+        if setting.strategy == "deepspeed":
+            raise NotImplementedError("DeepSpeed moves and divides tensors itself")
+        traced = trace_step(setting, documents)
+        moments, resting = traced.moments, traced.resting
+        sizes = traced.parameters, traced.trainable, traced.layers
+        how = f"{traced.traced_layers} of {traced.layers} layers traced"
+    except AscendtuneError:
+        raise
+    # Whatever a model's class does with tensors that have no content.
+    except Exception as error:  # noqa: BLE001
+        total, *rest = compute_step(setting, documents)
+        moments, resting = {"step": total}, Counter({name: total[name] for name in ("weights", "optimizer")})
+        sizes, how, spread = (rest[0], rest[1], rest[2]), "arithmetic", _ARITHMETIC_SPREAD
+        notes.append(f"no step could be traced, so this is arithmetic and wide: {first_line(error)}")
+    host, copied = 0, _checkpoint_copy(resting, sizes)
+    if _offloads(setting.recipe):
+        host = sum(_at_rest(resting).values())
+        moments = {name: each - _at_rest(each) for name, each in moments.items()}
+        resting = resting - _at_rest(resting)
+    if setting.recipe.memory.offload_activations and target.kind != "cpu":
+        notes.append("memory.offload_activations is not in the estimate: activations are counted as if they stayed")
+        spread = _ARITHMETIC_SPREAD[0], spread[1]
+    moment = max(moments, key=lambda each: moments[each].total())
+    at_peak = {name: size for name, size in moments[moment].most_common() if size > 0}
+    expected = sum(at_peak.values())
+    # A checkpoint is written from a copy in host memory, while training goes on.
+    on_host = target.kind == "cpu"
+    return Estimate(
+        expected=expected,
+        low=int(expected * spread[0]),
+        high=int(expected * spread[1]) + (copied if on_host else 0),
+        moment=moment,
+        at_peak=at_peak,
+        moments={name: each.total() for name, each in moments.items()},
+        resting=resting.total(),
+        host=host + (0 if on_host else copied),
+        context=target.context_bytes,
+        facts={
+            "parameters": sizes[0], "trainable": sizes[1], "layers": sizes[2], "how": how,
+            "strategy": setting.strategy, "reason": setting.reason,
+            "precision": setting.precision.compute, "weights": setting.precision.weights,
+            "attention": setting.attention.name, "packed": setting.packed,
+            "tokens": _positions(documents, setting.packed), "measured_rows": request.documents is not None,
+        },
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _offloads(recipe: Recipe) -> bool:
+    return recipe.parallel.strategy == "fsdp" and recipe.parallel.fsdp.offload
+
+
+def _at_rest(found: Bytes) -> Bytes:
+    """The part that FSDP with offloading keeps in host memory."""
+    return Counter({name: found[name] for name in ("weights", "adapters", "gradients", "optimizer")})
+
+
+def _checkpoint_copy(resting: Bytes, sizes: tuple[int, int, int]) -> int:
+    """Trained weights and the optimizer's state."""
+    parameters, trainable, _ = sizes
+    trained = resting["adapters"] or int(resting["weights"] * trainable / max(1, parameters))
+    return trained + resting["optimizer"]
+
+
+def _positions(documents: Sequence[Document], packed: bool) -> int:
+    lengths = [each.tokens for each in documents]
+    return sum(lengths) if packed else len(lengths) * max(lengths)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))

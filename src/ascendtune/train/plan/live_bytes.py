@@ -1,0 +1,104 @@
+"""Bytes of live tensors over time, by moment and category, without any tensor's content."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# Operators that hold something of the size of their input until they return (ATen/native/ReduceOps.cpp of torch 2.13).
+_COPYING = {torch.ops.aten.logsumexp.default}
+
+Bytes = Counter[str]
+"""Category -> bytes."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the storages of all tensors that operators return, from the first use until the last reference is gone.
+
+    Memory that a kernel takes and gives back within one operator is not seen, but for `_COPYING`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peaks: dict[str, Bytes] = {}
+        """Moment -> what was live when most was."""
+        self._moment = self._category = "model"
+        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
+        self._now: Bytes = Counter()
+        self._total = 0
+        self._highest: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outcome = function(*args, **(kwargs or {}))
+        for each in tree_leaves(outcome):
+            if isinstance(each, torch.Tensor):
+                self.add(each)
+        if function in _COPYING:
+            self._note(args[0].nbytes)
+        return outcome
+
+    def enter(self, moment: str, category: str | None = None) -> None:
+        """From now on peaks count for `moment`, and new storages for `category`."""
+        self._moment, self._category = moment, category or self._category
+        self._note()
+
+    def add(self, tensor: torch.Tensor, category: str | None = None) -> None:
+        """Count the storage of `tensor` on this rank; where it is counted already, move it to `category`."""
+        storage = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()
+        key = storage._cdata
+        if key in self._live:
+            if category is not None:
+                reference, old, size = self._live[key]
+                self._now[old] -= size
+                self._now[category] += size
+                self._live[key] = reference, category, size
+            return
+        self._live[key] = weakref.ref(storage, lambda _: self._drop(key)), category or self._category, 0
+        self._resize(key, storage.nbytes())
+
+    def now(self) -> Bytes:
+        """What is live."""
+        return Counter(self._now)
+
+    @contextmanager
+    def follow_resizing(self) -> Iterator[None]:
+        """Context in which storages that are emptied and filled again (as FSDP does) are followed."""
+        original: Callable[..., Any] = torch.UntypedStorage.resize_
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            outcome = original(storage, size)
+            if storage._cdata in self._live:
+                self._resize(storage._cdata, size)
+            return outcome
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+
+    def _resize(self, key: int, size: int) -> None:
+        reference, category, old = self._live[key]
+        self._live[key] = reference, category, size
+        self._now[category] += size - old
+        self._total += size - old
+        self._note()
+
+    def _drop(self, key: int) -> None:
+        _, category, size = self._live.pop(key)
+        self._now[category] -= size
+        self._total -= size
+
+    def _note(self, within_operator: int = 0) -> None:
+        total = self._total + within_operator
+        if total > self._highest[self._moment] or self._moment not in self.peaks:
+            self._highest[self._moment] = total
+            self.peaks[self._moment] = self._now + Counter({self._category: within_operator})

@@ -1,0 +1,87 @@
+"""Fused operators of accelerators that are not here, by what they keep: for FakeTensors only, they compute nothing.
+
+What is kept for the backward pass is as the operators' documentation has it:
+
+    attention   query, key and value as (tokens, heads, head_dim), the result, and per head and token one fp32 number
+                (flash attention, arXiv 2307.08691, algorithm 1) or, on Ascend, twice eight of them (softmax_max and
+                softmax_sum of npu_fusion_attention)
+    RMSNorm     its input, the weight and one fp32 number per row (npu_rms_norm's rstd)
+    SwiGLU      gate and up side by side (npu_swiglu)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascendtune.train.kernel.rms_norm import find_norms
+from ascendtune.train.kernel.swiglu import MlpPlace
+
+_ACTIVATIONS = ("SiLU", "SiLUActivation")
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: int) -> torch.Tensor:
+        """(tokens, heads, head_dim) each; returns the same shape as `query`."""
+        output = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, output, query.new_empty((*query.shape[:2], numbers)).float())
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        query, key, value, *_ = ctx.saved_tensors
+        gradient.contiguous()
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
+
+
+def modelled_attention(numbers: int) -> Any:
+    """An attention function of `attention.interface` that keeps `numbers` fp32 numbers per head and token."""
+
+    def attention(
+        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, **_: Any
+    ) -> tuple[torch.Tensor, None]:
+        batch, heads, tokens, size = query.shape
+        flat = (each.transpose(1, 2).reshape(batch * tokens, -1, size).contiguous() for each in (query, key, value))
+        output: torch.Tensor = _Attention.apply(*flat, numbers)  # type: ignore[no-untyped-call]
+        return output.reshape(batch, tokens, heads, size), None
+
+    return attention
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(hidden, weight, hidden.new_empty(hidden.shape[:-1]).float())
+        return torch.empty_like(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden, weight, _ = ctx.saved_tensors
+        return torch.empty_like(hidden), torch.empty_like(weight)
+
+
+class _SwiGlu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, both: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(both)
+        return both.new_empty((*both.shape[:-1], both.shape[-1] // 2))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(*ctx.saved_tensors)
+
+
+def install_modelled_kernels(model: nn.Module) -> None:
+    """Put the operators of `kernel: auto` on Ascend into `model`, which is on the meta device."""
+    for place in find_norms(model, torch.device("cpu")):
+        place.swap(lambda hidden, weight, _epsilon: _RmsNorm.apply(hidden, weight))  # type: ignore[no-untyped-call]
+    for module in model.modules():
+        parts = dict(module.named_children())
+        gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())
+        if gated and type(parts.get("act_fn")).__name__ in _ACTIVATIONS:
+            MlpPlace(module).swap(
+                lambda gate, up: _SwiGlu.apply(torch.cat((gate, up), dim=-1))  # type: ignore[no-untyped-call]
+            )

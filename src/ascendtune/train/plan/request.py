@@ -1,0 +1,91 @@
+"""What is planned, and what comes out: plain values, for a process of its own. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+
+class Document(NamedTuple):
+    """A row of the data in a micro-batch."""
+
+    tokens: int
+    labels: int
+    """Tokens of it that the loss counts."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The devices of a plan."""
+
+    kind: str
+    """cpu, cuda or npu."""
+    name: str
+    memory_bytes: int
+    devices: int
+    """Ranks of the job."""
+    bf16: bool = True
+    context_bytes: int = 0
+    """Taken by driver, libraries and communication before the first tensor."""
+
+
+@dataclass(frozen=True)
+class Request:
+    recipe: dict[str, Any]
+    """Of `Recipe.model_dump(mode="json")`."""
+    model_directory: str
+    target: Target
+    documents: tuple[Document, ...] | None
+    """Of the largest micro-batch; None where the data are not known: full rows."""
+    vocabulary: int
+    pad_id: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        values = json.loads(text)
+        documents = values["documents"]
+        return cls(
+            values["recipe"], values["model_directory"], Target(**values["target"]),
+            None if documents is None else tuple(Document(*each) for each in documents),
+            values["vocabulary"], values["pad_id"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes on one rank."""
+
+    expected: int
+    """The most that tensors take at once."""
+    low: int
+    high: int
+    moment: str
+    """Of the peak."""
+    at_peak: dict[str, int]
+    """Category -> bytes at that moment; their sum is `expected`."""
+    moments: dict[str, int]
+    """Moment -> most bytes at once."""
+    resting: int
+    """Between two steps."""
+    host: int
+    """In host memory, beside the device's: what is offloaded, and the copy that a checkpoint is written from."""
+    context: int
+    """Taken before the first tensor."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the recipe's `auto` came to, parameters, tokens of a micro-batch, and how the estimate was made."""
+    notes: tuple[str, ...] = ()
+
+    def fits(self, memory_bytes: int) -> bool | None:
+        """Whether it fits; None where that lies between the low and the high estimate."""
+        if self.high + self.context <= memory_bytes:
+            return True
+        return False if self.low + self.context > memory_bytes else None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Estimate:
+        return cls(**{**values, "notes": tuple(values["notes"])})

@@ -1,0 +1,49 @@
+"""The micro-batch that takes most memory: out of the data where they are tokenised, else full rows. No torch."""
+
+from __future__ import annotations
+
+import math
+
+from ascendtune.data.plan import BatchPlan, PackedSequence, share_of_rank
+from ascendtune.data.store import TokenDataset
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.request import Document
+
+
+def full_rows(recipe: Recipe) -> tuple[Document, ...]:
+    """`batch.per_device` rows of `data.max_length` tokens, two for each pair; the loss counts every token."""
+    documents = 2 if recipe.method.task == "pairs" else 1
+    length = recipe.data.max_length
+    return (Document(length, length - 1),) * (documents * recipe.batch.per_device)
+
+
+def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) -> tuple[Document, ...]:
+    """The documents of the micro-batch of the first epoch with most positions, of those the one with most labels."""
+    plan = BatchPlan(
+        dataset.lengths, dataset.label_counts,
+        capacity=recipe.data.max_length if packed else None,
+        global_batch=recipe.batch.per_device * recipe.batch.accumulate * ranks,
+        seed=recipe.seed, group_size=dataset.group_size,
+    )  # fmt: skip
+    steps = min(
+        plan.steps_per_epoch, recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
+    )
+    # kto: an answer and its mismatched one are computed apart.
+    members = range(1 if recipe.method.task == "singles" else dataset.group_size)
+
+    def documents(sequences: list[PackedSequence]) -> tuple[Document, ...]:
+        rows = [group * dataset.group_size + each for sequence in sequences for group in sequence for each in members]
+        return tuple(Document(int(dataset.lengths[row]), int(dataset.label_counts[row])) for row in rows)
+
+    def size(found: tuple[Document, ...]) -> tuple[int, int]:
+        positions = sum(each.tokens for each in found) if packed else len(found) * max(each.tokens for each in found)
+        return positions, sum(each.labels for each in found)
+
+    shares = (
+        documents(share)
+        for step in range(steps)
+        for rank in range(ranks)
+        for share in share_of_rank(plan.batch(step), rank=rank, world_size=ranks, per_device=recipe.batch.per_device)
+        if share
+    )
+    return max(shares, key=size)

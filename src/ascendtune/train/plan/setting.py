@@ -1,0 +1,104 @@
+"""What training would choose for a recipe on a device, before any weight is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import ModelSection
+from ascendtune.train.attention.choice import AttentionChoice, choose_attention
+from ascendtune.train.attention.small_copy import small_configs
+from ascendtune.train.model import class_of, read_config, score_once
+from ascendtune.train.model_checks import fusible_head
+from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.plan.modelled_kernels import modelled_attention
+from ascendtune.train.precision import Precision, choose_precision
+from ascendtune.train.strategy.choose import resolve_auto
+
+_MODELLED = {"varlen": 1, "npu_fusion": 16}
+"""Attention of accelerators -> the fp32 numbers that it keeps per head and token."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What training would choose for this recipe on this device."""
+
+    recipe: Recipe
+    directory: Path
+    device: Device
+    ranks: int
+    config: Any
+    precision: Precision
+    attention: AttentionChoice
+    head_form: HeadForm | None
+    strategy: str
+    reason: str
+    packed: bool
+    vocabulary: int
+    pad_id: int
+
+    def implementation(self) -> str:
+        """What to give transformers as `attn_implementation`: of an accelerator, a model of it."""
+        numbers = _MODELLED.get(self.attention.name)
+        if numbers is None:
+            return self.attention.implementation()
+        from transformers import AttentionInterface
+
+        name = f"ascendtune_modelled_{self.attention.name}"
+        AttentionInterface.register(name, modelled_attention(numbers))
+        return name
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, directory: Path, device: Device, *, ranks: int, vocabulary: int, pad_id: int
+    ) -> Setting:
+        """Resolve every `auto`.
+
+        Raises:
+            AscendtuneError: training would refuse this recipe.
+        """
+        stage, model = recipe.method.stage, recipe.model.model_dump_json()
+        config, attention, head_form = _of_model(model, stage, directory, device.attention, pad_id)
+        section, reason = recipe.parallel, "as asked"
+        if section.strategy == "auto":
+            section, reason = resolve_auto(recipe, device, directory, ranks=ranks)
+        recipe = recipe.model_copy(update={"parallel": section})
+        name = "single" if section.strategy == "ddp" and ranks == 1 else section.strategy
+        return cls(
+            recipe, directory, device, ranks, config, choose_precision(recipe, device), attention,
+            head_form, name, reason,
+            recipe.data.packing is not False and attention.verdict.packed, vocabulary, pad_id,
+        )  # fmt: skip
+
+
+@cache
+def _of_model(
+    model: str, stage: str, directory: Path, attention: str, pad_id: int
+) -> tuple[Any, AttentionChoice, HeadForm | None]:
+    """Config, attention and form of the head: alike for all recipes with one section `model`, given as JSON."""
+    section = ModelSection.model_validate_json(model)
+    config = read_config(section, directory)
+    if stage == "reward":
+        score_once(config, pad_id)
+    choice = choose_attention(section, stage, config, attention)
+    return config, choice, None if stage == "reward" else _head_form(section, stage, config)
+
+
+def _head_form(section: ModelSection, stage: str, config: Any) -> HeadForm | None:
+    """What training finds out of its model, found out of a small copy."""
+
+    def make(small: Any) -> Any:
+        return class_of(stage).from_config(
+            small, attn_implementation="eager", trust_remote_code=section.trust_remote_code
+        )
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make(next(iter(small_configs(config, make)))).eval()
+    return fusible_head(model, torch.device("cpu"), model.get_input_embeddings().weight.shape[0])

@@ -1,0 +1,349 @@
+"""One training step of the recipe's own model, without memory for its tensors: what is live, moment by moment.
+
+The model class, tuner, attention, activation checkpointing, objective, strategy and optimizer are those of training;
+tensors are torch's FakeTensors, which have shapes and types and no content. FSDP shards over a process group that sends
+nothing. Of layers that repeat, few are traced: bytes at each moment are linear in their number.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from ascendtune.data.collate import Batch
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.train.batch import DeviceBatch, to_device
+from ascendtune.train.model import class_of, grow_embeddings, recompute_activations
+from ascendtune.train.objective.base import Objective, make_objective
+from ascendtune.train.objective.decoder import decoder_of
+from ascendtune.train.objective.double_float import DoubleFloat
+from ascendtune.train.optimizer import make_optimizer
+from ascendtune.train.plan.live_bytes import Bytes, LiveBytes
+from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
+from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
+from ascendtune.train.plan.request import Document
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.precision import DTYPES, Precision
+from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
+from ascendtune.train.strategy.fsdp import FsdpStrategy
+from ascendtune.train.tuner import apply_tuner, trainable_share
+from ascendtune.train.tuner.freeze import decoder_blocks
+
+FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE = "first update", "forward", "loss", "backward", "update"
+
+
+@dataclass(frozen=True)
+class Traced:
+    moments: dict[str, Bytes]
+    """Moment of a step -> bytes on one rank by category, when they are most."""
+    resting: Bytes
+    """Between two steps."""
+    parameters: int
+    trainable: int
+    layers: int
+    traced_layers: int
+    setting: Setting
+
+
+def trace_step(setting: Setting, documents: Sequence[Document]) -> Traced:
+    """Trace the steps of one rank.
+
+    Args:
+        documents: of the largest micro-batch.
+
+    Raises:
+        Exception: the model class does something that needs the content of tensors.
+    """
+    batch = _batch(setting, documents)
+    with _fake_group(setting.ranks if setting.strategy == "fsdp" else None):
+        whole = _Steps(setting)
+        repeats = find_repeats(kinds_of(list(decoder_blocks(whole.model)[1]), setting.config))
+        parameters, trainable = whole.parameters, whole.trainable
+        found = []
+        for count in repeats.counts():
+            steps = _Steps(setting, repeats, count)
+            found.append((count, *steps.run(batch)))
+    count, moments, resting = found[-1]
+    if count < repeats.layers:
+        ratio = (repeats.layers - count) / (count - found[0][0])
+        moments = {name: _further(found[0][1][name], moments[name], ratio) for name in moments if name in found[0][1]}
+        resting = _further(found[0][2], resting, ratio)
+    return Traced(moments, resting, parameters, trainable, repeats.layers, count, setting)
+
+
+def _further(smaller: Bytes, larger: Bytes, ratio: float) -> Bytes:
+    """The line through two traces, at the number of layers that the model has."""
+    return Counter({name: round(larger[name] + ratio * (larger[name] - smaller[name])) for name in larger | smaller})
+
+
+class _Steps:
+    """The model of a setting, all of it or with `count` layers, and one step after another of it."""
+
+    def __init__(self, setting: Setting, repeats: Repeats | None = None, count: int = 0) -> None:
+        self._setting, self._repeats, self._count = setting, repeats, count
+        self._fake, self._live = FakeTensorMode(allow_non_fake_inputs=True), LiveBytes()
+        with torch.device("meta"):
+            self.model = self._make()
+        if setting.device.kernels == "npu" and setting.recipe.kernel != "off":
+            install_modelled_kernels(self.model)
+        self.trainable, self.parameters = trainable_share(self.model)
+
+    def _make(self) -> Any:
+        setting = self._setting
+        section, method, config = setting.recipe.model, setting.recipe.method, copy.deepcopy(setting.config)
+        model = class_of(method.stage).from_config(
+            config, dtype=DTYPES[setting.precision.weights], attn_implementation=setting.implementation(),
+            trust_remote_code=section.trust_remote_code,
+        )  # fmt: skip
+        grow_embeddings(model, setting.vocabulary)
+        model.train()
+        # PiSSA decomposes the weights: it decides content, not sizes.
+        lora = method.lora.model_copy(update={"init": "zero", "start_from": []})
+        apply_tuner(model, method.model_copy(update={"lora": lora}))
+        if self._repeats is not None:
+            blocks = decoder_blocks(model)[1]
+            kept = [blocks[number] for number in self._repeats.kept(self._count)]
+            del blocks[:]
+            blocks.extend(kept)
+            for each in {id(each): each for each in (config, config.get_text_config(), model.config)}.values():
+                each.num_hidden_layers = self._count
+        recompute_activations(model, setting.recipe.memory)
+        return model
+
+    def run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes]:
+        """Peaks by moment, and what is live between two steps."""
+        self._bring_to_device()
+        with self._fake, self._live, self._live.follow_resizing():
+            return self._run(host)
+
+    def _bring_to_device(self) -> None:
+        """Turn weights and buffers of the meta device into FakeTensors of the computing one; tied ones stay tied."""
+        found: dict[torch.Tensor, torch.Tensor] = {}
+        for module in self.model.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        table[name] = found.setdefault(tensor, self._faked(tensor))
+        self._count_weights()
+        for each in self.model.buffers():
+            self._live.add(each, "weights")
+
+    def _count_weights(self) -> None:
+        for name, weight in self.model.named_parameters():
+            self._live.add(weight, "adapters" if ".lora_" in name else "weights")
+
+    def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
+        content = tensor if tensor.is_meta else tensor.detach().to("meta")
+        faked = FakeTensor(self._fake, content.detach(), self._setting.device.torch_device)
+        return nn.Parameter(faked, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else faked
+
+    def _run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes]:
+        setting, live = self._setting, self._live
+        recipe, device, precision = setting.recipe, setting.device, setting.precision
+        live.enter("sharding", "communication")
+        strategy: Strategy = _STRATEGIES[setting.strategy](setting)
+        root = RootModule(self.model)
+        strategy.shard(root, precision)
+        objective = make_objective(
+            self.model, recipe, head_form=setting.head_form, mean_over_ranks=lambda total, count: total / count
+        )
+        module, optimizer = strategy.prepare(
+            root, precision,
+            lambda: make_optimizer(
+                recipe.optim, self.model.named_parameters(), recipe.learning_rate,
+                fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+            ),
+        )  # fmt: skip
+        trained = [each for each in objective.parameters() if each.requires_grad]
+        self._count_weights()
+        live.enter(FIRST_UPDATE, "gradients")
+        for weight in trained:
+            weight.grad = torch.empty_like(weight)
+        self._update(strategy, module, optimizer, trained)
+        if recipe.batch.accumulate > 1:
+            # All micro-batches but the first add to gradients that are there.
+            live.enter("accumulating", "gradients")
+            for weight in trained:
+                weight.grad = torch.empty_like(weight)
+        with self._watched(objective, trained):
+            batch = _on_device(host, setting, self._fake)
+            live.enter(FORWARD, "activations")
+            with precision.autocast():
+                objective.begin([batch] if recipe.method.task == "singles" else [], root)
+                loss, _ = module(objective, batch)
+            live.enter("backward begins", "backward")
+            (loss * 1.0).backward()
+            del loss
+        live.enter(UPDATE, "optimizer")
+        self._update(strategy, module, optimizer, trained)
+        live.enter("resting")
+        return live.peaks, live.now()
+
+    def _update(
+        self, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]
+    ) -> None:
+        for weight in trained:
+            if weight.grad is not None:
+                self._live.add(weight.grad, "gradients")
+        self._live.enter(UPDATE, "optimizer")
+        norm = strategy.grad_norm(module, trained)
+        if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
+            strategy.clip(trained, limit, norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def _watched(self, objective: Objective, trained: list[nn.Parameter]) -> Iterator[None]:
+        """Context in which the moments of forward and backward are told apart, block by block."""
+        live, handles = self._live, []
+        repeats = self._repeats
+        assert repeats is not None
+
+        def before(label: str | None, *_: Any) -> None:
+            live.enter(f"{FORWARD} {label}")
+
+        def after(label: str | None, _module: nn.Module, _arguments: Any, outcome: Any) -> None:
+            hidden = outcome[0] if isinstance(outcome, tuple) else outcome
+            if isinstance(hidden, torch.Tensor) and hidden.requires_grad:
+                hidden.register_hook(lambda _: live.enter(f"{BACKWARD} {label}", "backward"))
+
+        def ends(*_: Any) -> None:
+            live.enter(LOSS, "loss")
+
+        for position, block in enumerate(decoder_blocks(self.model)[1]):
+            label = repeats.label(position, self._count)
+            handles.append(block.register_forward_pre_hook(partial(before, label)))
+            handles.append(block.register_forward_hook(partial(after, label)))
+        handles.append(decoder_of(self.model).register_forward_hook(ends))
+        handles += [
+            weight.register_post_accumulate_grad_hook(lambda weight: live.add(weight.grad, "gradients"))
+            for weight in trained
+            if not isinstance(weight, DTensor)
+        ]
+        try:
+            yield
+        finally:
+            for each in handles:
+                each.remove()
+
+
+class _Single(Strategy):
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting.device)
+
+
+class _Ddp(_Single):
+    """Gradients end as views of buckets that stay, as DistributedDataParallel with `gradient_as_bucket_view` has it."""
+
+    def prepare(
+        self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        for weight in root.parameters():
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(partial(_into_bucket, torch.empty_like(weight)))
+        return root, make_optimizer()
+
+
+def _into_bucket(bucket: torch.Tensor, weight: torch.Tensor) -> None:
+    assert weight.grad is not None
+    weight.grad = bucket.copy_(weight.grad)
+
+
+class _Fsdp(FsdpStrategy):
+    def __init__(self, setting: Setting) -> None:
+        Strategy.__init__(self, setting.device)
+        # What offloading keeps in host memory is told apart afterwards: here all memory is the CPU's.
+        parallel = setting.recipe.parallel
+        self.recipe = setting.recipe.model_copy(
+            update={
+                "parallel": parallel.model_copy(update={"fsdp": parallel.fsdp.model_copy(update={"offload": False})})
+            }
+        )
+        self.world_size = setting.ranks
+
+    def _mesh(self) -> DeviceMesh:
+        # It reads the numbers of its ranks.
+        with unset_fake_temporarily():
+            return super()._mesh()
+
+
+_STRATEGIES: dict[str, Any] = {"single": _Single, "ddp": _Ddp, "fsdp": _Fsdp}
+
+
+@contextmanager
+def _fake_group(ranks: int | None) -> Iterator[None]:
+    """A process group of `ranks` whose collectives move nothing; none for None."""
+    if ranks is None:
+        yield
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _batch(setting: Setting, documents: Sequence[Document]) -> Batch:
+    """A micro-batch of such documents; the last tokens of each are those that the loss counts."""
+    lengths = [each.tokens for each in documents]
+    longest = max(lengths)
+    starts = np.cumsum([0, *lengths[:-1]]) if setting.packed else np.arange(len(lengths)) * longest
+    index = [
+        np.arange(start + each.tokens - 1 - min(each.labels, each.tokens - 1), start + each.tokens - 1)
+        for start, each in zip(starts.tolist(), documents, strict=True)
+    ]
+    positions = np.concatenate(index).astype(np.int64)
+    shape = (1, sum(lengths)) if setting.packed else (len(lengths), longest)
+    batch = Batch(
+        input_ids=np.zeros(shape, np.int64),
+        position_ids=np.concatenate([np.arange(each) for each in lengths])[None] if setting.packed else None,
+        cu_seqlens=(0, *np.cumsum(lengths).tolist()) if setting.packed else None,
+        target_index=positions,
+        targets=np.zeros(len(positions), np.int64),
+        tokens=sum(lengths),
+        attention_mask=None if setting.packed else np.ones(shape, np.int64),
+    )
+    if setting.recipe.method.stage not in ("reward", "preference"):
+        return batch
+    size = 1 if setting.recipe.method.task == "singles" else 2
+    return replace(
+        batch,
+        documents=len(lengths),
+        target_document=np.repeat(np.arange(len(index)), [len(each) for each in index]),
+        last_index=(starts + np.array(lengths) - 1).astype(np.int64),
+        values=np.zeros(len(lengths) // size, np.float32),
+        rows=tuple(range(len(lengths))),
+    )
+
+
+def _on_device(host: Batch, setting: Setting, fake: FakeTensorMode) -> DeviceBatch:
+    reference = np.zeros(host.documents) if setting.recipe.method.needs_reference else None
+    with unset_fake_temporarily():
+        batch = to_device(host, CpuDevice(), reference, masked=setting.attention.is_own)
+
+    def without_content(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return fake.from_tensor(value)
+        if isinstance(value, DoubleFloat):
+            return DoubleFloat(*map(without_content, value))
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{each.name: without_content(getattr(value, each.name)) for each in fields(value)})
+        return value
+
+    faked: DeviceBatch = without_content(batch)
+    return faked

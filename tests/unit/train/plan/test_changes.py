@@ -1,0 +1,38 @@
+"""Changes that take less memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.changes import changed, changes
+
+
+def _recipe(**keys: Any) -> Recipe:
+    return Recipe.check({"model": {"path": "m"}, "data": {"train": [{"path": "x.jsonl"}]}, **keys})
+
+
+def test_changes_come_by_cost_and_each_once() -> None:
+    found = list(changes(_recipe(batch={"per_device": 4}), ranks=8, on_host=False))
+    assert [each.cost for each in found] == sorted(each.cost for each in found)
+    assert len({repr(sorted(each.keys.items())) for each in found}) == len(found)
+    assert found[0].keys == {"batch.per_device": 1, "batch.accumulate": 4}
+
+
+def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
+    recipe = _recipe(batch={"per_device": 3, "accumulate": 2})
+    smaller = changed(recipe, next(changes(recipe, ranks=1, on_host=True)))
+    assert smaller.batch.per_device * smaller.batch.accumulate == 6
+
+
+def test_offers_nothing_that_the_recipe_has_or_that_gains_nothing() -> None:
+    recipe = _recipe(memory={"gradient_checkpointing": True}, method={"tuner": "lora"}, data={
+        "train": [{"path": "x.jsonl"}], "max_length": 512,
+    })  # fmt: skip
+    assert list(changes(recipe, ranks=1, on_host=True)) == []
+
+
+def test_every_change_is_a_valid_recipe() -> None:
+    recipe = _recipe(batch={"per_device": 2})
+    for each in changes(recipe, ranks=2, on_host=False):
+        assert changed(recipe, each) != recipe

@@ -1,0 +1,105 @@
+"""From a request to an answer: the search for changes, offloading, and models that cannot be traced."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan import estimate
+from ascendtune.train.plan.request import Document, Estimate, Request, Target
+
+_GIB = 2**30
+
+
+@pytest.fixture
+def request_of(tmp_path: Path) -> Any:
+    config = {
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> Request:
+        values = {"model": {"path": str(tmp_path)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
+        recipe = Recipe.check(values).model_dump(mode="json")
+        return Request(recipe, str(tmp_path), Target(kind, kind, memory, devices), None, 0, 0)
+
+    return make
+
+
+def test_a_request_survives_its_json(request_of: Any) -> None:
+    request = request_of()
+    assert Request.from_json(request.to_json()) == request
+    with_rows = replace(request, documents=(Document(5, 3), Document(4, 3)))
+    assert Request.from_json(with_rows.to_json()) == with_rows
+
+
+def test_what_fits_needs_no_change(request_of: Any) -> None:
+    answer = estimate.answer(request_of(), search=True)
+    found = Estimate.of(answer["estimate"])
+    assert found.fits(_GIB) is True and answer["changes"] == []
+    assert found.facts["how"] == "5 of 9 layers traced"
+    assert sum(found.at_peak.values()) == found.expected == max(found.moments.values())
+
+
+def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any) -> None:
+    whole = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
+    request = request_of(memory=int(whole.expected * 0.6))
+    changes = estimate.answer(request, search=True)["changes"]
+    assert changes
+    for each in changes:
+        assert each["high"] <= request.target.memory_bytes
+    assert not any(one["keys"].items() < other["keys"].items() for one in changes for other in changes)
+
+
+def test_offloading_moves_what_rests_to_the_host(request_of: Any) -> None:
+    fsdp = {"strategy": "fsdp"}
+    kept = Estimate.of(estimate.answer(request_of(devices=2, parallel=fsdp), search=False)["estimate"])
+    request = request_of(devices=2, parallel={**fsdp, "fsdp": {"offload": True}})
+    moved = Estimate.of(estimate.answer(request, search=False)["estimate"])
+    assert moved.expected < kept.expected
+    assert moved.host > kept.host
+
+
+def test_a_model_that_cannot_be_traced_gets_a_wider_estimate_and_says_so(
+    request_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("needs the content of a tensor")
+
+    traced = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
+    monkeypatch.setattr(estimate, "trace_step", refuse)
+    found = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
+    assert found.facts["how"] == "arithmetic" and found.notes
+    assert found.high / found.low > traced.high / traced.low
+    assert found.low < traced.expected < found.high
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_is_arithmetic_that_divides_by_stage(request_of: Any, stage: int) -> None:
+    request = request_of(devices=4, precision="fp32", parallel={"strategy": "deepspeed", "deepspeed": {"stage": stage}})
+    found = Estimate.of(estimate.answer(request, search=False)["estimate"]).at_peak
+    whole = found["weights"] * (4 if stage == 3 else 1)
+    assert found["gradients"] == pytest.approx(whole / (4 if stage >= 2 else 1), rel=0.01)
+    assert found["optimizer"] == pytest.approx(2 * whole / (4 if stage >= 1 else 1), rel=0.01)
+
+
+def test_a_recipe_that_training_refuses_is_refused(request_of: Any, tmp_path: Path) -> None:
+    request = request_of()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "no such model"}))
+    estimate.Setting.of.__func__.__globals__["_of_model"].cache_clear()
+    with pytest.raises(RecipeError):
+        estimate.answer(request, search=False)
+    assert estimate.main([str(_written(tmp_path, request)), str(tmp_path / "answer.json")]) == 0
+    assert json.loads((tmp_path / "answer.json").read_text())["refusal"]["code"]
+
+
+def _written(directory: Path, request: Request) -> Path:
+    (directory / "request.json").write_text(request.to_json())
+    return directory / "request.json"

@@ -1,0 +1,115 @@
+"""A traced step against arithmetic that is exact, and few layers against all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan import traced_step
+from ascendtune.train.plan.repeated_layers import Repeats
+from ascendtune.train.plan.request import Document
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.traced_step import Traced, trace_step
+
+_MODEL = {
+    "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+_PARAMETERS = 2 * 512 * 64 + 9 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64) + 64
+_ROWS = (Document(100, 80), Document(60, 59))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(_MODEL))
+    return tmp_path
+
+
+def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> Traced:
+    recipe = Recipe.check({
+        "model": {"path": str(model)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
+    })  # fmt: skip
+    return trace_step(Setting.of(recipe, model, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0), documents)
+
+
+def test_full_training_holds_weights_gradients_and_two_moments(model: Path) -> None:
+    traced = _trace(model)
+    assert (traced.parameters, traced.trainable) == (_PARAMETERS, _PARAMETERS)
+    update = traced.moments["update"]
+    for category, share in (("weights", 1), ("gradients", 1), ("optimizer", 2)):
+        assert update[category] == pytest.approx(share * 4 * _PARAMETERS, rel=0.01)
+    assert traced.resting.total() == pytest.approx(3 * 4 * _PARAMETERS, rel=0.01)
+
+
+def test_sgd_has_no_moments(model: Path) -> None:
+    assert _trace(model, optim={"optimizer": "sgd"}).resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
+
+
+def test_adapters_alone_have_gradients_and_moments(model: Path) -> None:
+    traced = _trace(model, method={"tuner": "lora", "lora": {"rank": 4}})
+    pairs = [(64, 64), (64, 32), (64, 32), (64, 64), (64, 176), (64, 176), (176, 64)]
+    adapters = 9 * 4 * sum(map(sum, pairs))
+    assert traced.trainable == adapters
+    assert traced.resting["adapters"] == 4 * adapters
+    assert traced.resting["optimizer"] == pytest.approx(2 * 4 * adapters, rel=0.05)
+
+
+def test_ddp_keeps_buckets_of_all_gradients(model: Path) -> None:
+    alone, together = _trace(model), _trace(model, ranks=2, parallel={"strategy": "ddp"})
+    assert together.resting.total() - alone.resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
+
+
+def test_fsdp_divides_weights_and_moments(model: Path) -> None:
+    alone, divided = _trace(model), _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+    assert divided.resting.total() == pytest.approx(alone.resting.total() / 4, rel=0.05)
+
+
+def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:
+    rows = (Document(512, 500),)
+    kept, computed = (
+        _trace(model, documents=rows, memory={"gradient_checkpointing": each}).moments for each in (False, True)
+    )
+    per_block = computed["forward -1"]["activations"] - computed["forward -2"]["activations"]
+    assert per_block == pytest.approx(4 * 512 * 64, rel=0.1)
+    assert computed["forward -1"].total() < kept["forward -1"].total()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"memory": {"gradient_checkpointing": True}, "method": {"tuner": "lora"}, "precision": "bf16"},
+        {"method": {"tuner": "freeze"}},
+        {"ranks": 2, "parallel": {"strategy": "fsdp"}},
+        {"method": {"stage": "preference"}, "documents": (Document(64, 50), Document(60, 46))},
+        {"method": {"stage": "reward"}, "documents": (Document(64, 50), Document(60, 46))},
+        {"data": {"train": [{"path": "x.jsonl"}], "packing": False}, "batch": {"accumulate": 2}},
+    ],
+)
+def test_few_layers_say_what_all_layers_say(model: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]) -> None:
+    few = _trace(model, **keys)
+    monkeypatch.setattr(Repeats, "counts", lambda self: [self.layers])
+    every = _trace(model, **keys)
+    assert few.layers == every.layers == 9
+    assert every.traced_layers == 9
+    found, expected = (max(each.total() for each in traced.moments.values()) for traced in (few, every))
+    assert found == pytest.approx(expected, rel=0.005)
+    assert few.resting.total() == pytest.approx(every.resting.total(), rel=0.005)
+
+
+def test_leaves_the_random_state_as_it_was(model: Path) -> None:
+    import torch
+
+    before = torch.get_rng_state()
+    _trace(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_group_of_fake_ranks_is_gone_afterwards(model: Path) -> None:
+    _trace(model, ranks=2, parallel={"strategy": "fsdp"})
+    assert not traced_step.dist.is_initialized()
