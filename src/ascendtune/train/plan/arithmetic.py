@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from ascendtune.recipe.deepspeed_config import stage_of, zero_config
-from ascendtune.train.model import class_of
+from ascendtune.train.model import auto_class
 from ascendtune.train.objective.head import rows_per_chunk
-from ascendtune.train.optimizer import states_of
+from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.live_bytes import Bytes
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
@@ -30,7 +30,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
     """
     recipe, ranks = setting.recipe, setting.ranks
     with torch.device("meta"):
-        model = class_of(recipe.method.stage).from_config(
+        model = auto_class(recipe.method.stage).from_config(
             setting.config, trust_remote_code=recipe.model.trust_remote_code
         )
     weights = count_weights(model, recipe.method, setting.precision)
@@ -54,7 +54,9 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
     return Counter({
         "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]),
         "gradients": int(weights.trained * weights.trained_bytes * share["gradients"]),
-        "optimizer": int(weights.trained * weights.trained_bytes * states_of(recipe.optim) * share["optimizer"]),
+        "optimizer": int(
+            weights.trained * weights.trained_bytes * states_per_parameter(recipe.optim) * share["optimizer"]
+        ),
         "communication": int(gathered if "weights" in divided else 0),
         "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
         "loss": 3 * 4 * int(text.vocab_size) * rows_per_chunk(int(text.vocab_size)),

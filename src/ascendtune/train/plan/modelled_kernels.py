@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.kernel.rms_norm import find_norms
-from ascendtune.train.kernel.swiglu import MlpPlace
+from ascendtune.train.kernel.rms_norm import find_rms_norms
+from ascendtune.train.kernel.swiglu import FusableMlp
 
 _ACTIVATIONS = ("SiLU", "SiLUActivation")
 
@@ -76,12 +76,12 @@ class _SwiGlu(torch.autograd.Function):
 
 def install_modelled_kernels(model: nn.Module) -> None:
     """Put the operators of `kernel: auto` on Ascend into `model`, which is on the meta device."""
-    for place in find_norms(model, torch.device("cpu")):
-        place.swap(lambda hidden, weight, _epsilon: _RmsNorm.apply(hidden, weight))  # type: ignore[no-untyped-call]
+    for norm in find_rms_norms(model, torch.device("cpu")):
+        norm.replace_forward(lambda hidden, weight, _epsilon: _RmsNorm.apply(hidden, weight))  # type: ignore[no-untyped-call]
     for module in model.modules():
         parts = dict(module.named_children())
         gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())
         if gated and type(parts.get("act_fn")).__name__ in _ACTIVATIONS:
-            MlpPlace(module).swap(
+            FusableMlp(module).replace_forward(
                 lambda gate, up: _SwiGlu.apply(torch.cat((gate, up), dim=-1))  # type: ignore[no-untyped-call]
             )

@@ -14,7 +14,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.small_copy import small_configs
-from ascendtune.train.model import class_of, read_config, score_once
+from ascendtune.train.model import auto_class, read_config, set_single_score
 from ascendtune.train.model_checks import fusible_head
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan.modelled_kernels import modelled_attention
@@ -85,7 +85,7 @@ def _of_model(
     section = ModelSection.model_validate_json(model)
     config = read_config(section, directory)
     if stage == "reward":
-        score_once(config, pad_id)
+        set_single_score(config, pad_id)
     choice = choose_attention(section, stage, config, attention)
     return config, choice, None if stage == "reward" else _head_form(section, stage, config)
 
@@ -94,7 +94,7 @@ def _head_form(section: ModelSection, stage: str, config: Any) -> HeadForm | Non
     """What training finds out of its model, found out of a small copy."""
 
     def make(small: Any) -> Any:
-        return class_of(stage).from_config(
+        return auto_class(stage).from_config(
             small, attn_implementation="eager", trust_remote_code=section.trust_remote_code
         )
 

@@ -26,10 +26,10 @@ from torch.distributed.tensor import DTensor
 from ascendtune.data.collate import Batch
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.batch import DeviceBatch, to_device
-from ascendtune.train.model import class_of, grow_embeddings, recompute_activations
+from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, recompute_activations, trainable_share
 from ascendtune.train.objective.base import Objective, make_objective
-from ascendtune.train.objective.decoder import decoder_of
 from ascendtune.train.objective.double_float import DoubleFloat
+from ascendtune.train.objective.head import decoder_of
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.plan.live_bytes import Bytes, LiveBytes
 from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
@@ -39,7 +39,6 @@ from ascendtune.train.plan.setting import Setting
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
-from ascendtune.train.tuner import apply_tuner, trainable_share
 from ascendtune.train.tuner.freeze import decoder_blocks
 
 FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE = "first update", "forward", "loss", "backward", "update"
@@ -104,7 +103,7 @@ class _Steps:
     def _make(self) -> Any:
         setting = self._setting
         section, method, config = setting.recipe.model, setting.recipe.method, copy.deepcopy(setting.config)
-        model = class_of(method.stage).from_config(
+        model = auto_class(method.stage).from_config(
             config, dtype=DTYPES[setting.precision.weights], attn_implementation=setting.implementation(),
             trust_remote_code=section.trust_remote_code,
         )  # fmt: skip

@@ -68,7 +68,7 @@ def _weights(recipe: Recipe, precision: Precision, directory: Path) -> Parameter
     return count_weights(model, recipe.method, precision)
 
 
-def count_weights(model: Any, method: MethodSection, precision: Precision) -> Weights:
+def count_weights(model: Any, method: MethodSection, precision: Precision) -> ParameterCounts:
     """The weights of `model`, which may be on the meta device, before its tuner."""
     blocks = [_size(block) for block in blocks_of(model)]
     weight = DTYPES[precision.weights].itemsize
