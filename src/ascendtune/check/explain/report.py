@@ -13,12 +13,12 @@ from ascendtune.check.explain.matcher import filled
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.units import count_of
 
-_SHORT = 300
+_SHORT = 400
 _MOST_LINES = 12
 """Lines of the usual answer; the least important blocks are left for --all."""
 _LABEL = 9
 _KEPT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(6)
-_SENTENCE_END = re.compile(r"(?<=[.;!?])\s|(?<=[\])}])\s")
+_SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _LINES = 3
 
 
@@ -104,7 +104,7 @@ def _places(explanation: Explanation, first: Event) -> Iterator[_Block]:
         if missing.last_line:
             yield _Block("where", missing.where, _KEPT)
             yield _Block("seen", f"last line of rank {missing.ranks[0]}: {_short(missing.last_line)}", _KEPT)
-        yield _Block("waited", f"{first.where}: {_short(first.text)}", _HELPFUL)
+        yield _Block("waited", f"{first.where}: {_short(first.text)}", _MORE)
         return
     yield _Block("where", first.where, _KEPT)
     yield _Block("seen", _short(first.text), _KEPT)
