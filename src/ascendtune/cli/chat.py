@@ -68,13 +68,15 @@ def chat(
         return
     # First: the imports take longer than it takes to type a key.
     with _keys_kept():
+        from ascendtune.cli.progress import Progress
         from ascendtune.core import log
         from ascendtune.infer.engine import find_weights, load
 
         log.set_up()
         named = run_named(model)
-        before = load(_base_of(find_weights(named), named), template=template) if base else None
-        engine = load(named, template=template, trust_remote_code=trust_remote_code)
+        with Progress(sys.stderr) as progress, progress.counting("loading the model"):
+            before = load(_base_of(find_weights(named), named), template=template) if base else None
+            engine = load(named, template=template, trust_remote_code=trust_remote_code)
         options = _Options(max_new_tokens, temperature, top_p, seed)
         _converse(_Conversation(engine, before, options, system))
 

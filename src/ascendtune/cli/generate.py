@@ -58,8 +58,9 @@ def generate(
 
     log.set_up()
     prompts = _prompts(prompt, file, system)
-    engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
     with Progress(sys.stderr) as progress:
+        with progress.counting("loading the model"):
+            engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
         answers = engine.generate(
             [each.messages for each in prompts],
             max_new_tokens,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from ascendtune.core.terminal_text import control
@@ -11,6 +14,7 @@ from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0
 _REFRESH_SECONDS = 0.1
+_COUNT_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 _BAR = 24
@@ -48,6 +52,25 @@ class Progress:
         self._shown = True
         self._stream.write("\r" + control("[K", self._stream) + self._line(done, total, waited))
         self._stream.flush()
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[None]:
+        """Show the seconds of work that reports no progress, such as loading a model."""
+        over, began = threading.Event(), time.monotonic()
+
+        def count() -> None:
+            while not over.wait(_COUNT_SECONDS):
+                self.show(f"{what}, seconds", int(time.monotonic() - began), 0)
+
+        self.show(f"{what}, seconds", 0, 0)
+        counter = threading.Thread(target=count, daemon=True)
+        counter.start()
+        try:
+            yield
+        finally:
+            over.set()
+            counter.join()
+            self._wipe()
 
     def say(self, message: str) -> None:
         """Print a line that stays, above the progress bar."""

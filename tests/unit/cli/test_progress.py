@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
@@ -17,3 +18,12 @@ def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeyp
             now = float(second)
             shown.show("tokenising", second, 100)
     assert stream.getvalue() == "tokenising: 2 of 100\ntokenising: 12 of 100\ntokenising: 22 of 100\n"
+
+
+def test_work_without_progress_is_counted_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "_COUNT_SECONDS", 0.01)
+    stream = io.StringIO()
+    with Progress(stream) as shown, shown.counting("loading the model"):
+        time.sleep(0.5)
+    assert stream.getvalue() == "loading the model, seconds: 0\n"
