@@ -109,10 +109,10 @@ class Loop:
         self.phases.step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._random_states = torch.get_rng_state(), self.strategy.device.random_state()
+        plan = self.batches.plan
         sequences, sums, units, labelled = self._forward_backward()
         with self.phases.phase("optimizer"):
-            tokens = self.batches.plan.tokens(sequences)
-            self._metrics.add(sums, units=units, labelled=labelled, tokens=tokens, batch=sequences)
+            self._metrics.add(sums, units=units, labelled=labelled, tokens=plan.tokens(sequences), batch=sequences)
             self._update()
 
     def _forward_backward(self) -> tuple[list[PackedSequence], dict[str, torch.Tensor], int, int]:
@@ -199,7 +199,8 @@ class Loop:
         # The engine of DeepSpeed has made its step: other weights would be dumped.
         if self.dumps.is_dumping or self.strategy.clips_in_step:
             return
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         of_host, of_device = self._random_states
         torch.set_rng_state(of_host)
         if of_device is not None:

@@ -28,12 +28,12 @@ def checksum(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
     tile, factors = _random_numbers(flat.device)
     parts: list[torch.Tensor] = []
-    position = 0
-    while position < len(flat):
+    position, end = 0, flat.numel()
+    while position < end:
         number, begin = divmod(offset + position, _TILE)
         at = number % len(factors)
-        whole = min((len(flat) - position) // _TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
-        length = whole * _TILE or min(_TILE - begin, len(flat) - position)
+        whole = min((end - position) // _TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
+        length = whole * _TILE or min(_TILE - begin, end - position)
         bits = _bits(flat[position : position + length]).view(max(whole, 1), -1)
         rows = _products(bits, tile[begin : begin + bits.shape[1]])
         parts.append((rows * factors[at : at + len(rows)]).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -77,9 +78,14 @@ def _on_host(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tensor
 
 def _samples(flat: torch.Tensor) -> torch.Tensor:
     """(samples,) of (values,): those at i·values//samples, at most 16."""
-    count = min(_SAMPLES, len(flat))
-    positions = torch.arange(count, device=flat.device) * len(flat)
-    return flat[torch.div(positions, max(count, 1), rounding_mode="floor")]
+    return flat.index_select(0, _positions(flat.numel(), flat.device))
+
+
+@lru_cache(maxsize=1024)
+def _positions(values: int, device: torch.device) -> torch.Tensor:
+    """(samples,) int64: kept, since few sizes occur and making it takes as long as measuring a small tensor."""
+    count = min(_SAMPLES, values)
+    return torch.tensor([at * values // count for at in range(count)], dtype=torch.int64).to(device)
 
 
 def read(pending: list[Pending]) -> list[dict[str, Any]]:
