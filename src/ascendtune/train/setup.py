@@ -94,7 +94,7 @@ def set_up(
     )  # fmt: skip
     if not strategy.divides_weights:
         model.to(device.torch_device)
-    export_dtype = _export_dtype(recipe, config)
+    export_dtype = export_dtype_of(recipe, config)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
     # After the tuner: it copies modules, and the copies must be of the model's own modules.
@@ -373,7 +373,8 @@ def _warn_of_long_rows(config: Any, longest: int) -> None:
         )
 
 
-def _export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
+def export_dtype_of(recipe: Recipe, config: Any) -> torch.dtype:
+    """Type of the exported weights: of a base model as it came in, of adapters as they were trained."""
     if recipe.method.tuner == "lora":
         # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
         return torch.float32
