@@ -98,7 +98,9 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     documents = request.documents or full_rows(recipe)
     setting = _setting(recipe, request)
     notes = []
-    spread = _SPREAD[target.kind]
+    low, high = _SPREAD[target.kind]
+    # Gloo copies what it reduces: 10 to 11 % above the trace (docs/plan.md).
+    spread = low, high + (0.1 if target.kind == "cpu" and setting.strategy == "fsdp" else 0)
     try:
         if setting.strategy == "deepspeed":
             raise NotImplementedError("DeepSpeed moves and divides tensors itself")

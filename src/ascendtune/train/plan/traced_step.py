@@ -36,12 +36,19 @@ from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
-from ascendtune.train.precision import DTYPES, Precision
+from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
 
-FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE = "first update", "forward", "loss", "backward", "update"
+FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE, EXPORT = (
+    "first update",
+    "forward",
+    "loss",
+    "backward",
+    "update",
+    "export",
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,18 @@ def trace_step(setting: Setting, documents: Sequence[Document]) -> Traced:
         ratio = (repeats.layers - count) / (count - found[0][0])
         moments = {name: _further(found[0][1][name], moments[name], ratio) for name in moments if name in found[0][1]}
         resting = _further(found[0][2], resting, ratio)
+    if (copied := _exported_bytes(setting, parameters)) > 0:
+        moments[EXPORT] = resting + Counter({"exported copy": copied})
     return Traced(moments, resting, parameters, trainable, repeats.layers, count, setting)
+
+
+def _exported_bytes(setting: Setting, parameters: int) -> int:
+    """Of the copy in the type of the export that the main rank makes, where host memory is the device's."""
+    recipe, dtype = setting.recipe, export_dtype(setting.recipe, setting.config)
+    is_copied = setting.strategy == "fsdp" or dtype != DTYPES[setting.precision.weights]
+    if recipe.method.tuner == "lora" or not setting.device.shares_host_memory or not is_copied:
+        return 0
+    return parameters * dtype.itemsize
 
 
 def _further(smaller: Bytes, larger: Bytes, ratio: float) -> Bytes:
