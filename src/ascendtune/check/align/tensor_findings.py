@@ -99,7 +99,7 @@ def place_as_json(place: Place) -> dict[str, Any]:
 
 
 def tensor_as_json(tensor: Tensor) -> dict[str, Any]:
-    """Statistics with null for what is not a number."""
+    """Statistics of a tensor of any shape, with null for what is not a number."""
     fields = tensor._asdict()
     named = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()}
     return {**named, "samples": [None if math.isnan(each) else each for each in tensor.samples]}

@@ -37,12 +37,12 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 def is_float(tensor: Tensor) -> bool:
-    """Whether its dtype rounds."""
+    """Whether its dtype rounds; any shape."""
     return "float" in tensor.dtype
 
 
 def unit_of(tensor: Tensor) -> float:
-    """u of its dtype; 0 for whole numbers, 2^-8 for a dtype that is not known."""
+    """u of its dtype, any shape; 0 for whole numbers, 2^-8 for a dtype that is not known."""
     return _UNITS.get(tensor.dtype, 2.0**-8) if is_float(tensor) else 0.0
 
 

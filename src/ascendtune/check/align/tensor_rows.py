@@ -125,7 +125,7 @@ def _drift(groups: Mapping[tuple[str, int | None], Mapping[Key, tuple[Tensor, Te
 
 
 def replica_rows(step: int, key: Key, common: Tensor, odd: Mapping[int, Tensor]) -> list[Row]:
-    """Rows of one tensor of several ranks beside the one that most ranks hold."""
+    """Rows of one tensor, of any shape, of several ranks beside the one that most ranks hold."""
     pairs = [(common, each) for each in odd.values()]
     most = limits(pairs, operations_before=_REPLICA_OPERATIONS)
     found = differences(pairs)
