@@ -168,7 +168,7 @@ def read_rank(path: Path) -> RankDump:
 
 
 def add_tensor(tensors: dict[Key, Tensor], key: Key, tensor: Tensor) -> None:
-    """Add under the first free `nth`."""
+    """Add a tensor of any shape under the first free `nth`."""
     while key in tensors:
         key = key._replace(nth=key.nth + 1)
     tensors[key] = tensor

@@ -51,7 +51,7 @@ class LiveBytes(TorchDispatchMode):
         self._note()
 
     def add(self, tensor: torch.Tensor, category: str | None = None) -> None:
-        """Count the storage of `tensor`, any shape, on this rank; where it is counted already, move it to `category`."""
+        """Count the storage of `tensor`, any shape, on this rank; move it to `category` if it is counted already."""
         storage = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()
         key = storage._cdata
         if key in self._live:
