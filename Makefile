@@ -44,7 +44,7 @@ lint: $(DEV) ## ruff: rules and format; definitions that nothing uses; tensors w
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/unused_definitions.py
-	$(BIN)/python tools/undocumented_shapes.py check data hub infer machine merge train
+	$(BIN)/python tools/undocumented_shapes.py
 
 format: $(DEV) ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix .
