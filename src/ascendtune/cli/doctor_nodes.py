@@ -50,7 +50,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             look,
             limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
             # Without a total: the time left does not depend on how many have answered.
-            show=lambda done, total: progress.show(f"answers of {total} nodes:", done, 0),
+            show=lambda done, total: progress.show("nodes that answered", done, total),
         )
     if not nodes.answers:
         raise together(list(nodes.silent.values()))

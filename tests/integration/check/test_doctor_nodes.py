@@ -72,7 +72,7 @@ def test_json_and_a_node_that_does_not_answer(machines: Cluster) -> None:
 def test_nobody_answers(machines: Cluster) -> None:
     doctor = _start(machines, "--nodes", "nodec", "limits")
     out, err = doctor.communicate(timeout=60)
-    assert doctor.returncode == 3 and out == "" and err.startswith("error: the connection to nodec has ended")
+    assert doctor.returncode == 3 and out == "" and "error: the connection to nodec has ended" in err
 
 
 def test_nothing_is_left_where_the_asker_was_killed(machines: Cluster, tmp_path: Path) -> None:
