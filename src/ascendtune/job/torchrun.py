@@ -16,6 +16,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, run
@@ -27,9 +30,13 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from ascendtune.core.errors import MachineError
+from ascendtune.core.log import error, set_up
 from ascendtune.machine.peers import INIT_METHOD
 
 _LOOPBACK = "127.0.0.1"
+_PATIENCE_SECONDS = 10.0
+"""Beyond the store's own time-out, which ends all other cases with a better message."""
 
 
 class OneRendezvous(RendezvousHandler):
@@ -100,15 +107,37 @@ class AddressRendezvous(OneRendezvous):
             with socket.create_server((host, port), family=family) as server:
                 port = server.getsockname()[1]
                 listening = server.detach()
-        self._store = TCPStore(
-            host, port, self.nnodes, is_master=self.rank == 0, timeout=self._timeout, master_listen_fd=listening
-        )
+        with _ended_without_answer(f"{host}:{port}", self._timeout.total_seconds() + _PATIENCE_SECONDS):
+            self._store = TCPStore(
+                host, port, self.nnodes, is_master=self.rank == 0, timeout=self._timeout, master_listen_fd=listening
+            )
         # One node needs no shared store for torchrun's own keys, and a local one cannot be written by others.
         own = HashStore() if self.nnodes == 1 else PrefixStore(self.get_run_id(), self._store)
         return self._met(own, host, port)
 
 
+@contextmanager
+def _ended_without_answer(address: str, seconds: float) -> Iterator[None]:
+    """End this process if the block takes longer: a store waits for ever for a program that only accepts."""
+
+    def end() -> None:
+        error(
+            f"{address} accepts connections and does not answer: another program listens there, or node 0 hangs; "
+            "choose another MASTER_PORT, or end that program on node 0"
+        )
+        os._exit(MachineError.exit_code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def main(arguments: list[str]) -> None:
+    set_up()
     rendezvous_handler_registry.register("file", FileRendezvous)
     rendezvous_handler_registry.register("address", AddressRendezvous)
     run.main(arguments)
