@@ -1,4 +1,4 @@
-"""From the command to the end of the first optimiser step, with the data prepared already.
+"""From the command to the end of the first optimizer step, with the data prepared already.
 
     python benchmarks/first_step.py [--rounds 5]
 

@@ -3,7 +3,7 @@
     python benchmarks/host_time.py [--rounds 5] [--steps 300]
 
 One layer, hidden size 64, fp32, four padded rows a step, one thread. The median over all steps but the first tenth, of
-CPU-seconds from the end of one optimiser step to the end of the next.
+CPU-seconds from the end of one optimizer step to the end of the next.
 """
 
 from __future__ import annotations

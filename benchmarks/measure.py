@@ -30,7 +30,7 @@ ASCENDTUNE = Path(sys.executable).with_name("ascendtune")
 
 @dataclass(frozen=True)
 class Step:
-    """The end of an optimiser step, as `hook/sitecustomize.py` noted it."""
+    """The end of an optimizer step, as `hook/sitecustomize.py` noted it."""
 
     cpu_seconds: float
     """Of the command and everything that it started, since it was started."""

@@ -32,7 +32,7 @@ _WITHOUT = """
 import sys
 from ascendtune.job.backend import local
 if sys.argv.pop(1) == "without":
-    local._watch_from_beside = lambda *_: None
+    local._start_watcher = lambda *_: None
 from ascendtune.cli.main import main
 main()
 """

@@ -1,8 +1,8 @@
-"""Python imports this at start-up in every measured process: notes what was spent at the end of each optimiser step,
+"""Python imports this at start-up in every measured process: notes what was spent at the end of each optimizer step,
 and between the first call of datasets' load_dataset and the end of the last map.
 
 It waits for the modules that matter to be imported, so it costs nothing where they are not. Any tool that steps a torch
-optimiser is measured the same way; tokens are counted where transformers.Trainer takes a batch.
+optimizer is measured the same way; tokens are counted where transformers.Trainer takes a batch.
 """
 
 import importlib.abc

@@ -97,7 +97,7 @@ FAULTS = [
         "train/strategy/fsdp.py",
         "                module.reshard()",
         "                pass",
-        "after an evaluation the head stays gathered: a checkpoint no longer finds what the optimiser has",
+        "after an evaluation the head stays gathered: a checkpoint no longer finds what the optimizer has",
         f"{_FSDP}::test_ranks_without_work_evaluate_and_train_along",
     ),
     Fault(
@@ -927,8 +927,8 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "tokens = self.batches.plan.tokens(sequences)",
-        "tokens = self.batches.plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
+        "tokens=plan.tokens(sequences)",
+        "tokens=plan.tokens(sequences[self.strategy.rank :: self.strategy.world_size])",
         "tokens_seen is that of one rank",
         "tests/unit/train/test_loop.py",
     ),

@@ -18,7 +18,7 @@ from ascendtune.cli.commands import COMMANDS, DEFAULTS
 from ascendtune.core.config import origins_of, validate
 from ascendtune.core.document import parse_document
 from ascendtune.data.conversation import Conversation
-from ascendtune.data.format.choose import choose_format
+from ascendtune.data.format.choose import FORMATS, choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.supply.supplies import Supplies
@@ -75,6 +75,11 @@ def test_every_option_and_command_exists() -> None:
     for name in (name for name in BOTH if "submit" not in name):  # which also names options of engines
         for option in (code.split()[0] for code in _code(name) if code.startswith("--")):
             assert re.search(rf"{option}\b", everything), f"{name}: {option}"
+
+
+def test_data_page_has_a_row_for_each_format() -> None:
+    for name in ("docs/data.md", f"docs/data{CHINESE}"):
+        assert set(FORMATS) <= set(re.findall(r"^\| `(\w+)` \|", _text(name), re.MULTILINE)), name
 
 
 def test_recipes_are_valid_and_every_key_has_an_effect() -> None:

@@ -250,7 +250,7 @@ def _max_length(model: ModelFacts, longest: int) -> tuple[int, str]:
 def _why_tuner(model: ModelFacts, tuner: str) -> str:
     if tuner == "lora":
         return "adapters only; full needs " + (
-            f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimiser"
+            f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
             if model.parameters
             else "far more memory"
         )

@@ -51,34 +51,34 @@ def launch(
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
     from ascendtune.job.command import program
-    from ascendtune.job.registry import directory_of, require_place
+    from ascendtune.job.registry import directory_of, require_writable_registry
     from ascendtune.job.spec import JobSpec, new_id
 
     log.set_up()
     argv = (program(command[0]), *command[1:])
     _require_torch()
-    where = choose_nodes(
+    chosen_nodes = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )
-    chosen, notes = where.devices(devices, device_ids)
+    chosen, notes = chosen_nodes.devices(devices, device_ids)
     for note in notes:
         warn(note)
     job_id = new_id(name or _name_of(command))
     # Into a file, Python prints in large blocks, which would be shown late.
     variables = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     # Hosts share the directory that a program is started in, if any.
-    directory = directory_of(job_id) if where.hosts is None else Path.cwd() / ".ascendtune" / job_id
+    directory = directory_of(job_id) if chosen_nodes.hosts is None else Path.cwd() / ".ascendtune" / job_id
     spec = JobSpec(
         argv, directory, chosen.count, chosen.kind, chosen.ids, variables, max_restarts, is_foreign=True, id=job_id
     )
     if dry_run:
-        show_command(spec, where)
+        show_command(spec, chosen_nodes)
         return
-    require_place()
+    require_writable_registry()
     if detach and stays_with_the_terminal(spec):
         return
     # What comes from other hosts is shown as it comes.
-    result = where.start(spec) if detach or where.hosts else _shown(spec, where)
+    result = chosen_nodes.start(spec) if detach or chosen_nodes.hosts else _shown(spec, chosen_nodes)
     if result.error:
         complain(_explained(result, spec) or result.error)
     raise typer.Exit(result.exit_code)
@@ -109,7 +109,7 @@ def _size_of(logs: Path) -> int:
     return sum(log.stat().st_size for log in logs.glob("*.log"))
 
 
-def _shown(spec: JobSpec, where: ChosenNodes) -> JobResult:
+def _shown(spec: JobSpec, chosen_nodes: ChosenNodes) -> JobResult:
     """Run the job, and print what its ranks say."""
     import threading
 
@@ -120,7 +120,7 @@ def _shown(spec: JobSpec, where: ChosenNodes) -> JobResult:
     printer = threading.Thread(target=show_while_read, args=(follow(spec.logs, over.is_set, began={}),))
     printer.start()
     try:
-        return where.start(spec)
+        return chosen_nodes.start(spec)
     finally:
         over.set()
         printer.join()

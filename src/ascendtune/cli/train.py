@@ -60,7 +60,7 @@ def train(
     from ascendtune.core.rundir import RunDir
     from ascendtune.core.terminal_text import wrapped
     from ascendtune.data.report import lines
-    from ascendtune.job.registry import require_place
+    from ascendtune.job.registry import require_writable_registry
     from ascendtune.job.spec import JobSpec
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.before_training import require_fit
@@ -72,17 +72,17 @@ def train(
     require_one_starter(os.environ)
     dumped = [f"align.dump_steps={dump_steps}"] if dump_steps is not None else []
     loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *dumped])
-    where = choose_nodes(
+    chosen_nodes = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )
-    chosen, notes = where.devices(devices, device_ids)
+    chosen, notes = chosen_nodes.devices(devices, device_ids)
     for message in (*loaded.differences(), *notes):
         warn(message)
     notice_ignored(loaded.all_without_effect(origins), recipe)
     if loaded.on_hang == "restart" and not max_restarts:
         warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
 
-    def job(run: Path) -> JobSpec:
+    def job_spec(run: Path) -> JobSpec:
         # The worker rejects a run directory that another start has claimed since.
         start = RunDir(run).read().get("start") if not dry_run else None
         argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start,) if start else ()))
@@ -98,18 +98,18 @@ def train(
             print(
                 f"# {planned.run} does not exist yet: `ascendtune train` prepares it and the data before it runs this"
             )
-        show_command(job(planned.run.path), where)
+        show_command(job_spec(planned.run.path), chosen_nodes)
         return
     if not prepare:
-        require_place()
-        where.inquire()
+        require_writable_registry()
+        chosen_nodes.inquire()
     with Progress(sys.stderr) as progress:
         ready = prepare_run(
             loaded,
             origins,
             allow_change=allow_change or [],
             trust_checkpoint=trust_checkpoint,
-            only_data=prepare or where.is_led,
+            only_data=prepare or chosen_nodes.is_led,
             progress=progress.show,
         )
     for message in ready.prepared.warnings:
@@ -120,20 +120,21 @@ def train(
         print(f"tokens: {ready.prepared.directory}")
         return
     with ready.claim or nullcontext():
-        if ready.run is not None and where.hosts is None and where.place.is_alone and not no_plan:
+        if ready.run is not None and chosen_nodes.hosts is None and chosen_nodes.place.is_alone and not no_plan:
             directory = Path(ready.run.read()["model_directory"])
             ready.run.update(plan=require_fit(loaded, directory, ready.prepared, devices=chosen.count))
-        run = where.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
-        spec = job(run.path)
+        run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
+        spec = job_spec(run.path)
         if detach and stays_with_the_terminal(spec):
             return
         if ready.claim:
+            # With --detach this is a forked process.
             ready.claim.hold()
             ready.claim.hand_over()
         # Buffered output would be lost when this process becomes the worker.
         sys.stdout.flush()
         sys.stderr.flush()
-        result = where.start(spec)
+        result = chosen_nodes.start(spec)
     if result.error:
         complain(result.error)
     if 0 < result.exit_code < 128:

@@ -39,7 +39,7 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodeP
     vendor = vendor_of(spec.kind)
     chosen: dict[str, str] = {}
     if spec.nproc > 1:
-        # torchrun would set 1, which leaves most of a host idle in the optimiser and in data work.
+        # torchrun would set 1, which leaves most of a host idle in the optimizer and in data work.
         chosen["OMP_NUM_THREADS"] = str(max(1, cores // spec.nproc))
     if place.is_alone and spec.nproc > 1:
         # Gloo otherwise asks DNS for the name of this machine; all ranks are on it.

@@ -39,8 +39,8 @@ def lock_of(job_id: str) -> Path:
     return _directory() / f"{job_id}.stopping"
 
 
-def require_place() -> None:
-    """Raise unless jobs can be registered: to be asked before anything takes its time.
+def require_writable_registry() -> None:
+    """Raise unless jobs can be registered. Called before anything that takes long.
 
     Raises:
         MachineError: the registry's disk is full, or it may not be written.
@@ -73,9 +73,9 @@ def register(
         started_from: the host of the command that started it, where that is another.
 
     Raises:
-        MachineError: see `require_place`.
+        MachineError: see `require_writable_registry`.
     """
-    require_place()
+    require_writable_registry()
     this = procfs.stat_of(os.getpid())
     assert this is not None
     job = Job(

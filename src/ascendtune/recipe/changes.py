@@ -11,7 +11,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.recipe import Recipe
 
-# Keys that decide which weights and which optimiser state exist: a checkpoint cannot be loaded under others.
+# Keys that decide which weights and which optimizer state exist: a checkpoint cannot be loaded under others.
 _FIXED = (
     "model.path",
     "model.init",

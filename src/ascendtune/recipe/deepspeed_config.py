@@ -1,6 +1,6 @@
 """The DeepSpeed configuration: from the recipe's keys, or from a user's own JSON.
 
-The loop, its schedule and its optimiser are ascendtune's: DeepSpeed shards, gathers, scales fp16 losses and clips. A
+The loop, its schedule and its optimizer are ascendtune's: DeepSpeed shards, gathers, scales fp16 losses and clips. A
 value in the JSON that differs from the recipe is an error that names both.
 """
 
@@ -72,7 +72,7 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
         # The loop says which micro-batch is the last; loss and gradients are divided by tokens, not by batches.
         "gradient_accumulation_steps": 1,
         "gradient_clipping": recipe.optim.max_grad_norm or 0.0,
-        # Any of torch's optimisers; on the host torch's fused AdamW is as fast as DeepSpeed's, which is compiled first.
+        # Any of torch's optimizers; on the host torch's fused AdamW is as fast as DeepSpeed's, which is compiled first.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }

@@ -41,7 +41,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
     loss = method.preference.loss
     stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
     no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
-    is_adamw = optim.optimizer not in ("sgd", "adafactor")
+    is_adamw = optim.optimizer in ("auto", "adamw")
     return [
         ("method.lora.", method.tuner != "lora", f"tuner is {method.tuner}"),
         *(

@@ -23,21 +23,21 @@ STAGE_0_REMEDY = "use parallel.strategy: ddp, or ZeRO stage 1"
 
 
 class FsdpSection(Section):
-    """Fully sharded data parallel (FSDP2): weights, gradients and optimiser state are sharded across ranks."""
+    """Fully sharded data parallel (FSDP2): weights, gradients and optimizer state are sharded across ranks."""
 
     reshard: bool = True
     """Free a layer's gathered weights after its forward pass: less memory, one more all-gather in the backward pass."""
     offload: bool = False
-    """Keep weights, gradients and optimiser state in host memory; slow, needs least device memory."""
+    """Keep weights, gradients and optimizer state in host memory; slow, needs least device memory."""
 
 
 class DeepSpeedSection(Section):
     """DeepSpeed ZeRO: what is sharded across ranks, and what is offloaded."""
 
     stage: int = Field(default=2, ge=0, le=3)
-    """0 nothing, 1 optimiser state, 2 gradients too, 3 weights too."""
+    """0 nothing, 1 optimizer state, 2 gradients too, 3 weights too."""
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """Where optimiser state is kept (`nvme`: stage 3, and the headers of libaio)."""
+    """Where optimizer state is kept (`nvme`: stage 3, and the headers of libaio)."""
     offload_param: Literal["none", "cpu", "nvme"] = "none"
     """Where weights are kept (stage 3; `nvme`: as above; on a CPU in bf16 only)."""
     nvme_path: str | None = None

@@ -30,7 +30,7 @@ class ModelSection(Section):
 
 
 class OptimSection(Section):
-    """The optimiser, its learning rate schedule, and the length of training."""
+    """The optimizer, its learning rate schedule, and the length of training."""
 
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate (default: 1e-4 for lora, else 1e-5; a tenth of it for preference)."""
@@ -57,7 +57,7 @@ class OptimSection(Section):
     epochs: float | None = Field(default=None, gt=0, le=1_000_000)
     """Passes over the data (default 1, when `max_steps` is not given)."""
     max_steps: int | None = Field(default=None, ge=1, le=MOST)
-    """Optimiser steps, instead of `epochs`."""
+    """Optimizer steps, instead of `epochs`."""
 
     @model_validator(mode="after")
     def _one_length_of_each(self) -> OptimSection:
@@ -84,7 +84,7 @@ class BatchSection(Section):
     per_device: int = Field(default=1, ge=1, le=65_536)
     """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens."""
     accumulate: int = Field(default=1, ge=1, le=65_536)
-    """Micro-batches whose gradients are added before the optimiser steps."""
+    """Micro-batches whose gradients are added before the optimizer steps."""
 
 
 class MemorySection(Section):

@@ -60,7 +60,7 @@ def train(run: RunDir) -> None:
         try:
             _train(run, record, recipe, rank, held)
         except BaseException as error:
-            if _is_echo(error):
+            if _is_lost_connection(error):
                 raise CheckFailed(
                     "the connection to another rank broke",
                     code="connection-lost",
@@ -108,13 +108,13 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
             _finish(loop, prepared.chat_template, reason)
     finally:
         if strategy.is_main:
-            _wind_up(run, loop.callbacks)
+            _close_callbacks(run, loop.callbacks)
     if strategy.is_main:
         show_summary(summary_lines(run))
 
 
-def _wind_up(run: RunDir, callbacks: list[Callback]) -> None:
-    """Close the callbacks, and draw the run. An error here must not hide how the run ended."""
+def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
+    """Close the callbacks, and draw the picture of the run. An error here must not hide how the run ended."""
     closing: list[Callable[[], object]] = [callback.on_end for callback in callbacks]
     if not isinstance(sys.exception(), KeyboardInterrupt):
         closing.append(partial(draw, run))
@@ -191,7 +191,7 @@ _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments 
 
 
 def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
-    """Put the cause into run.json: the first rank that knows one writes it; errors of later ranks follow from it."""
+    """Write the cause to run.json: the first rank that knows one writes it; errors of later ranks follow from it."""
     if isinstance(error, KeyboardInterrupt):
         error = Stopped(
             "stopped at once, without a checkpoint of the last step",
@@ -208,19 +208,19 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
         log.warn(f"run.json could not be updated: {second}")
 
 
-# Errors that follow when another rank has gone: never the first cause.
-_ECHOES = ("connection closed by peer", "connection reset", "gloo", "nccl", "hccl", "broken pipe")
+# In the messages of errors that follow when another rank has ended: never the first cause.
+_LOST_CONNECTION = ("connection closed by peer", "connection reset", "gloo", "nccl", "hccl", "broken pipe")
 
 
-def _is_echo(error: BaseException) -> bool:
-    """Whether this rank only lost the connection to another one; also while a checkpoint is written."""
+def _is_lost_connection(error: BaseException) -> bool:
+    """Whether this rank failed because the connection to another one broke, in training or in a checkpoint."""
     if not started_by_torchrun():
         return False
     cause: BaseException | None = error
     while cause is not None:
         # DCP reports a lost rank by an exception of its own.
         lost = isinstance(cause, RuntimeError) or type(cause).__name__ == "CheckpointException"
-        if lost and any(word in str(cause).lower() for word in _ECHOES):
+        if lost and any(word in str(cause).lower() for word in _LOST_CONNECTION):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

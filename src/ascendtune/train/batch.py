@@ -126,7 +126,7 @@ def _as_double_float(values: NDArray[np.float64], move: Callable[[NDArray[Any]],
 
 
 def dummy_batch(batch: DeviceBatch) -> DeviceBatch:
-    """The same batch, teaching nothing."""
+    """The same batch without weight: it takes part in collectives and its gradient is zero."""
     if batch.groups is not None:
         return replace(batch, weight=0.0)
     nothing = batch.targets[:0]
@@ -162,7 +162,7 @@ class Batches:
     ) -> Iterator[DeviceBatch]:
         """The micro-batches that this rank computes of a global batch, as many on every rank.
 
-        A rank without work must still take part in the collectives: it gets batches that teach nothing.
+        A rank without work must still take part in the collectives: it gets `dummy_batch`.
 
         Args:
             mismatched: kto's mismatched answers instead of the rows themselves; none where there are none.

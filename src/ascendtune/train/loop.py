@@ -86,19 +86,20 @@ class Loop:
         """
         counters = self.counters
         self.module.train()
-        # A run that was stopped by a signal left between a step and the evaluation that follows it.
-        if self._evaluates(counters.step) and counters.evaluated_step < counters.step and (reason := self._evaluate()):
+        # A signal may have stopped the run between a step and the evaluation that follows it.
+        missed = self._should_evaluate(counters.step) and counters.evaluated_step < counters.step
+        if missed and (reason := self._evaluate()):
             return reason
         last = min(self.schedule.total_steps, self.recipe.align.stop_after or self.schedule.total_steps)
         while counters.step < last:
             with self.dumps.step(counters.step + 1):
                 self._step()
             counters.step += 1
-            if self._records(counters.step):
+            if self._should_record(counters.step):
                 self._record()
-            if self._evaluates(counters.step) and (reason := self._evaluate()):
+            if self._should_evaluate(counters.step) and (reason := self._evaluate()):
                 return reason
-            if self._checkpoints(counters.step):
+            if self._should_save(counters.step):
                 self._save()
             self.checkpointer.poll()
         return "all steps done" if last == self.schedule.total_steps else f"align.stop_after is {last}"
@@ -150,10 +151,11 @@ class Loop:
             self.scaler.unscale_(self.optimizer)
         self.dumps.before_update()
         if self.strategy.clips_in_step:
+            # DeepSpeed ZeRO clips, steps and skips overflows by itself; its norm is known after the step.
             self.optimizer.step()
         norm = self.strategy.grad_norm(self.module, self._parameters)
         self._metrics.grad_norm, self._metrics.learning_rate = norm, rate
-        if self._must_check() and not self._is_finite():
+        if self._should_check_finite() and not self._is_finite():
             self.counters.skipped_steps += 1
             self._metrics.leave_out_last()
         elif not self.strategy.clips_in_step:
@@ -167,10 +169,10 @@ class Loop:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _must_check(self) -> bool:
+    def _should_check_finite(self) -> bool:
         # A check costs a synchronisation, which a recorded step pays anyway. Scalers check on the device.
         is_checked = self.scaler is not None or self.precision.skips_overflows
-        return not is_checked and (self._records(self.counters.step + 1) or self.recipe.on_nan != "stop")
+        return not is_checked and (self._should_record(self.counters.step + 1) or self.recipe.on_nan != "stop")
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""
@@ -307,21 +309,21 @@ class Loop:
         for callback in self.callbacks:
             callback.on_checkpoint(step)
 
-    def _records(self, step: int) -> bool:
+    def _should_record(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so that a resumed run never begins between two records.
         return (
             step % self.recipe.track.every_steps == 0
             or step == self.schedule.total_steps
-            or self._checkpoints(step)
-            or (self.recipe.checkpoint.best and self._evaluates(step))
+            or self._should_save(step)
+            or (self.recipe.checkpoint.best and self._should_evaluate(step))
             # One rank need not agree with others: a stop need not wait for the next record.
             or (self.strategy.world_size == 1 and self.stop.signal_number != 0)
         )
 
-    def _checkpoints(self, step: int) -> bool:
+    def _should_save(self, step: int) -> bool:
         return step % self.checkpoint_every == 0 and step < self.schedule.total_steps
 
-    def _evaluates(self, step: int) -> bool:
+    def _should_evaluate(self, step: int) -> bool:
         if self.held_out is None:
             return False
         every = self.recipe.eval.every_steps or self.batches.plan.steps_per_epoch

@@ -1,4 +1,4 @@
-"""The optimizer, its groups of parameters, and the learning rate of every step."""
+"""The optimizer, its parameter groups, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -31,24 +31,34 @@ def make_optimizer(
     groups = parameter_groups(named_parameters, section.weight_decay, plus_ratio or 1.0)
     for group in groups:
         group["lr"] = learning_rate * group["learning_rate_factor"]
-    if section.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=learning_rate)
-    if section.optimizer == "adafactor":
-        return torch.optim.Adafactor(groups, lr=learning_rate)
-    return torch.optim.AdamW(
-        groups,
-        lr=learning_rate,
-        betas=(section.beta1, section.beta2),
-        eps=section.epsilon,
-        # torch._fused_adamw_ runs on Ascend too, also on sharded tensors. torch_npu's own NpuFusedAdamW keeps views of
-        # the first gradients: when gradients are set to None, it continues with those stale ones.
-        fused=fused,
-    )
+    # No default case, here and below: mypy reports an optimizer that the recipe allows and these do not know.
+    match section.optimizer:
+        case "auto" | "adamw":
+            return torch.optim.AdamW(
+                groups,
+                lr=learning_rate,
+                betas=(section.beta1, section.beta2),
+                eps=section.epsilon,
+                # torch._fused_adamw_ runs on Ascend too, also on sharded tensors. torch_npu's own NpuFusedAdamW keeps
+                # views of the first gradients: when gradients are set to None, it continues with those stale ones.
+                fused=fused,
+            )
+        case "sgd":
+            return torch.optim.SGD(groups, lr=learning_rate)
+        case "adafactor":
+            return torch.optim.Adafactor(groups, lr=learning_rate)
 
 
 def states_per_parameter(section: OptimSection) -> int:
-    """Tensors of a parameter's size that the optimiser keeps; Adafactor keeps rows and columns, next to nothing."""
-    return 2 if section.optimizer in ("auto", "adamw") else 0
+    """Tensors of a parameter's size that the optimizer keeps.
+
+    Adafactor keeps one row and one column for each matrix; they count as 0.
+    """
+    match section.optimizer:
+        case "auto" | "adamw":
+            return 2
+        case "sgd" | "adafactor":
+            return 0
 
 
 def parameter_groups(

@@ -1,4 +1,4 @@
-"""From a recipe to a run directory that a worker can train in: model found, data prepared, place chosen. No torch."""
+"""From a recipe to a run directory that a worker can train in: finds the model, prepares the data. No torch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Start:
-    """The outcome of the preparation."""
+class PreparedRun:
+    """What `prepare_run` returns."""
 
     run: RunDir | None
-    """None where only the data was to be prepared."""
+    """None with `only_data`."""
     prepared: Prepared
     messages: list[str] = field(default_factory=list)
     """Sentences for the user: what is resumed and why, which name was taken."""
@@ -52,7 +52,7 @@ def prepare_run(
     trust_checkpoint: bool = False,
     only_data: bool = False,
     progress: Progress | None = None,
-) -> Start:
+) -> PreparedRun:
     """Do everything that needs no device.
 
     Args:
@@ -80,7 +80,7 @@ def prepare_run(
     adapters = find_adapters(recipe.method, model_directory if recipe.model.init == "pretrained" else None)
     require_writable_place(cache_directory(), "XDG_CACHE_HOME")
     if only_data:
-        return Start(None, prepare_data(recipe, model_directory, progress))
+        return PreparedRun(None, prepare_data(recipe, model_directory, progress))
     # Claimed before the data takes its time: nothing of the choice can change meanwhile.
     choice, claim = choose_run(recipe, allow_change, trust_checkpoint)
     try:
@@ -103,12 +103,11 @@ def prepare_run(
     except BaseException:
         claim.release()
         raise
-    return Start(choice.run, prepared, choice.messages, claim)
+    return PreparedRun(choice.run, prepared, choice.messages, claim)
 
 
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:
-    """The recipe's tokens, from the cache or made: downloads first, where a data set is a hub id."""
-
+    """The recipe's tokens, from the cache or made. Data sets that are hub ids are downloaded first."""
     return prepare(
         recipe.data,
         model_directory,

@@ -33,7 +33,7 @@ EXACT = ("step", "loss", "grad_norm", "learning_rate", "batch_hash", "tokens_see
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_run_goes_on_bit_by_bit(recipe: Callable[..., Recipe], train: Train, dropout: float) -> None:
     changes: dict[str, Any] = {
-        # A learning rate at which the optimiser's memory shows.
+        # A learning rate at which the optimizer's memory shows.
         "method": {"tuner": "lora", "lora": {"rank": 4, "dropout": dropout}},
         "optim": {"max_steps": 5, "learning_rate": 0.01},
         "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},

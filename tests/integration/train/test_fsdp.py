@@ -142,7 +142,7 @@ def test_each_rank_holds_its_share_of_the_weights(
 
 
 def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
-    """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimiser's memory."""
+    """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimizer's memory."""
     asked = Recipe.load(run.recipe)
     strategy = FsdpStrategy(find_device(), asked)
     loop = set_up(run, run.read(), asked, strategy, prepared, Phases(None), ExitStack())

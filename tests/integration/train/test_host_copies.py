@@ -54,7 +54,7 @@ def test_unrecorded_step_copies_only_its_batch(
     changes = {"batch": {"per_device": 2, "accumulate": 2}, "track": {"every_steps": 100}, "optim": {"max_steps": 9}}
     loop = make_loop(method=method, data=data, **changes)
     loop.module.train()
-    loop._step()  # the first makes the optimiser's state
+    loop._step()  # the first makes the optimizer's state
     with Watch() as watch:
         loop._step()
     assert not watch.waits and watch.copies == {"batch.py"}

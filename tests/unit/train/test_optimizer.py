@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from ascendtune.train.optimizer import make_optimizer, states_per_parameter
 
 RATE = 0.01
 USUAL: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}
+STATES = {"auto": 2, "adamw": 2, "sgd": 0, "adafactor": 0}
+"""Tensors of a parameter's size that each optimizer keeps."""
 
 
 def adamw(
@@ -62,7 +64,11 @@ def test_sgd_moves_against_the_gradient_alone() -> None:
     torch.testing.assert_close(layer.weight.detach(), before - RATE * layer.weight.grad)
 
 
-@pytest.mark.parametrize(("name", "states"), [("auto", 2), ("adamw", 2), ("sgd", 0), ("adafactor", 0)])
+def test_states_are_stated_for_each_optimizer_of_a_recipe() -> None:
+    assert set(STATES) == set(get_args(OptimSection.model_fields["optimizer"].annotation))
+
+
+@pytest.mark.parametrize(("name", "states"), STATES.items())
 def test_memory_is_planned_for_the_states_that_the_optimizer_keeps(name: str, states: int) -> None:
     section = OptimSection.model_validate({"optimizer": name})
     layer = nn.Linear(30, 20, bias=False)

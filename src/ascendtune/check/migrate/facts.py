@@ -103,7 +103,7 @@ RULES = {
         Rule(
             "bitsandbytes",
             "failure",
-            "bitsandbytes, whose released wheels have no NPU backend: 8-bit optimisers, 4- and 8-bit weights",
+            "bitsandbytes, whose released wheels have no NPU backend: 8-bit optimizers, 4- and 8-bit weights",
             "LoRA on bf16 weights instead of QLoRA, AdamW instead of its 8-bit form; or build the NPU branch yourself",
         ),
         Rule(

@@ -19,8 +19,13 @@ from ascendtune.data.spec import DatasetSpec, Task
 Convert = Callable[[Mapping[str, Any]], Any]
 """From a row to what the task asks for (a `Conversation`, `Text`, `Pair` or `Single`), or to a `BadRow`."""
 
-# Each module has GIVES (the tasks that it is for, the one that it is meant for last), WORDS (our names of its columns),
-# matches(columns) and convert(row).
+# A format is a module with
+#   GIVES             the tasks (`data.spec.Task`) that its rows serve, its main one last
+#   WORDS             its column names: what `columns` of a data set maps from
+#   matches(columns)  whether a data set with these columns has this format
+#   convert(row)      the row as a Conversation, Pair or Single, or a BadRow
+# `data.spec.DatasetSpec.format` lists the same names. `format: auto` needs exactly one match: `text` does not match
+# beside the columns in `text._OTHERS`, so the columns of a new format go there, too.
 FORMATS = {
     "alpaca": "ascendtune.data.format.alpaca",
     "sharegpt": "ascendtune.data.format.sharegpt",

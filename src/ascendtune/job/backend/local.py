@@ -27,8 +27,8 @@ from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.job.stop_signals import StopSignals
 from ascendtune.machine.visible import cpu_count
 
-_LOOK_ELSEWHERE_SECONDS = 2.0
-_LEFT_ALONE_SECONDS = 20.0
+_LOOK_AT_OTHERS_SECONDS = 2.0
+_GRACE_SECONDS = 20.0
 
 
 def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
@@ -52,7 +52,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     if argv == list(spec.argv):
         bind(0, env.get(CORES, ""))
     if becomes_program:
-        _watch_from_beside(spec.run_dir, env)
+        _start_watcher(spec.run_dir, env)
         process.replace(argv, env)
     if not place.is_alone:
         meeting = f"{place.master_addr}:{place.master_port}"
@@ -60,7 +60,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     return run_to_the_end(spec, job, lambda asked: _attempt(spec, place, argv, env, asked))
 
 
-def _watch_from_beside(run_dir: Path, env: dict[str, str]) -> None:
+def _start_watcher(run_dir: Path, env: dict[str, str]) -> None:
     if RunDir(run_dir).heartbeats.is_dir():
         argv = (sys.executable, "-m", "ascendtune.job.hang.beside", str(os.getpid()), str(run_dir.resolve()))
         process.start_beside(argv, env)
@@ -70,25 +70,25 @@ def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, st
     before = record_of(spec.run_dir)
     log = spec.launcher_log(place) if argv != list(spec.argv) else None
     with translated_disk_errors(spec.logs, "opening a log"):
-        said_before = log.stat().st_size if log and log.exists() else 0
+        log_size_before = log.stat().st_size if log and log.exists() else 0
         # torchrun's descriptor 2 goes to its log, so rank 0 gets ours through descriptor 0.
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log)
-    elsewhere = Elsewhere(spec.run_dir, before) if not place.is_alone else None
+    others = OtherNodes(spec.run_dir, before) if not place.is_alone else None
     watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
-    exit_code = _until_the_end(launcher, asked, elsewhere, watcher)
+    exit_code = _until_the_end(launcher, asked, others, watcher)
     watcher.close()
     shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
-    return job_result(spec.run_dir, before, Ending(exit_code, log, said_before), asked.first)
+    return job_result(spec.run_dir, before, Ending(exit_code, log, log_size_before), asked.first)
 
 
-def _until_the_end(launcher: Launcher, asked: StopSignals, elsewhere: Elsewhere | None, watcher: Watcher) -> int:
-    asked_them = False
+def _until_the_end(launcher: Launcher, asked: StopSignals, others: OtherNodes | None, watcher: Watcher) -> int:
+    has_asked = False
     while (exit_code := launcher.wait()) is None:
-        if asked.again or (elsewhere and elsewhere.is_over()):
+        if asked.again or (others and others.have_failed()):
             launcher.kill()
-        elif asked.first and not asked_them:
+        elif asked.first and not has_asked:
             launcher.ask(asked.first)
-            asked_them = True
+            has_asked = True
         if asked.pause:
             asked.pause = False
             launcher.pause()
@@ -97,7 +97,7 @@ def _until_the_end(launcher: Launcher, asked: StopSignals, elsewhere: Elsewhere 
     return exit_code
 
 
-class Elsewhere:
+class OtherNodes:
     """Whether ranks on other nodes have failed: ours may wait for them in a collective for as long as its time-out."""
 
     def __init__(self, run_dir: Path, before: dict[str, Any] | None) -> None:
@@ -106,12 +106,12 @@ class Elsewhere:
         self._look_at = 0.0
         self._failed_since: float | None = None
 
-    def is_over(self) -> bool:
-        """True when run.json has had a failure for so long that ranks which can end by themselves have done so."""
+    def have_failed(self) -> bool:
+        """True when run.json has recorded a failure for `_GRACE_SECONDS`: our ranks had time to end by themselves."""
         now = time.monotonic()
         if now >= self._look_at and self._failed_since is None:
-            self._look_at = now + _LOOK_ELSEWHERE_SECONDS
+            self._look_at = now + _LOOK_AT_OTHERS_SECONDS
             record = record_of(self._run_dir)
             if record is not None and record != self._before and record.get("state") == "failed":
                 self._failed_since = now
-        return self._failed_since is not None and now - self._failed_since > _LEFT_ALONE_SECONDS
+        return self._failed_since is not None and now - self._failed_since > _GRACE_SECONDS

@@ -27,7 +27,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"quantization_bit": None, "ref_model_quantization_bit": None, "export_quantization_bit": None},
     ),
     (
-        "this optimiser is not in this version",
+        "this optimizer is not in this version",
         "remove it: AdamW is used; lora, or deepspeed with offloading, needs less memory too",
         {
             "use_galore": False, "use_apollo": False, "use_badam": False, "use_adam_mini": False, "use_muon": False,

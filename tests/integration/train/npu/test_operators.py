@@ -197,7 +197,7 @@ def operators_of_the_cases() -> set[str]:
     return set(operators_that_ran())
 
 
-# Attention has a test of its own; optimisers and the scaling of fp16 are compared with the CPU's as a whole.
+# Attention has a test of its own; optimizers and the scaling of fp16 are compared with the CPU's as a whole.
 CHECKED_ELSEWHERE = {
     "aclnnFlashAttentionVarLenScore",
     "aclnnFlashAttentionUnpaddingScoreGrad",
