@@ -86,7 +86,7 @@ def init(
     checked = validate(Recipe, parse_document(text, str(output)))
     if checked.method.task != data_facts[0].task and not data_facts[0].is_undecided:
         raise InputError(
-            f"the recipe {preset} trains with stage {checked.method.stage}, which these rows are not for",
+            f"the recipe {preset} trains with stage {checked.method.stage}, which does not fit these rows",
             code="preset-of-another-stage",
             remedy="choose another --preset, or leave it out",
         )

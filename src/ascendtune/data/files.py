@@ -95,7 +95,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise DataError(
                     f"this line is longer than {_LONGEST_LINE >> 20} MiB",
                     code="line-too-long",
-                    remedy="write one row per line, and divide texts of this size",
+                    remedy="write one row per line, and split longer texts into several rows",
                     where=f"{path}:{number}",
                 )
             blank.count(line, number)

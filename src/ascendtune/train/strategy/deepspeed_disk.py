@@ -96,7 +96,7 @@ def _own_directory(parent: Path, held: ExitStack) -> Path:
         raise MachineError(
             "parallel.deepspeed.nvme_path is not a directory on this host",
             code="no-such-directory",
-            remedy="make it, on every host, on a fast local disk",
+            remedy="create it on every host, on a fast local disk",
             where=parent,
         )
     lock = parent / f".ascendtune-{os.getuid()}.lock"
@@ -164,7 +164,7 @@ class SwappedState(CheckpointContent):
             weights = stored.pop(_WEIGHTS)
             if weights.numel() != self._zero.fp16_partitioned_groups_flat_numel[number]:
                 raise InputError(
-                    f"the checkpoint is of another model: group {number} has {weights.numel()} weights on this rank",
+                    f"the checkpoint belongs to another model: group {number} has {weights.numel()} weights here",
                     code="checkpoint-model-differs",
                     remedy="resume with the recipe that wrote it",
                     where=directory,

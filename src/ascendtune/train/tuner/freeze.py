@@ -54,7 +54,7 @@ def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     if not outer:
         raise RecipeError(
-            f"{type(model).__name__} keeps its layers in no list, so they cannot be told apart",
+            f"{type(model).__name__} does not keep its layers in a list, so method.freeze cannot select them",
             code="layers-not-found",
             remedy="use method.tuner: full or lora",
         )
