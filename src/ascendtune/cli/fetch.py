@@ -26,7 +26,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 def fetch(
     kind: Annotated[Kind | None, typer.Argument(metavar="model|dataset", help="Kind of the repositories.")] = None,
     names: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Names on the hub: OWNER/NAME.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="A list of supplies (YAML).")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="YAML list of models and data sets.")] = None,
     source: Annotated[
         list[str] | None,
         typer.Option("--from", metavar="HUB", help="hf, hf-mirror, modelscope or a URL; repeatable, in this order."),
@@ -40,7 +40,7 @@ def fetch(
     export_script: Annotated[bool, typer.Option("--export-script", help="Print a script with curl instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch models and data sets through mirrors; a fetch that ended continues where it was.
+    """Fetch models and data sets through mirrors; an interrupted fetch continues where it stopped.
 
     \b
     ascendtune fetch model Qwen/Qwen2.5-0.5B
