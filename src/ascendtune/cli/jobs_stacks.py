@@ -46,7 +46,9 @@ def stacks(
         raise InputError(
             "no process of this run is alive on this machine",
             code="run-not-alive",
-            remedy=f"ask where it runs: {', '.join(hosts)}" if hosts else "give one that runs: `ascendtune jobs list`",
+            remedy=f"run the command on a host of the run: {', '.join(hosts)}"
+            if hosts
+            else "give one that runs: `ascendtune jobs list`",
             where=directory,
         )
     place, taken = collect(directory, beats)

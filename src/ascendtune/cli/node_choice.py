@@ -137,9 +137,9 @@ def choose_nodes(
     hosts = hosts_of(nodes)
     if min_nodes is not None and min_nodes > len(hosts):
         raise InputError(
-            f"--min-nodes {min_nodes} is more than the {len(hosts)} that --nodes names",
+            f"--min-nodes {min_nodes} is more than the {len(hosts)} hosts of --nodes",
             code="too-many-min-nodes",
-            remedy="lower it, or name more",
+            remedy="lower --min-nodes, or name more hosts",
         )
     return ChosenNodes(hosts=ClusterSpec(hosts, devices, min_nodes))
 

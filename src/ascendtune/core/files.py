@@ -287,7 +287,7 @@ class LineWriter:
                 raise MachineError(
                     f"{self.path.name} was removed while it was written",
                     code="file-removed",
-                    remedy="give the command again, and leave the directory alone while it runs",
+                    remedy="run the command again, and do not change the directory while it runs",
                     where=self.path,
                 )
             if self._file.write(line) != len(line):

@@ -201,7 +201,7 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
 def _require_file(path: Path) -> None:
     if not path.is_file() or is_endless(path):
         raise DataError(
-            "neither a regular file nor a directory: a data file is read several times, and a pipe or device cannot be",
+            "a pipe or device is not a data file: data files are read several times",
             code="not-a-regular-file",
             remedy="write the rows into a file",
             where=path,

@@ -144,7 +144,7 @@ def _config(directory: Path) -> dict[str, Any]:
     start = str(config.get("init_lora_weights")).lower()
     if start.startswith(_STARTS_THAT_CHANGE_THE_BASE):
         raise InputError(
-            f"the adapter was not converted: it belongs to a base that init_lora_weights: {start} changed in memory",
+            f"init_lora_weights: {start} changed the base in memory, and the adapter was saved without conversion",
             code="adapter-not-mergeable",
             remedy="save it with PEFT's path_initial_model_for_weight_conversion",
             where=path,
@@ -163,7 +163,7 @@ def _sorted_names(
     for name, tensor in file.tensors.items():
         if tensor.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"{name} is {tensor.dtype}, which is not a floating-point type that can be added",
+                f"{name} has the dtype {tensor.dtype}; only floating-point adapters can be merged",
                 code="adapter-not-mergeable",
                 remedy="save the adapter in fp32 or bf16",
                 where=file.path,

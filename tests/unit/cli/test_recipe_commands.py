@@ -125,7 +125,7 @@ def test_recipe_check_warns_of_a_key_without_effect(ascendtune: Any, tiny_model:
         ("data.template=qwem", "data.template"),
         ("data.eval=other.json", "contradict"),
         ("checkpoint.resume=nope", "checkpoint.resume: no such checkpoint"),
-        ("data.train=/dev/zero", "neither a regular file nor a directory"),
+        ("data.train=/dev/zero", "code: not-a-regular-file"),
     ],
 )
 def test_a_bad_recipe_is_refused_within_a_second(

@@ -50,7 +50,7 @@ def require_disk(config: Config, *, compute: str) -> None:
     rounds = compute == "fp32" and not get_accelerator().is_fp16_supported()
     if rounds and "offload_param" in parts_on_disk(config):
         raise RecipeError(
-            "on a device without fp16 DeepSpeed writes weights to the disk in bf16, and this run's are fp32",
+            "on a device without fp16 DeepSpeed writes weights to disk in bf16, but this run uses fp32 weights",
             code="offload-rounds-weights",
             remedy="set precision: bf16, or parallel.deepspeed.offload_param: cpu",
         )

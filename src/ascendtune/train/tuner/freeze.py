@@ -83,7 +83,7 @@ def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> 
         if not matching:
             present = sorted({path.rpartition(".")[2] for path in modules})
             raise RecipeError(
-                f"{key}: no module '{name}' there",
+                f"{key}: the model has no module '{name}' there",
                 code="unknown-module",
                 remedy=did_you_mean(name, present, f"choose from: {', '.join(present)}"),
             )
