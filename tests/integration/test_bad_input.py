@@ -149,7 +149,7 @@ RECIPES = [
     ),
     Case("YAML", ["not valid YAML", "indentation", "r.yaml:3"], "model: {path: model}\ndata: [train\noptim: {}\n"),
     Case("YAML tab", ["not valid YAML", "r.yaml:2"], "model:\n\tpath: model\n"),
-    Case("key twice", ["the key 'seed' stands twice", "r.yaml:3"], "seed: 1\nmodel: {path: model}\nseed: 2\n"),
+    Case("key twice", ["code: duplicate-key", "r.yaml:3"], "seed: 1\nmodel: {path: model}\nseed: 2\n"),
     Case("a list", ["not a mapping"], "- model\n- data\n"),
     Case("empty", ["the recipe is empty", "ascendtune init"], ""),
     Case("only a comment", ["the recipe is empty"], "# nothing\n"),

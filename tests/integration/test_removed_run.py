@@ -37,6 +37,8 @@ def test_removed_run_stops_and_stays_removed(place: Workshop, devices: int) -> N
     ended = job.wait()
     assert ended.code == 3, ended.err
     said = " ".join(ended.err.split())
-    assert REMOVED in said and "give the command again" in said and ".writing" not in said and "Traceback" not in said
+    assert (
+        REMOVED in said and "code: run-directory-removed" in said and ".writing" not in said and "Traceback" not in said
+    )
     assert not run.path.exists(), sorted(run.path.rglob("*"))
     assert place.processes() == []

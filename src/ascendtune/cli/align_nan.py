@@ -38,10 +38,9 @@ def nan(
         found = first_bad(_replayed(directory))
     if found is None:
         raise NoVerdict(
-            "every number of the repeated steps is finite",
+            "the repeated steps produced no NaN and no infinite value",
             code="not-reproduced",
-            remedy="repeat it on the same kind of device with as many of them; a device that errs shows up in "
-            "`ascendtune doctor --deep`",
+            remedy="repeat it on the same kind and number of devices; `ascendtune doctor --deep` finds a faulty device",
             where=run,
         )
     finding = found.finding

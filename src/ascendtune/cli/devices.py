@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def devices(
     as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Print again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks with --watch.", min=0.5)] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between updates with --watch.", min=0.5)] = 2.0,
     free: Annotated[
         int | None,
         typer.Option(help="Print the ids of N free devices, for ASCEND_RT_VISIBLE_DEVICES.", min=1),
@@ -36,7 +36,7 @@ def devices(
     ascendtune devices --json
     export ASCEND_RT_VISIBLE_DEVICES=$(ascendtune devices --free 4)
 
-    Exit code 3: the vendor's tool failed, or fewer devices are free.
+    Exit code 3: the vendor's tool failed, or fewer than N devices are free.
     """
     from ascendtune.core.errors import InputError
 

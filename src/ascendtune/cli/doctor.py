@@ -131,7 +131,7 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
             raise InputError(f"unknown check {code}", code="unknown-name", remedy=remedy)
         if code in NODE_CHECKS and not has_nodes:
             raise InputError(
-                f"{code} compares machines",
+                f"the check {code} compares several machines",
                 code="missing-option",
                 remedy="add --nodes host1,host2",
             )

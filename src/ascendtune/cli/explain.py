@@ -24,8 +24,8 @@ def explain(
     ascendtune explain rank_*.log
     kubectl logs my-pod | ascendtune explain -
 
-    Of a run the newest attempt is read. Exit code 0: no failure in the logs, or a run that was asked to stop; 1: a
-    cause or an unexplained failure; 4: the logs are empty.
+    For a run directory, the newest attempt is read. Exit code 0: no failure, or the run was stopped on request; 1: a
+    failure, with or without a known cause; 4: the logs are empty.
     """
     import sys
 

@@ -26,7 +26,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 def fetch(
     kind: Annotated[Kind | None, typer.Argument(metavar="model|dataset", help="Kind of the repositories.")] = None,
     names: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Names on the hub: OWNER/NAME.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="A list of supplies (YAML).")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="YAML list of models and data sets.")] = None,
     source: Annotated[
         list[str] | None,
         typer.Option("--from", metavar="HUB", help="hf, hf-mirror, modelscope or a URL; repeatable, in this order."),
@@ -40,7 +40,7 @@ def fetch(
     export_script: Annotated[bool, typer.Option("--export-script", help="Print a script with curl instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch models and data sets through mirrors; a fetch that ended continues where it was.
+    """Fetch models and data sets through mirrors; an interrupted fetch continues where it stopped.
 
     \b
     ascendtune fetch model Qwen/Qwen2.5-0.5B
@@ -76,7 +76,7 @@ def fetch(
         print("\n".join(_line(each) for each in results))
     if wrong := [line for each in results for line in each["wrong"]]:
         raise CheckFailed(
-            f"{len(wrong)} of the fetched files are not as they were: {'; '.join(wrong[:5])}",
+            f"{len(wrong)} of the fetched files have changed since they were fetched: {'; '.join(wrong[:5])}",
             code="fetched-files-changed",
             remedy="move these files away and fetch again",
         )
@@ -98,20 +98,20 @@ def _asked(
     if file is not None:
         if kind is not None or to or revision or include or exclude:
             raise InputError(
-                "-f names everything that is fetched: no ID, --to, --revision, --include or --exclude beside it",
+                "-f cannot be combined with an ID, --to, --revision, --include or --exclude",
                 code="contradicting-options",
                 remedy="write them into the file",
             )
         return read_supplies(file)
     if kind is None or not names:
         raise InputError(
-            "what to fetch is missing",
+            "no model or data set is named",
             code="fetch-target-missing",
-            remedy="ascendtune fetch model OWNER/NAME, or fetch dataset OWNER/NAME, or fetch -f supplies.yaml",
+            remedy="use: ascendtune fetch model OWNER/NAME, or fetch dataset OWNER/NAME, or fetch -f supplies.yaml",
         )
     if to is not None and len(names) > 1:
         raise InputError(
-            "--to is the directory of one repository",
+            "--to takes one repository, and several are named",
             code="contradicting-options",
             remedy="give one ID, or a list with -f",
         )
@@ -120,7 +120,7 @@ def _asked(
         revision = checked_revision(revision) if revision else None
     except ValueError as error:
         raise InputError(
-            f"not a name that a hub could have: {' '.join(names)} {revision or ''}".rstrip(),
+            f"not a valid hub id: {' '.join(names)} {revision or ''}".rstrip(),
             code="invalid-hub-id",
             remedy=str(error),
         ) from error

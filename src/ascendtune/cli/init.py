@@ -25,7 +25,8 @@ def init(
         str | None, typer.Option(metavar="full|lora", help="Default: depends on the model's size.")
     ] = None,
     columns: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Which column holds what; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=COLUMN", help="The column for a field, e.g. prompt=Frage; repeatable."),
     ] = None,
     format: Annotated[str | None, typer.Option(help="Format of the rows, as data.train.format.")] = None,
     template: Annotated[str | None, typer.Option(help="Chat template, as data.template.")] = None,
@@ -34,7 +35,12 @@ def init(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", "--like", metavar="RECIPE", help="Train as this recipe does: a file, or as lora-dpo."),
+        typer.Option(
+            "--preset",
+            "--like",
+            metavar="RECIPE",
+            help="Copy the training settings of a recipe: a file, or e.g. lora-dpo.",
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The recipe to write.")] = Path("recipe.yaml"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite, and accept guesses, without asking.")] = False,
@@ -47,8 +53,9 @@ def init(
     ascendtune init --model models/qwen --data faq.csv --columns prompt=Frage --columns completion=Antwort
 
     Stage, format, columns, template, lengths and tuner follow from the first rows and config.json: conversations are
-    for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain. Where the rows do
-    not tell which column holds what, init asks on a terminal; elsewhere it writes TODO, which train refuses.
+    for sft, pairs of answers for preference (DPO), labelled answers for kto, plain text for pretrain. If the rows
+    do not show which column holds a field, init asks on a terminal; without a terminal it writes TODO, which train
+    rejects.
     """
     from ascendtune.cli.draft import draft, look_at_model
     from ascendtune.cli.init_data import STAGES, columns_of, look_at_data, preview
@@ -86,7 +93,7 @@ def init(
     checked = validate(Recipe, parse_document(text, str(output)))
     if checked.method.task != data_facts[0].task and not data_facts[0].is_undecided:
         raise InputError(
-            f"the recipe {preset} trains with stage {checked.method.stage}, which these rows are not for",
+            f"the recipe {preset} trains with stage {checked.method.stage}, which does not fit these rows",
             code="preset-of-another-stage",
             remedy="choose another --preset, or leave it out",
         )

@@ -172,6 +172,6 @@ def columns_of(words: Sequence[str]) -> dict[str, str]:
             raise DataError(
                 f"--columns: '{word}{equals}{column}' does not name a column",
                 code="invalid-option-value",
-                remedy="write it as prompt=COLUMN, once for each; names in the format come first",
+                remedy="write it as FIELD=COLUMN, e.g. prompt=Frage; repeat the option for each column",
             )
     return {word.strip(): column for word, _, column in pairs}

@@ -35,7 +35,12 @@ def complete(incomplete: str) -> list[tuple[str, str]]:
 
 JobId = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="Its id, or the beginning of it.", show_default=False, autocompletion=complete),
+    typer.Argument(
+        metavar="JOB",
+        help="Name or id of the job, or the beginning of its id.",
+        show_default=False,
+        autocompletion=complete,
+    ),
 ]
 
 

@@ -24,8 +24,9 @@ def cleanup(
     ascendtune jobs cleanup
     ascendtune jobs cleanup --json
 
-    Lists the processes of jobs that are over, and the processes on a device whose parent has ended, of any user. --yes
-    ends those of jobs that `jobs list --all` shows; other users' processes are never ended. Exit code 1: some are left.
+    Lists processes of finished jobs, and processes of any user that hold a device and whose parent has ended. --yes
+    ends your own processes of jobs that `jobs list --all` shows; other users' processes are never ended. Exit code 1:
+    some are left.
     """
     from ascendtune.job.cleanup import end, find_leftovers
     from ascendtune.machine.snapshot import take_snapshot

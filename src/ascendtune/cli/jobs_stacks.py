@@ -30,9 +30,9 @@ def stacks(
     \b
     ascendtune jobs stacks runs/alpaca-qwen
 
-    Training is not interrupted. py-spy reads the stacks where it is installed and allowed; otherwise the workers write
-    them, which programs that `ascendtune launch` started cannot. Only ranks on this machine are asked; the stacks are
-    written into the job's directory of logs.
+    Training is not interrupted. py-spy reads the stacks if it is installed and has permission. Otherwise the workers of
+    `ascendtune train` write their own stacks; programs under `ascendtune launch` need py-spy. Only ranks on this
+    machine are read; the stacks are written into the job's log directory.
     """
     from ascendtune.core.errors import InputError
     from ascendtune.job.hang.hang_report import HangReport
@@ -46,7 +46,9 @@ def stacks(
         raise InputError(
             "no process of this run is alive on this machine",
             code="run-not-alive",
-            remedy=f"ask where it runs: {', '.join(hosts)}" if hosts else "give one that runs: `ascendtune jobs list`",
+            remedy=f"run the command on a host of the run: {', '.join(hosts)}"
+            if hosts
+            else "give one that runs: `ascendtune jobs list`",
             where=directory,
         )
     place, taken = collect(directory, beats)

@@ -20,13 +20,13 @@ def stop(
     # A large checkpoint takes minutes on a file server.
     grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long a checkpoint may take.")] = 300,
 ) -> int:
-    """End a job: SIGINT, for a checkpoint; then SIGTERM, then SIGKILL, each only when it is needed.
+    """Stop a job: SIGINT, which writes a checkpoint; then SIGTERM, then SIGKILL, each only if needed.
 
     \b
     ascendtune jobs stop alpaca
     ascendtune jobs stop alpaca --yes --grace 30
 
-    Then looks whether its processes are gone and the memory of its devices is free. Exit code 1: they are not.
+    Then checks that its processes are gone and the memory of its devices is free. Exit code 1: they are not.
     """
     from ascendtune.cli.job_display import moment, state_in_words
     from ascendtune.cli.jobs_show import processes_in_lines, processes_of

@@ -31,20 +31,18 @@ def launch(
     min_nodes: MinNodes = None,
     max_restarts: MaxRestarts = 0,
     dry_run: DryRun = False,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the job is called (default: as COMMAND).")
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job (default: from COMMAND).")] = None,
     detach: Detach = False,
 ) -> None:
-    """Start any program once per device, as training is started.
+    """Start any program once per device, the way training is started.
 
     \b
     ascendtune launch -- python train.py --epochs 3
     ascendtune launch --devices 2 --name smoke --detach -- ./smoke.sh
 
-    Each process finds torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). What they print is
-    shown with the rank in front, and kept. The exit code is that of the first rank that failed. Only `ascendtune train`
-    detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy, where each rank is.
+    Each process finds torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Their output is
+    shown with the rank in front, and saved. The exit code is that of the first rank that failed. Only `ascendtune
+    train` detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy, where each rank is.
     """
     from ascendtune.cli.complain import complain, warn
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal

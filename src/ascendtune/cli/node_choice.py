@@ -76,7 +76,7 @@ class ChosenNodes:
         joined = RunDir.open(follow(runs, self.place))
         if (node_0_hash := joined.read()["data_hash"]) != data_hash:
             raise DataError(
-                f"the data of this node differ from those of node 0 ({data_hash[:12]}, there {node_0_hash[:12]})",
+                f"this node has other data than node 0 (hashes: {data_hash[:12]} here, {node_0_hash[:12]} on node 0)",
                 code="data-differs-between-nodes",
                 remedy="give every node the same files, the same model and the same recipe",
                 where=joined.path,
@@ -121,25 +121,25 @@ def choose_nodes(
         place = place_by_hand(env)
         if max_restarts and not place.is_alone:
             raise InputError(
-                "--max-restarts cannot start nodes again that were started one by one",
+                "--max-restarts cannot restart nodes that were started one by one (NNODES)",
                 code="contradicting-options",
-                remedy="let the scheduler start the command again, which resumes; or start all nodes with --nodes",
+                remedy="let the scheduler run the command again, which resumes; or start all nodes with --nodes",
             )
         return ChosenNodes(place)
     if device_ids is not None:
         raise InputError(
-            "--device-ids names devices of one machine, and --nodes several machines",
+            "--device-ids is for one machine, --nodes for several",
             code="contradicting-options",
-            remedy="use --devices N, or limit what each machine shows",
+            remedy="use --devices N, or set the visible devices on each machine",
         )
     from ascendtune.job.nodes.cluster_spec import ClusterSpec, hosts_of
 
     hosts = hosts_of(nodes)
     if min_nodes is not None and min_nodes > len(hosts):
         raise InputError(
-            f"--min-nodes {min_nodes} is more than the {len(hosts)} that --nodes names",
+            f"--min-nodes {min_nodes} is more than the {len(hosts)} hosts of --nodes",
             code="too-many-min-nodes",
-            remedy="lower it, or name more",
+            remedy="lower --min-nodes, or name more hosts",
         )
     return ChosenNodes(hosts=ClusterSpec(hosts, devices, min_nodes))
 
@@ -157,11 +157,11 @@ def require_one_starter(env: Mapping[str, str]) -> None:
     if env.get("NNODES", "1") != "1" and "LOCAL_RANK" not in env:
         return
     raise InputError(
-        f"this is process {env['RANK']} of {world_size} that a launcher has started (RANK, WORLD_SIZE); this command "
-        "starts the processes itself",
+        f"a launcher started {world_size} processes of this command (RANK={env['RANK']}), but the command starts its "
+        "processes itself",
         code="started-by-launcher",
-        remedy="give it once, without torchrun, with --devices N; on several nodes with --nodes, or NNODES, NODE_RANK, "
-        "MASTER_ADDR and MASTER_PORT. Under torchrun only the worker continues a run that has begun: "
-        "torchrun … -m ascendtune.train.worker RUN",
+        remedy="run it once, without torchrun, with --devices N; on several machines with --nodes, or once on "
+        "each machine with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT. To resume a run under torchrun, start the "
+        "worker: torchrun … -m ascendtune.train.worker RUN",
         where="environment variable WORLD_SIZE",
     )

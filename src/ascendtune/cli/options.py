@@ -28,7 +28,9 @@ DeviceCount = Annotated[
 DeviceIds = Annotated[str | None, typer.Option(metavar="0,1", help="Only these devices.")]
 Hosts = Annotated[
     str | None,
-    typer.Option(metavar="HOSTS", help="Hosts to start on over ssh, host1,host2 or a host file (default: here)."),
+    typer.Option(
+        metavar="HOSTS", help="Hosts to start on over ssh, host1,host2 or a host file (default: this machine)."
+    ),
 ]
 MinNodes = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Continue while at least N of the hosts are reachable.")

@@ -52,8 +52,8 @@ def plan(
     ascendtune plan recipe.yaml --device 910b3 --devices 8
     ascendtune plan recipe.yaml method.tuner=lora --memory 32GiB
 
-    Neither weights nor the device are needed: config.json is. A step of the model is traced with tensors that have no
-    content. Exit code 1: it does not fit.
+    Needs config.json, but neither weights nor the device: one training step is traced with fake tensors, which have
+    shapes but no data. Exit code 1: it does not fit.
     """
     from dataclasses import replace
 

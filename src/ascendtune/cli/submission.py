@@ -84,7 +84,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
     recipe = Recipe.load(recipe_file, overrides)
     if recipe.notes and asked.to in _CONTAINERS:
         raise RecipeError(
-            "a recipe of LLaMA-Factory's names its data in a further file, which a container would not find",
+            "a LLaMA-Factory recipe needs dataset_info.json, which the container does not have",
             code="recipe-needs-conversion",
             remedy=f"`ascendtune recipe convert {recipe_file} -o recipe.yaml`, then submit that",
             where=recipe_file,
@@ -161,7 +161,7 @@ def _check(asked: SubmitOptions) -> None:
         raise InputError(
             f"--hours {asked.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
             code="bad-hours",
-            remedy="give the time to start, train and write a checkpoint; without --hours the engine's own limit holds",
+            remedy="allow time to start, train and write a checkpoint; without --hours the engine's limit applies",
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(
@@ -179,7 +179,7 @@ def _check(asked: SubmitOptions) -> None:
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise InputError(
-                "--env takes the name of a variable, not its value: secrets do not belong into files",
+                "--env takes the name of a variable, not its value: secrets must not be written to files",
                 code="secret-in-file",
                 remedy=f"export the variable, and use --env {name.partition('=')[0] or 'NAME'}",
             )
@@ -217,7 +217,7 @@ def _image(asked: SubmitOptions, kind: Kind) -> str:
     raise InputError(
         f"--to {asked.to} needs an image",
         code="image-missing",
-        remedy="give --image one that has ascendtune[train] and bash in it",
+        remedy="set --image to an image that contains ascendtune[train] and bash",
     )
 
 

@@ -54,7 +54,7 @@ def submit(
     apply: Annotated[bool, typer.Option("--apply", help="Also submit it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Write the file with which Docker, Compose, Slurm or Kubernetes trains a recipe; with --apply, submit it.
+    """Write the job file of a recipe for Docker, Compose, Slurm or Kubernetes; with --apply, submit it.
 
     \b
     ascendtune submit recipe.yaml --to docker --devices 8 --apply

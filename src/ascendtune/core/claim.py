@@ -88,9 +88,9 @@ class Claim:
             record = _record_of(directory)
             if record.get("start") != start:
                 raise MachineError(
-                    "this process was started for a run directory that another start has claimed since",
+                    "another start has claimed the run directory since this process was started",
                     code="run-claimed-meanwhile",
-                    remedy="let the other one train, or give the command again with another name: name=OTHER",
+                    remedy="let the other start train, or run the command again with another name: name=OTHER",
                     where=directory,
                 )
             if not descriptor.isdecimal() or not is_opened_from(directory / CLAIM_FILE, int(descriptor)):

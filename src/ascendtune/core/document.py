@@ -81,9 +81,9 @@ class _Loader(yaml.SafeLoader):
             raise _too_much(where)
         if (tag := getattr(event, "tag", None)) not in (None, "!"):
             raise RecipeError(
-                f"the tag '{_short(tag)}' is not read",
+                f"the YAML tag '{_short(tag)}' is not supported",
                 code="yaml-tag",
-                remedy="remove it: quotes make a value text, without them a number is one",
+                remedy="remove it; to make a value text, put it in quotes",
                 where=where,
             )
         self._depth += 1
@@ -96,7 +96,7 @@ def _too_much(where: str) -> RecipeError:
     return RecipeError(
         f"more than {_MOST_VALUES:,} values or {_DEEPEST} levels",
         code="document-too-large",
-        remedy="check this place and what aliases (*name) repeat; a recipe is never that large",
+        remedy="shorten it here; each alias (*name) counts as all the values that it repeats",
         where=where,
     )
 
@@ -122,7 +122,7 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
         what: how messages call it.
 
     Raises:
-        RecipeError: missing, not YAML, not a mapping, or a key that stands twice.
+        RecipeError: missing, not YAML, not a mapping, or a key that is given twice.
         MachineError: it may not be read.
     """
     try:
@@ -226,7 +226,7 @@ class _PlainValues:
 
     def of(self, node: yaml.Node, path: Path_) -> Any:
         """Raises:
-        RecipeError: a key that is not text or stands twice, a value that is not what it looks like, an alias that
+        RecipeError: a key that is not text or is given twice, a value that is not what it looks like, an alias that
             stands for itself or for too much.
         """
         where = self._where(node)
@@ -271,7 +271,7 @@ class _PlainValues:
                 raise RecipeError(found, code="key-not-text", remedy=remedy, where=where)
             if key in seen:
                 raise RecipeError(
-                    f"the key '{_short(key)}' stands twice",
+                    f"the key '{_short(key)}' is given twice",
                     code="duplicate-key",
                     remedy="remove one of them",
                     where=where,
@@ -305,7 +305,7 @@ class _PlainValues:
             ) from error
         if isinstance(value, str) and (fault := _fault_of_text(value)):
             raise RecipeError(
-                f"the text holds {fault}", code="unsafe-text", remedy="remove it", where=self._where(node)
+                f"the text contains {fault}", code="unsafe-text", remedy="remove it", where=self._where(node)
             )
         return value
 

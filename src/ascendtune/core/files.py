@@ -72,7 +72,7 @@ def _not_a_file(path: Path, reason: str) -> NotRegular:
     return NotRegular(
         f"{path.name} is not read: {reason}",
         code="not-a-regular-file",
-        remedy="bring it back, or remove it",
+        remedy="restore the original file, or remove this one",
         where=path,
     )
 
@@ -240,14 +240,14 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     with open_regular(path) as file:
         for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), 1):
             if len(line) == _LONGEST_LINE:
-                raise _damaged(f"{path}:{number}", "a line has no end", "bring it back, or remove it")
+                raise _damaged(f"{path}:{number}", "the line is too long", "restore it from a copy, or remove it")
             if not line.endswith(b"\n"):
                 return
             yield parsed_record(line, f"{path}:{number}")
 
 
 def parsed_record(
-    text: str | bytes, where: str | Path, *, remedy: str = "bring it back, or remove it"
+    text: str | bytes, where: str | Path, *, remedy: str = "restore it from a copy, or remove it"
 ) -> dict[str, Any]:
     """A JSON object from a file that ascendtune wrote.
 
@@ -287,7 +287,7 @@ class LineWriter:
                 raise MachineError(
                     f"{self.path.name} was removed while it was written",
                     code="file-removed",
-                    remedy="give the command again, and leave the directory alone while it runs",
+                    remedy="run the command again, and do not change the directory while it runs",
                     where=self.path,
                 )
             if self._file.write(line) != len(line):

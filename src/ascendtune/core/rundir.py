@@ -265,8 +265,8 @@ class RunDir:
             raise MachineError(
                 "the run directory was removed while the run trained",
                 code="run-directory-removed",
-                remedy="give the command again: it starts anew; or first bring the directory back from a copy: then it "
-                "resumes from the checkpoints in it",
+                remedy="run the same command again: it starts over; to resume instead, first restore the "
+                "directory from a copy",
                 where=self.path,
             )
 
@@ -281,7 +281,7 @@ class RunDir:
             raise MachineError(
                 "recipe.yaml is not the recipe that this process was started for",
                 code="recipe-replaced",
-                remedy="give the command again: it writes the recipe anew",
+                remedy="run the same command again: it writes recipe.yaml again",
                 where=self.recipe,
             )
 

@@ -95,7 +95,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise DataError(
                     f"this line is longer than {_LONGEST_LINE >> 20} MiB",
                     code="line-too-long",
-                    remedy="write one row per line, and divide texts of this size",
+                    remedy="write one row per line, and split longer texts into several rows",
                     where=f"{path}:{number}",
                 )
             blank.count(line, number)
@@ -201,7 +201,7 @@ def data_files(spec: DatasetSpec, path: Path | None = None) -> list[Path]:
 def _require_file(path: Path) -> None:
     if not path.is_file() or is_endless(path):
         raise DataError(
-            "neither a regular file nor a directory: a data file is read several times, and a pipe or device cannot be",
+            "a pipe or device is not a data file: data files are read several times",
             code="not-a-regular-file",
             remedy="write the rows into a file",
             where=path,

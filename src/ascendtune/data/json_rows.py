@@ -145,7 +145,7 @@ def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
         what,
         code="invalid-json",
         remedy=f"correct or remove {'these rows' if others else 'this row'}; "
-        "data.on_bad_row: skip is for rows that can be read",
+        "data.on_bad_row: skip does not apply to invalid JSON",
         where=f"{path}:{first}",
     )
 

@@ -65,7 +65,7 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
             raise DataError(
                 "loss kto compares every answer with the answer of another row, and there is only one row",
                 code="too-few-rows",
-                remedy="give more rows, also for the evaluation data",
+                remedy="use two or more rows, in the evaluation data too",
             )
         others = [*rows[1:], rows[0]]
         flat = [

@@ -209,9 +209,9 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
 def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> MachineError:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return MachineError(
-            f"the {what} {name} is not a local path and not whole in the cache, and HF_HUB_OFFLINE forbids downloading",
+            f"the {what} {name} is neither a local path nor complete in the cache, and HF_HUB_OFFLINE is set",
             code="hub-offline",
-            remedy=f"unset HF_HUB_OFFLINE, or fetch it on another machine and copy {_cache()}{or_path}",
+            remedy=f"unset HF_HUB_OFFLINE, or download it on another machine and copy {_cache()} from there{or_path}",
         )
     reason = _status(error) or type(error.__cause__ or error).__name__
     return MachineError(

@@ -130,7 +130,7 @@ def _config(directory: Path) -> dict[str, Any]:
         raise InputError(
             f"this is a {kind} adapter: only LoRA can be merged here",
             code="adapter-not-mergeable",
-            remedy="load it with PEFT and use its own merge_and_unload, if it has one",
+            remedy="merge it with PEFT: load it, then call merge_and_unload() if the adapter has this method",
             where=path,
         )
     for key in _OTHER_FORMS:
@@ -138,13 +138,13 @@ def _config(directory: Path) -> dict[str, Any]:
             raise InputError(
                 f"the adapter uses {key}, which cannot be merged here",
                 code="adapter-not-mergeable",
-                remedy="load it with PEFT and use merge_and_unload",
+                remedy="merge it with PEFT: load it, then call merge_and_unload()",
                 where=path,
             )
     start = str(config.get("init_lora_weights")).lower()
     if start.startswith(_STARTS_THAT_CHANGE_THE_BASE):
         raise InputError(
-            f"the adapter was not converted: it belongs to a base that init_lora_weights: {start} changed in memory",
+            f"init_lora_weights: {start} changed the base in memory, and the adapter was saved without conversion",
             code="adapter-not-mergeable",
             remedy="save it with PEFT's path_initial_model_for_weight_conversion",
             where=path,
@@ -163,7 +163,7 @@ def _sorted_names(
     for name, tensor in file.tensors.items():
         if tensor.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"{name} is {tensor.dtype}, which is not a floating-point type that can be added",
+                f"{name} has the dtype {tensor.dtype}; only floating-point adapters can be merged",
                 code="adapter-not-mergeable",
                 remedy="save the adapter in fp32 or bf16",
                 where=file.path,
@@ -176,9 +176,9 @@ def _sorted_names(
                 modules[match["module"]]["embedding"] = name
         elif "lora_" in plain or plain == name or not plain.endswith((".weight", ".bias")):
             raise InputError(
-                f"the adapter holds {name}, which is not a known part of LoRA",
+                f"the adapter contains {name}, which is not a known LoRA weight",
                 code="adapter-not-mergeable",
-                remedy="load it with PEFT and use merge_and_unload",
+                remedy="merge it with PEFT: load it, then call merge_and_unload()",
                 where=file.path,
             )
         else:
@@ -215,7 +215,7 @@ def _low_rank(
         raise InputError(
             f"{module}: A is {list(a)} and B is {list(b)}, which are not matrices of rank {rank}",
             code="adapter-config-mismatch",
-            remedy="convolutions are not merged here; otherwise the adapter's file and config do not belong together",
+            remedy="copy weights and adapter_config.json from one adapter; adapters of convolutions cannot be merged",
             where=file.path,
         )
     for part in ("lora_magnitude_vector", "lora_B.bias"):

@@ -68,6 +68,6 @@ def base_of_adapter(adapter: Path) -> Path:
         raise type(error)(
             f"the base model of this adapter, {base}: {error.what}",
             code=error.code,
-            remedy=f"bring the base model back to that place, or correct base_model_name_or_path; {error.remedy}",
+            remedy=f"restore the base model at that path, or correct base_model_name_or_path; {error.remedy}",
             where=config,
         ) from error

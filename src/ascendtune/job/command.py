@@ -85,7 +85,7 @@ def checked_port(given: str, address: str) -> int:
         raise InputError(
             f"MASTER_PORT={given} is not a port",
             code="bad-port",
-            remedy="set a number from 1 to 65535, or unset it: a free port is found then",
+            remedy="set a number from 1 to 65535, or unset it to use a free port",
             where="environment variable MASTER_PORT",
         )
     # As the store will be; a port in TIME_WAIT is free.
@@ -97,7 +97,7 @@ def checked_port(given: str, address: str) -> int:
         raise MachineError(
             f"port {given} {reason}",
             code="port-unavailable",
-            remedy="choose another, or unset MASTER_PORT where one command starts everything: a free port is found",
+            remedy="choose another; or, if one command starts all ranks, unset MASTER_PORT to use a free port",
             where="environment variable MASTER_PORT",
         ) from error
     return int(given)

@@ -52,7 +52,7 @@ def why_not_free(device: Accelerator) -> str | None:
     if (device.health or "").lower() in ("critical", "unknown"):
         return f"its health is {device.health}"
     if device.processes:
-        return "held by " + ", ".join(map(_holder, device.processes))
+        return "in use by " + ", ".join(map(_holder, device.processes))
     if not device.processes_known:
         return "its processes are unknown, npu-smi's answer is cut off"
     used, total = device.memory_used_bytes, device.memory_total_bytes
@@ -73,5 +73,5 @@ def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str |
     return MachineError(
         "\n       ".join([f"{count_of(count, 'free device')} requested, {free} of {len(looked_at)} free", *held]),
         code="not-enough-devices",
-        remedy="ask for fewer, wait, or end those processes",
+        remedy="request fewer devices, wait, or stop these processes",
     )

@@ -45,7 +45,7 @@ def require_own_peers() -> None:
             raise MachineError(
                 f"a process of {user_name(uid)} is connected to port {port} of this rank, perhaps as another rank",
                 code="foreign-peer",
-                remedy=f"end it: `ss -tnp sport = :{port} or dport = :{port}` names it to root; then start again",
+                remedy=f"as root, find it with `ss -tnp sport = :{port} or dport = :{port}`; stop it; start again",
             )
         time.sleep(0.1)
 

@@ -163,6 +163,9 @@ def _read(file: SafetensorsHeader, name: str, scratch: Scratch | None = None) ->
         opened.seek(tensor.begin)
         if opened.readinto(as_bytes(loaded)) != tensor.size:
             raise InputError(
-                "the weight file became shorter", code="weight-file-damaged", remedy="copy it again", where=file.path
+                "the weight file became shorter while it was read",
+                code="weight-file-damaged",
+                remedy="copy it again",
+                where=file.path,
             )
     return loaded

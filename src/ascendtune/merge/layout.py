@@ -173,7 +173,7 @@ def _skeleton(base: Base, *, is_classifier: bool) -> Any:
         raise InputError(
             f"the layout of this model's experts in its files is not known: {str(error).strip().splitlines()[0]}",
             code="model-layout-unknown",
-            remedy="load it with PEFT and use merge_and_unload",
+            remedy="merge it with PEFT: load it, then call merge_and_unload()",
             where=base.directory,
         ) from error
 

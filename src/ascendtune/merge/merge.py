@@ -94,11 +94,11 @@ def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -
         return None
     if not result.agrees:
         raise CheckFailed(
-            f"the merged weights differ from base and adapter by {result.error:.1e} of the logits before they are "
-            f"rounded, and the adapter's whole effect is {result.effect:.1e} ({result.tolerance:.0e} is what the order "
-            "of additions may do); nothing was kept",
+            f"before rounding, the merged weights change the logits of base plus adapter by {result.error:.1e} "
+            f"(relative; allowed: {result.tolerance:.0e}; effect of the adapter: {result.effect:.1e}); the result was "
+            "removed",
             code="merge-differs",
-            remedy="check that the adapter belongs to this base; --no-verify keeps the result all the same",
+            remedy="check that the adapter belongs to this base; --no-verify skips this check",
             where=plan.base.directory,
         )
     if not result.is_conclusive:

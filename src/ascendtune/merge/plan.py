@@ -323,7 +323,7 @@ class Draft:
     def _require_addable(self, output: Output) -> None:
         if output.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"{output.name} is {output.dtype} in the base, which cannot be added to",
+                f"{output.name} is {output.dtype} in the base, and LoRA cannot be added to this dtype",
                 code="base-not-addable",
                 remedy="merge onto the original in bf16 or fp16 with --onto",
                 where=output.source[0].path,

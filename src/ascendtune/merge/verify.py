@@ -88,9 +88,10 @@ def _put(target: torch.Tensor, merger: Merger, output: Output, plan: Plan, rows:
     stored = flat[:, positions.flatten()] if positions is not None else target
     if not _is_nearest(stored, exact, DTYPES[output.dtype]):
         raise CheckFailed(
-            f"{output.name} in the merged files is not base and adapter, rounded to {output.dtype}; nothing was kept",
+            f"{output.name} in the merged files is not base plus adapter, rounded to {output.dtype}; the result was "
+            "removed",
             code="merge-differs",
-            remedy="merge again; if it stays, the disk or the memory of this machine is at fault, or ascendtune is",
+            remedy="merge again; if the error remains, check disk and memory of this machine, then report a bug",
             where=plan.base.directory,
         )
     if positions is None:

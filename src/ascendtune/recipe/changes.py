@@ -69,7 +69,7 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
             f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
             "its checkpoints hold other weights",
             code="recipe-changed",
-            remedy="undo the change; or start anew: checkpoint.resume=never",
+            remedy="undo the change; or start over: checkpoint.resume=never",
             where=run.recipe,
         )
     changed = [
@@ -83,7 +83,7 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
         raise RecipeError(
             "this run was trained with another recipe: " + "; ".join(differences),
             code="recipe-changed",
-            remedy=f"undo the change; or accept it: {keys}; or start anew: checkpoint.resume=never",
+            remedy=f"undo the change; or accept it: {keys}; or start over: checkpoint.resume=never",
             where=run.recipe,
         )
 
@@ -97,7 +97,7 @@ def require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str]
             f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
             "tokenizer have changed",
             code="data-changed",
-            remedy="restore the data; or accept it: --allow-change data; or start anew: checkpoint.resume=never",
+            remedy="restore the data; or accept it: --allow-change data; or start over: checkpoint.resume=never",
             where=run.path,
         )
 

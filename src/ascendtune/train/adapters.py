@@ -62,9 +62,9 @@ def require_same_adapters(run: RunDir, adapters: list[Adapter]) -> None:
     for old, new in zip(before, adapters, strict=True):
         if old.digest != new.digest:
             raise RecipeError(
-                "this adapter is not the one that the run began with",
+                "the adapter has changed since the run began",
                 code="adapter-changed",
-                remedy="restore it; or start anew: checkpoint.resume=never",
+                remedy="restore the original adapter; or start over: checkpoint.resume=never",
                 where=new.path,
             )
 
@@ -100,8 +100,8 @@ def _require_summand(name: str, config: dict[str, Any], path: Path, *, is_last: 
         found.append("it has trained the model's own biases")
     if found:
         raise RecipeError(
-            f"{_KEY}: {name} cannot be put together with others: {found[0]}",
+            f"{_KEY}: {name} cannot be combined with other adapters: {found[0]}",
             code="adapters-not-combinable",
-            remedy="merge it into the base model (`ascendtune merge`), and train on what comes out",
+            remedy="merge it into the base model (`ascendtune merge`), and train the merged model",
             where=path / CONFIG,
         )

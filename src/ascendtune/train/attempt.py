@@ -175,7 +175,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
         return MachineError(
             f"the device failed: {str(error).strip().splitlines()[0]}",
             code="device-failed",
-            remedy="look at the device with `ascendtune doctor`; the same command goes on from the last checkpoint",
+            remedy="look at the device with `ascendtune doctor`; the same command resumes from the last checkpoint",
         )
     if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
         return MachineError(

@@ -190,8 +190,8 @@ class Loop:
             f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
             code="loss-not-finite",
             remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; the weights are those "
-            f"before this step. `ascendtune align nan {self.run_directory}` names the module that made it. on_nan: "
-            "skip leaves such steps out",
+            f"before this step. `ascendtune align nan {self.run_directory}` names the module that produced it. on_nan: "
+            "skip skips such steps",
             where=self.run_directory.metrics,
         )
 

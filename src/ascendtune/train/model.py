@@ -152,13 +152,13 @@ def _unusable(error: Exception, directory: Path) -> RecipeError:
         return RecipeError(
             f"the model's own code cannot run: {first_line(error)}",
             code="model-code-broken",
-            remedy="install what it names; code that was written for another version of transformers needs that one",
+            remedy="install the package that it names, or the version of transformers that this code was written for",
             where=directory,
         )
     return RecipeError(
         f"the weights cannot be loaded: {first_line(error)}",
         code="model-not-loadable",
-        remedy="check that the folder holds the safetensors of this config.json, complete",
+        remedy="check that the folder contains all safetensors files that belong to this config.json",
         where=directory,
     )
 

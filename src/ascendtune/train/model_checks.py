@@ -45,7 +45,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
     except ValueError as error:
         # What transformers raises. An operator that the device lacks (NotImplementedError) is another matter.
         raise RecipeError(
-            f"this model does not take packed documents: {str(error).strip().splitlines()[0]}",
+            f"this model does not support packed documents: {str(error).strip().splitlines()[0]}",
             code="packing-not-possible",
             remedy="set data.packing: auto or false",
         ) from error
@@ -58,7 +58,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
     for difference, allowed in ((leaked, _SAME_SHAPE[compute] * scale), (moved, _OTHER_SHAPE[compute] * scale)):
         if not difference <= allowed:
             raise CheckFailed(
-                f"documents packed into one sequence see each other: hidden states differ by {difference:.3g} "
+                f"documents packed into one sequence attend to each other: hidden states differ by {difference:.3g} "
                 f"(allowed {allowed:.2g}, largest value {scale:.3g}) under attention '{attention}'",
                 code="documents-not-isolated",
                 remedy="set data.packing: false, or model.attention: sdpa; please report the model",
@@ -156,12 +156,12 @@ def _not_finite(model: Any) -> RecipeError:
     spoilt = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
     if spoilt:
         return RecipeError(
-            f"{len(spoilt)} weights of the model hold values that are not numbers, first {spoilt[0]}",
+            f"{len(spoilt)} weights of the model contain NaN or infinite values, first {spoilt[0]}",
             code="weights-not-finite",
             remedy="copy or download the model again",
         )
     return RecipeError(
-        "before any training the model computes values that are not numbers",
+        "the model computes NaN or infinite values before any training",
         code="logits-not-finite",
         remedy="set precision: bf16 or fp32",
     )

@@ -55,7 +55,7 @@ class PlansUnpickler(pickle.Unpickler):
         if module == "torch" and isinstance(found, torch.dtype | torch.layout | torch.memory_format):
             return found
         raise MachineError(
-            f"a message in the place of another rank's is a pickle that would run {module}.{name}; it was not run",
+            f"a message that should come from another rank is a pickle that would run {module}.{name}; it was not run",
             code="foreign-pickle",
             remedy="find out who can reach the ports of this job: the network between ranks must be trusted",
         )

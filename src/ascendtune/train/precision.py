@@ -67,8 +67,8 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
     lora = recipe.method.lora
     if recipe.method.tuner == "lora" and lora.modules_to_save and compute == "fp32" and weights != "fp32":
         raise RecipeError(
-            "method.lora.modules_to_save are trained in fp32, and under precision: fp32 nothing brings them together "
-            f"with model.dtype: {weights}",
+            "method.lora.modules_to_save are trained in fp32, which precision: fp32 cannot combine with weights of "
+            f"model.dtype: {weights}",
             code="mixed-weight-types",
             remedy="set model.dtype: auto, or precision: bf16",
         )

@@ -170,7 +170,7 @@ def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> At
     choice = choose_attention(section, "preference", config, device.attention)
     if not choice.verdict.padded:
         raise RecipeError(
-            f"padding changes what the reference model computes: {choice.verdict.why_padded}",
+            f"padding changes the outputs of the reference model: {choice.verdict.why_padded}",
             code="rows-need-padding",
             remedy="choose another method.preference.reference",
             where=directory,

@@ -134,9 +134,9 @@ def _from_path(
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"])
     if not trust_checkpoint:
         raise RecipeError(
-            f"{_RESUME}: this checkpoint belongs to another run, whose owner could choose what this one trains on",
+            f"{_RESUME}: this checkpoint belongs to another run, whose owner may have changed it",
             code="checkpoint-of-another-run",
-            remedy="add --trust-checkpoint when you know who wrote it",
+            remedy="if you trust its author, add --trust-checkpoint",
             where=checkpoint,
         )
     run = _next_of_series(wanted) if newest.run_json.is_file() else newest

@@ -329,7 +329,7 @@ def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> b
         return False
     if attention.verdict.packed:
         return True
-    why = f"this model does not take packed documents: {attention.verdict.why_padded}"
+    why = f"this model does not support packed documents: {attention.verdict.why_padded}"
     if recipe.data.packing is True:
         raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
     # A model with its own attention has had a warning already.

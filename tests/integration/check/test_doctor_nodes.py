@@ -91,7 +91,7 @@ def test_nothing_is_left_where_the_asker_was_killed(machines: Cluster, tmp_path:
 
 def test_what_does_not_go_with_nodes(machines: Cluster) -> None:
     for words, said in (
-        (["clock_skew"], "clock_skew compares machines"),
+        (["clock_skew"], "code: missing-option"),
         (["--nodes", "a,b", "--fix"], "--fix and --bundle work on one machine"),
         (["--nodes", "a,a"], "a is named twice"),
     ):

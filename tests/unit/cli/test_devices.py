@@ -109,7 +109,7 @@ def test_free_devices(ascendtune: Run, printing: Callable[[str], str]) -> None:
     result = ascendtune("devices", "--free", "3", PATH=path)
     assert result.returncode == 3 and result.stdout == ""
     assert "3 free devices requested, 2 of 4 free" in result.stderr
-    assert "NPU 4 chip 1: held by pt_main_thread (pid 957770, 48.1 GiB)" in result.stderr
+    assert "NPU 4 chip 1: in use by pt_main_thread (pid 957770, 48.1 GiB)" in result.stderr
 
 
 def test_topology(ascendtune: Run, printing: Callable[[str], str]) -> None:

@@ -125,7 +125,7 @@ def test_recipe_check_warns_of_a_key_without_effect(ascendtune: Any, tiny_model:
         ("data.template=qwem", "data.template"),
         ("data.eval=other.json", "contradict"),
         ("checkpoint.resume=nope", "checkpoint.resume: no such checkpoint"),
-        ("data.train=/dev/zero", "neither a regular file nor a directory"),
+        ("data.train=/dev/zero", "code: not-a-regular-file"),
     ],
 )
 def test_a_bad_recipe_is_refused_within_a_second(
@@ -202,7 +202,7 @@ def test_a_dry_run_names_the_run_directory_that_the_start_would_make(
 
 def test_train_under_torchrun_is_refused(ascendtune: Any) -> None:
     refused = ascendtune("train", "recipe.yaml", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
-    assert refused.returncode == 2 and "this is process 1 of 2 that a launcher has started" in refused.stderr
+    assert refused.returncode == 2 and "code: started-by-launcher" in refused.stderr
 
 
 def test_a_missing_deepspeed_file_is_found_before_a_start(ascendtune: Any, tiny_model: Path, data: Path) -> None:

@@ -122,7 +122,7 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("slurm", ["--hours", "0"], "--hours 0 is not a duration"),
         ("slurm", ["--hours", "nan"], "--hours nan is not a duration"),
         ("kubernetes", ["--hours", "inf"], "--hours inf is not a duration"),
-        ("docker", ["--env", "HF_TOKEN=abc"], "secrets do not belong into files"),
+        ("docker", ["--env", "HF_TOKEN=abc"], "--env takes the name of a variable"),
         ("kubernetes", ["--volume", "data"], "--volume data is not CLAIM:PATH"),
         ("kubernetes", ["--volume", "My Claim:/data"], "--volume: 'My Claim' is not a valid Kubernetes name"),
         ("kubernetes", ["--namespace", "Bad Name"], "--namespace: 'Bad Name' is not a valid Kubernetes name"),

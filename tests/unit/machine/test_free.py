@@ -41,8 +41,8 @@ def test_less_memory_first_and_ids_ascend() -> None:
     ("device", "said"),
     [
         (_npu(1, 40), "not visible here"),
-        (_npu(1, processes=(DeviceProcess(7, None, "python", GIB),)), "held by python (pid 7, 1.0 GiB)"),
-        (_npu(1, processes=(DeviceProcess(7),)), "held by a process (pid 7)"),
+        (_npu(1, processes=(DeviceProcess(7, None, "python", GIB),)), "in use by python (pid 7, 1.0 GiB)"),
+        (_npu(1, processes=(DeviceProcess(7),)), "in use by a process (pid 7)"),
         (_npu(1, None), "unknown"),
         (_npu(1, health="Critical"), "its health is Critical"),
         (_npu(None), "its logical id is unknown"),

@@ -109,7 +109,7 @@ def read_side(path: Path) -> Side:
     if path.suffix in (".csv", ".tsv"):
         return _table(path)
     raise InputError(
-        f"'{path.name}' is not a record of a training that is known",
+        f"'{path.name}' is not a known record of a training run",
         code="unknown-training-record",
         remedy="give a run directory, trainer_state.json, trainer_log.jsonl, TensorBoard events or a CSV",
         where=path,
@@ -131,7 +131,7 @@ def _read_directory(path: Path) -> Side:
     if (dump := find_msprobe(path)) is not None:
         return Side(path.name, path, "msprobe", Curve.empty(), dump=dump)
     raise InputError(
-        "the directory holds no record of a training",
+        "the directory contains no record of a training run",
         code="unknown-training-record",
         remedy="give a run directory, or one with trainer_state.json, trainer_log.jsonl or TensorBoard events",
         where=path,

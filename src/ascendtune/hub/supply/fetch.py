@@ -146,7 +146,7 @@ def fetch(
     wanted = [file for file in listing.files if supply.wants(file.path)]
     if not wanted:
         raise input_error(supply.kind)(
-            f"none of the {count_of(len(listing.files), 'file')} of {supply.name} is wanted",
+            f"none of the {count_of(len(listing.files), 'file')} of {supply.name} matches --include and --exclude",
             code="no-wanted-file",
             remedy="change --include or --exclude; files: " + ", ".join(each.path for each in listing.files[:8]),
         )
@@ -226,9 +226,9 @@ def _missing(supply: Supply, wanted: Sequence[RemoteFile]) -> list[RemoteFile]:
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise input_error(supply.kind)(
-            f"{', '.join(differing[:3])}{more}: in the way, with other content than {supply.name} has",
+            f"files of {supply.name} exist with other content: {', '.join(differing[:3])}{more}",
             code="file-differs",
-            remedy="choose another --to, or move these files away: nothing is overwritten",
+            remedy="choose another --to, or move these files away: fetch never overwrites a file",
             where=supply.directory,
         )
     return missing
@@ -312,9 +312,9 @@ def _fetch_one(
 
 def _not_fetched(file: RemoteFile, supply: Supply, source: Source, fault: Fault) -> MachineError:
     return MachineError(
-        f"{file.path} of {supply.name} did not come: {source.endpoint}: {fault.what}",
+        f"{file.path} of {supply.name} could not be fetched from {source.endpoint}: {fault.what}",
         code="file-not-fetched",
-        remedy="give the command again: it continues where this one ended; name another mirror with --from",
+        remedy="run the same command again, which continues at the last byte; or name another mirror with --from",
         where=supply.directory,
     )
 

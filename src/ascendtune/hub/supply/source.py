@@ -156,7 +156,7 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     if "modelscope" in names:
         if len(endpoints) > 1:
             raise InputError(
-                "ModelScope and Hugging Face hold different repositories, so one cannot continue the other's files",
+                "--from modelscope cannot be combined with other hubs: its repositories differ from Hugging Face's",
                 code="hubs-differ",
                 remedy="use --from modelscope alone",
             )

@@ -182,7 +182,7 @@ class _Run:
                 error = MachineError(
                     f"{name} has sent nothing for {self._silence_seconds:.0f} s",
                     code="host-lost",
-                    remedy="check that machine and the network between; with --max-restarts and --min-nodes a job "
+                    remedy="check that machine and the network to it; with --max-restarts and --min-nodes a job "
                     "continues without it",
                     where=name,
                 )

@@ -115,13 +115,13 @@ def _host(name: str, slots: int | None, where: str) -> TargetHost:
         raise InputError(
             f"'{name}' is not the name of a host",
             code="bad-host-name",
-            remedy="name hosts as ssh takes them: node1,user@node2; a port belongs into ~/.ssh/config",
+            remedy="name hosts as ssh takes them: node1,user@node2; set a port in ~/.ssh/config",
             where=where,
         )
     host = parts["address"] or parts["name"]
     if _is_of_one_cable(host):
         raise InputError(
-            f"'{name}' means another host on each network: the nodes would not find each other by it",
+            f"'{name}' is a link-local address, which other nodes cannot use",
             code="link-local-host",
             remedy="name the host by an address that every node reaches",
             where=where,

@@ -168,7 +168,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not recipe["enable_thinking"] and name in WITHOUT_THOUGHT:
         recipe.complain(
             "enable_thinking",
-            f"template: {name} without thoughts is another template",
+            f"template: {name} does not support enable_thinking: false",
             f"use template: {WITHOUT_THOUGHT[name]}",
             code="not-in-this-version",
         )
@@ -181,7 +181,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         if recipe["preserve_thinking"]:
             recipe.complain(
                 "preserve_thinking", f"preserve_thinking with stage: {recipe['stage']} is not in this version",
-                "remove it: earlier answers lose their thoughts, the last one keeps its own",
+                "remove it: only the last answer then keeps its reasoning",
                 code="not-in-this-version",
             )  # fmt: skip
     else:

@@ -164,7 +164,9 @@ class Entry:
         for word in _MEDIA:
             if self.columns[word]:
                 what = f"{name}: images, video and sound are not in this version"
-                self._complain(("columns", word), what, "use text alone", code="not-in-this-version")
+                self._complain(
+                    ("columns", word), what, "use a data set that contains text only", code="not-in-this-version"
+                )
         if "[" in str(values.get("split") or ""):
             self._complain(
                 ("split",),
@@ -181,7 +183,7 @@ class Entry:
         if self.has_turns and (tags := values.get("tags")):
             for tag in ("role_tag", "content_tag"):
                 if not tags.get(tag):
-                    what = f"{name}: tags has no {tag}: with `tags`, what is not listed does not exist"
+                    what = f"{name}: tags has no {tag}: with `tags` given, a tag that is not listed has no default"
                     self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"', code="missing-recipe-key")
 
     def _require_columns(self) -> None:
@@ -191,7 +193,7 @@ class Entry:
         wants_pairs = stage in ("rm", "dpo")
         if wants_pairs and not self.values.get("ranking"):
             remedy = (
-                'name another data set; or, if it has pairs, add "ranking": true, and to columns chosen and rejected'
+                'name another data set; or, if it has pairs, add "ranking": true, and chosen and rejected to "columns"'
             )
             self._complain(
                 at, f"{name} holds no pairs, which stage: {stage} needs", remedy, code="data-format-mismatch"
@@ -203,7 +205,9 @@ class Entry:
             return
         if stage == "pt" and (self.has_turns or columns["query"] or columns["history"]):
             what = f"{name}: stage pt takes one column of text"
-            self._complain(at, what, 'say which: "columns": {"prompt": "text"}', code="data-format-mismatch")
+            self._complain(
+                at, what, 'name that column, e.g. "columns": {"prompt": "text"}', code="data-format-mismatch"
+            )
             return
         for word in self._needed():
             if not columns[word]:
@@ -300,9 +304,9 @@ def _list_of(names: list[str], directory: str, place: str) -> Document:
     path = expanded(directory) / "dataset_info.json"
     if not path.is_file():
         raise RecipeError(
-            f"{path} does not exist; it describes the data sets",
+            f"{path}, the list of data sets, does not exist",
             code="dataset-info-missing",
-            remedy="set dataset_dir to the directory that holds it; it starts at the working directory",
+            remedy="set dataset_dir to the directory that contains it; a relative path starts at the working directory",
             where=place,
         )
     return read_document(path, "list of data sets")

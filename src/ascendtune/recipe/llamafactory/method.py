@@ -26,7 +26,10 @@ def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     stage, place = recipe["stage"], recipe.place("stage")
     if stage == "ppo":
         recipe.complain(
-            "stage", "stage: ppo is not in this version", "use dpo, the nearest", code="not-in-this-version"
+            "stage",
+            "stage: ppo is not in this version",
+            "use stage: dpo, the closest method in this version",
+            code="not-in-this-version",
         )
         return
     native.put("method.stage", _STAGES[stage], place)

@@ -83,8 +83,8 @@ def _put_fsdp_config(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if isinstance(config, str):
         recipe.complain(
             "fsdp_config",
-            "fsdp_config: a file is not read",
-            "write what it says below fsdp_config",
+            "fsdp_config: the path of a file is not supported",
+            "copy the keys of the file below fsdp_config",
             code="not-in-this-version",
         )
         return

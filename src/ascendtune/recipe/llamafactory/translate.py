@@ -205,7 +205,7 @@ def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:
     recipe.complain(
         name,
         f"'{name}: {value}' is not possible",
-        "give a number of steps; a share of the run is not in this version",
+        "give a number of steps; a fraction of the run is not supported in this version",
         code="impossible-value",
     )
     return False

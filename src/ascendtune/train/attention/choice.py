@@ -107,7 +107,7 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
     if verdict.refused is not None:
         if wanted != "auto":
             raise RecipeError(
-                f"model.attention: {wanted} does not compute this model: {verdict.refused}",
+                f"model.attention: {wanted} does not work with this model: {verdict.refused}",
                 code="attention-not-equal",
                 remedy="set model.attention: auto",
             )
@@ -133,7 +133,7 @@ def _require_class_with_score(section: ModelSection, config: Any) -> None:
     ):
         return
     raise RecipeError(
-        f"method.stage: reward needs a class with a score, which transformers does not have for {config.model_type}",
+        f"method.stage: reward needs a class with a score head, and transformers has none for {config.model_type}",
         code="no-class-with-score",
         remedy="choose a model that transformers' AutoModelForSequenceClassification loads",
     )

@@ -227,7 +227,7 @@ def refuse_unsupported(name: str, softcap: float | None, s_aux: torch.Tensor | N
     """
     if softcap is not None or s_aux is not None:
         raise RecipeError(
-            f"{name} computes neither soft-capped scores nor attention sinks, and this model has them",
+            f"this model uses soft-capped scores or attention sinks, which {name} does not support",
             code="attention-lacks-softcap",
             remedy="set model.attention: eager",
         )

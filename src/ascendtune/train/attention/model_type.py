@@ -16,7 +16,7 @@ from ascendtune.hub.model_config import read_model_config, text_config
 from ascendtune.recipe.recipe import Recipe
 
 SEES_LATER_TOKENS = "its tokens see the tokens after them, so there is nothing to predict"
-PICKS_KEYS = "it attends to the keys with the highest scores, and the row length breaks ties"
+PICKS_KEYS = "it attends to the keys with the highest scores, and the length of the row decides between equal scores"
 ENCODERS = {
     *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert"),
     *("rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
@@ -60,7 +60,7 @@ def cannot_train(model_type: str, why: str) -> RecipeError:
     return RecipeError(
         f"{model_type} cannot be trained here: {why}",
         code="model-not-causal",
-        remedy="choose a decoder model; a BERT-like one is one with is_decoder: true in its config.json",
+        remedy="choose a decoder model; a BERT-like model is a decoder if its config.json sets is_decoder: true",
     )
 
 
@@ -75,11 +75,11 @@ def require_rows_alone(recipe: Recipe, why: str) -> None:
     Args:
         why: the model does not take padded rows.
     """
-    sentence = f"padding changes what this model computes: {why}"
+    sentence = f"padding changes the outputs of this model: {why}"
     method = recipe.method
     if method.stage == "reward" or (method.stage == "preference" and method.preference.loss != "kto"):
         raise RecipeError(
-            f"stage {method.stage} pads a pair's two answers to one length, and {sentence}",
+            f"stage {method.stage} pads the two answers of a pair to one length; {sentence}",
             code="pairs-need-padding",
             remedy="choose another model, or train on single answers: stage sft, or preference with loss kto",
         )
@@ -87,5 +87,5 @@ def require_rows_alone(recipe: Recipe, why: str) -> None:
         raise RecipeError(
             sentence,
             code="rows-need-padding",
-            remedy="set batch.per_device: 1; batch.accumulate keeps the size of a step",
+            remedy="set batch.per_device: 1, and raise batch.accumulate to keep the number of rows per step",
         )

@@ -162,7 +162,7 @@ class Checkpointer:
         form, ranks = state.get("form"), state.get("ranks")
         if form != self._content.form:
             raise InputError(
-                f"the checkpoint is of the form '{form}', and parallel.strategy: {self._strategy.name} reads "
+                f"the checkpoint has the format '{form}', and parallel.strategy: {self._strategy.name} reads "
                 f"'{self._content.form}'",
                 code="checkpoint-form-differs",
                 remedy=f"resume with {_READERS.get(str(form), 'the recipe that wrote it')}",
@@ -170,10 +170,10 @@ class Checkpointer:
             )
         if not self._content.on_any_ranks and ranks != self._strategy.world_size:
             raise InputError(
-                f"the checkpoint is of {ranks} ranks, and {self._strategy.name} reads its own on as many only; this "
-                f"start has {self._strategy.world_size}",
+                f"the checkpoint was written by {ranks} ranks, and {self._strategy.name} needs the same number; "
+                f"this start has {self._strategy.world_size}",
                 code="checkpoint-ranks-differ",
-                remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp go on anywhere",
+                remedy=f"resume on {ranks} devices; checkpoints of parallel.strategy: fsdp resume on any number",
                 where=directory,
             )
 

@@ -109,7 +109,7 @@ class NamedTensors(CheckpointContent):
         ]
         if differing:
             raise InputError(
-                f"the checkpoint is of another model or optimizer: {len(differing)} tensors do not match, first "
+                f"the checkpoint belongs to another model or optimizer: {len(differing)} tensors do not match, first "
                 f"{differing[0]}",
                 code="checkpoint-model-differs",
                 remedy="resume with the recipe that wrote it",
@@ -157,7 +157,7 @@ def damaged_checkpoint(directory: Path, why: object) -> MachineError:
     return MachineError(
         f"the checkpoint is damaged: {str(why) or type(why).__name__}",
         code="checkpoint-damaged",
-        remedy="delete this directory; the run goes on from the one before, or with checkpoint.resume: never",
+        remedy="delete this directory to resume from the previous checkpoint; or start over: checkpoint.resume=never",
         where=directory,
     )
 

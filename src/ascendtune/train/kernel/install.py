@@ -133,9 +133,10 @@ def try_kernel(module: FusableModule, kernel: Kernel, device: torch.device, prec
         # After a failed operator an Ascend device may give garbage for everything that follows.
         if again := _difference(module, expected, device, precision):
             raise MachineError(
-                f"{kernel.__name__} {reason}; since then the device computes wrong: the module's own forward {again}",
+                f"{kernel.__name__} {reason}. After this failure the device returns wrong results: the module's own "
+                f"forward {again}",
                 code="device-unusable",
-                remedy="switch this operator off under `kernel` in the recipe; `ascendtune doctor` checks the device",
+                remedy="disable this operator under `kernel` in the recipe; run `ascendtune doctor --deep`",
             )
         return reason
     finally:

@@ -86,7 +86,7 @@ def target_here(visible: Visible, devices: int) -> Target:
     known = [(name, size) for name, size in memory if size]
     if not known:
         raise MachineError(
-            "the memory of the devices is not reported",
+            "the devices do not report how much memory they have",
             code="device-memory-unknown",
             remedy="give --device or --memory",
         )

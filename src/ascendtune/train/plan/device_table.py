@@ -39,7 +39,7 @@ def named_target(name: str, devices: int) -> Target:
             return Target(kind, entry["title"], memory, devices, entry.get("bf16", True), CONTEXT_BYTES[kind])
     known = sorted(each for entry in table().values() for each in entry["names"])
     raise InputError(
-        f"the table of devices has no '{name}'",
+        f"'{name}' is not in the table of devices",
         code="unknown-device",
         remedy=did_you_mean(name, known, f"choose from: {', '.join(known)}; or give --memory, as in --memory 64GiB"),
     )

@@ -53,9 +53,9 @@ class DeepSpeedStrategy(GroupStrategy):
         global _STARTED
         if _STARTED:
             raise MachineError(
-                "DeepSpeed keeps process groups that have ended, so it can be started once in a process",
+                "DeepSpeed can be started only once per process",
                 code="deepspeed-started-twice",
-                remedy="start every training in a process of its own, as `ascendtune train` does",
+                remedy="start each training run in its own process, as `ascendtune train` does",
             )
         _STARTED = True
         self._deepspeed = _import()

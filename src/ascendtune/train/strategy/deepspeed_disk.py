@@ -50,7 +50,7 @@ def require_disk(config: Config, *, compute: str) -> None:
     rounds = compute == "fp32" and not get_accelerator().is_fp16_supported()
     if rounds and "offload_param" in parts_on_disk(config):
         raise RecipeError(
-            "on a device without fp16 DeepSpeed writes weights to the disk in bf16, and this run's are fp32",
+            "on a device without fp16 DeepSpeed writes weights to disk in bf16, but this run uses fp32 weights",
             code="offload-rounds-weights",
             remedy="set precision: bf16, or parallel.deepspeed.offload_param: cpu",
         )
@@ -96,7 +96,7 @@ def _own_directory(parent: Path, held: ExitStack) -> Path:
         raise MachineError(
             "parallel.deepspeed.nvme_path is not a directory on this host",
             code="no-such-directory",
-            remedy="make it, on every host, on a fast local disk",
+            remedy="create it on every host, on a fast local disk",
             where=parent,
         )
     lock = parent / f".ascendtune-{os.getuid()}.lock"
@@ -164,7 +164,7 @@ class SwappedState(CheckpointContent):
             weights = stored.pop(_WEIGHTS)
             if weights.numel() != self._zero.fp16_partitioned_groups_flat_numel[number]:
                 raise InputError(
-                    f"the checkpoint is of another model: group {number} has {weights.numel()} weights on this rank",
+                    f"the checkpoint belongs to another model: group {number} has {weights.numel()} weights here",
                     code="checkpoint-model-differs",
                     remedy="resume with the recipe that wrote it",
                     where=directory,

@@ -54,7 +54,7 @@ def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     if not outer:
         raise RecipeError(
-            f"{type(model).__name__} keeps its layers in no list, so they cannot be told apart",
+            f"{type(model).__name__} does not keep its layers in a list, so method.freeze cannot select them",
             code="layers-not-found",
             remedy="use method.tuner: full or lora",
         )
@@ -83,7 +83,7 @@ def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> 
         if not matching:
             present = sorted({path.rpartition(".")[2] for path in modules})
             raise RecipeError(
-                f"{key}: no module '{name}' there",
+                f"{key}: the model has no module '{name}' there",
                 code="unknown-module",
                 remedy=did_you_mean(name, present, f"choose from: {', '.join(present)}"),
             )

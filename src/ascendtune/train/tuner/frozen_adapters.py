@@ -113,15 +113,15 @@ def init_pissa(tuned: Any) -> None:
             continue
         if TRAINED not in layer.lora_A:
             raise RecipeError(
-                f"method.lora.init: pissa is for linear layers, {name} is none",
+                f"method.lora.init: pissa supports linear layers only, and {name} is not one",
                 code="pissa-needs-linear",
                 remedy="name linear layers in method.lora.target, or use init: zero",
             )
         weight, rank = layer.get_base_layer().weight, layer.r[TRAINED]
         if rank > min(weight.shape):
             raise RecipeError(
-                f"method.lora.rank: {rank} is more than init: pissa finds in {name}, "
-                f"which is {weight.shape[0]} × {weight.shape[1]}",
+                f"method.lora.rank: {rank} is larger than the smaller dimension of {name} "
+                f"({weight.shape[0]} × {weight.shape[1]}), the limit of init: pissa",
                 code="lora-rank-too-large",
                 remedy=f"set method.lora.rank to {min(weight.shape)} or less, or use init: zero",
             )

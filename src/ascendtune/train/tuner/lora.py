@@ -89,14 +89,14 @@ def _new_adapter(model: Any, section: MethodSection) -> Any:
         modules_to_save=modules_to_save(model, lora) or None,
     )
     if lora.dora:
-        why = "PEFT loads adapters on them only as on parameters, for which it has no DoRA"
+        why = "PEFT loads adapters of these modules as adapters of parameters, which do not support DoRA"
         _leave_out(sorted(misread_names(config, model)), config, lora, targets, why, key="dora")
     with literal_names():
         tuned = get_peft_model(model, config)
         if unreadable := unreadable_modules(tuned):
             model = tuned.unload()
             every = short_names(unreadable, [name for name, _ in model.named_modules()])
-            why = "PEFT would load adapters on them under another name"
+            why = "PEFT would load the adapters of these modules under another name"
             _leave_out(every, config, lora, targets, why, key="target")
             tuned = get_peft_model(model, config)
         if lora.init == "pissa":
@@ -110,15 +110,15 @@ def _require_plain(model: Any, parameters: list[str], lora: LoraSection) -> None
     """Raise where a form of LoRA needs the inputs of a module, or its matrix: a parameter may have many, or none."""
     experts = any(model.get_parameter(name).ndim == 3 for name in parameters)
     for key, asked, why in (
-        ("dropout", lora.dropout, "PEFT adds their adapters to the weights, where no input could be dropped"),
-        ("dora", lora.dora, "PEFT has DoRA for modules alone"),
-        ("init: pissa", lora.init == "pissa" and experts, "PiSSA is for linear layers"),
+        ("dropout", lora.dropout, "PEFT adds these adapters to the weights, so dropout has no input to act on"),
+        ("dora", lora.dora, "PEFT supports DoRA for modules only, not for parameters"),
+        ("init: pissa", lora.init == "pissa" and experts, "PiSSA supports linear layers only"),
     ):
         if asked:
             raise RecipeError(
                 f"method.lora.{key} with {'experts' if experts else 'routers'} in method.lora.target: {why}",
                 code="lora-form-not-adaptable",
-                remedy=f"leave out method.lora.{key}, or {parameters[0]} and its like",
+                remedy=f"remove method.lora.{key}, or remove {parameters[0]} and similar ones from method.lora.target",
             )
 
 
@@ -136,10 +136,11 @@ def _leave_out(names: list[str], config: Any, lora: LoraSection, targets: Target
     listed = ", ".join(names)
     if ALL_LINEAR not in lora.target:
         asked = f"method.lora.{key} with {listed} in method.lora.target"
+        other = "" if key == "target" else f"remove method.lora.{key}, or "
         raise RecipeError(
             f"{asked if key != 'target' else f'method.lora.target: {listed}'}: {why}",
             code="lora-target-not-loadable",
-            remedy="leave out these modules" if key == "target" else f"leave out method.lora.{key}, or these modules",
+            remedy=f"{other}remove these modules from method.lora.target",
         )
     config.target_modules -= set(names)
     targets.notes.append(f"method.lora.target: {ALL_LINEAR} leaves out {listed}: {why}")
@@ -166,9 +167,9 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
     if config.target_parameters and config.lora_dropout:
         raise RecipeError(
             f"method.lora.dropout with an adapter of {sorted(config.target_parameters)[0]} in method.lora.start_from: "
-            "PEFT adds such adapters to the weights, where no input could be dropped",
+            "PEFT adds such adapters to the weights, so dropout has no input to act on",
             code="lora-form-not-adaptable",
-            remedy="leave out method.lora.dropout",
+            remedy="remove method.lora.dropout",
             where=last,
         )
     others = []

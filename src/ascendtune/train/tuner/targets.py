@@ -54,7 +54,7 @@ def choose_targets(model: Any, lora: LoraSection, *, ask: bool = True) -> Target
     if ALL_EXPERTS in names:
         if not mixtures:
             raise RecipeError(
-                f"{_KEY}: {ALL_EXPERTS}: {type(model).__name__} has no experts that stand beside a router",
+                f"{_KEY}: {ALL_EXPERTS}: {type(model).__name__} has no experts with a router",
                 code="no-experts",
                 remedy=f"use {_KEY}: {ALL_LINEAR}",
             )
@@ -199,7 +199,7 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
             )
         if ask and (silent := without_gradient(model, _nested(matrices, []))):
             raise RecipeError(
-                f"{_KEY}: an adapter on {min(silent)} would do nothing: no gradient comes to it",
+                f"{_KEY}: an adapter on {min(silent)} would do nothing: it receives no gradient",
                 code="lora-target-without-effect",
                 remedy="leave it out",
             )

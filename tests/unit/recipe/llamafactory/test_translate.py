@@ -203,8 +203,8 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"template": "qwen3_noth"}, "no template 'qwen3_noth'", "did you mean 'qwen3_nothink'?"),
         ({"template": "vicuna"}, "vicuna is not in this version", "data.template=FILE.jinja"),
         ({"template": "qwen2_vl"}, "multimodal", "text"),
-        ({"template": "qwen3", "enable_thinking": False}, "another template", "qwen3_nothink"),
-        ({"template": "glm4_7", "enable_thinking": False}, "another template", "glm4"),
+        ({"template": "qwen3", "enable_thinking": False}, "enable_thinking: false", "qwen3_nothink"),
+        ({"template": "glm4_7", "enable_thinking": False}, "enable_thinking: false", "glm4"),
         (
             {"template": "qwen3", "preserve_thinking": True, "stage": "dpo", "dataset": "pairs"},
             "preserve_thinking with stage: dpo", "remove it",
