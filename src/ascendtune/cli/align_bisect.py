@@ -272,17 +272,18 @@ def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at:
     from ascendtune.core.units import count_of
 
     possible = [each for each in swaps if not each.obstacle]
-    steps, most = count_of(trainer.step, "step"), 1 + most_trials(len(possible))
+    steps, least, most = count_of(trainer.step, "step"), 1 + len(possible), 1 + most_trials(len(possible))
+    times = f"{least} to {most} times" if most > least else f"{least} times"
     at = f"kept in {kept_at}" if kept_at else f"in {trainer.directory}, which is removed at the end"
     lines = [
         sentence,
         f"{trainer.candidate.name} is trained again from its start, {steps} on {count_of(trainer.ranks, 'device')}, "
-        f"{1 + len(possible)} to {most} times, {at}:",
+        f"{times}, {at}:",
         "  nothing swapped",
         *(f"  {each.name}: {each.text}" for each in possible),
         *(f"not swapped: {each.name}: {each.obstacle}" for each in swaps if each.obstacle),
     ]
-    if most > 1 + len(possible):
+    if most > least:
         lines.append("if none of them explains it: all together, then pairs")
     for line in lines:
         print(wrapped(line, width(sys.stderr)), file=sys.stderr)
