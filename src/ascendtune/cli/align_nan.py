@@ -76,7 +76,9 @@ def _replayed(run: RunDir) -> RunDir:
     log.say(f"repeating from {f'step {steps[-1]}' if steps else 'the start'} to step {bad}")
     with chdir(record.get("directory") or "."):
         argv = [sys.executable, "-m", "ascendtune", "train", str(path / "recipe.yaml"), *words]
-        ended = process.run(argv, timeout_seconds=_LONGEST_SECONDS, env=os.environ)
+        # The working directory is read from a file: Python must not import modules from there.
+        env = {**os.environ, "PYTHONSAFEPATH": "1"}
+        ended = process.run(argv, timeout_seconds=_LONGEST_SECONDS, env=env)
     replays = sorted(path.glob("replay*/run.json"), key=lambda each: each.stat().st_mtime)
     if not replays or ended.exit_code not in (0, 1):
         lines = [line for line in ended.error.splitlines() if line.strip()]

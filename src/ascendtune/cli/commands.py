@@ -49,6 +49,7 @@ COMMANDS = {
     "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
     "align compare": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
+    "align bisect": Entry("ascendtune.cli.align_bisect:bisect", "Find what in the recipe makes two runs part."),
     "align nan": Entry("ascendtune.cli.align_nan:nan", "Name the module that made the first NaN of a run."),
     "align record": Entry(
         "ascendtune.cli.align_record:record",

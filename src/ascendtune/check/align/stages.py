@@ -82,14 +82,14 @@ def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
             remedy="record the same steps: track.every_steps, or logging_steps: 1 in the other trainer",
             where=f"{reference.path} and {candidate.path}",
         )
-    exceeding = _exceeding(pair, noise)
+    exceeding, other_rate = _exceeding(pair, noise), _first_other_rate(reference, candidate)
     from_records: tuple[Finding, ...] = (
         _question(reference, candidate),
         _data(reference, candidate),
         _start(reference, candidate),
         _forward(pair, noise, exceeding),
         _backward(reference, candidate, noise),
-        _update(reference, candidate, pair, exceeding),
+        _update(other_rate, pair, exceeding),
         _later(pair, noise, exceeding),
         _ranks(reference, candidate, exceeding),
     )
@@ -102,8 +102,9 @@ def compare(reference: Side, candidate: Side, noise: Noise) -> Comparison:
     if place is not None and parted.code not in _CAUSES:
         # The dump knows which stage parted first; later ones follow from it.
         parted = next(each for each in findings if each.code == place.stage)
-    step = place.step if place is not None else exceeding
-    return Comparison(pair, noise, findings, parted, 1 if step is None else step, dumps)
+    seen = (place.step if place is not None else None, exceeding, other_rate[0] if other_rate else None)
+    step = next((each for each in seen if each is not None), 1)
+    return Comparison(pair, noise, findings, parted, step, dumps)
 
 
 def _as_warning(finding: Finding) -> Finding:
@@ -283,24 +284,30 @@ def _backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
     )
 
 
-def _update(reference: Side, candidate: Side, pair: Pair, exceeding: int | None) -> Finding:
-    """6: does the same gradient make the same update?"""
+def _first_other_rate(reference: Side, candidate: Side) -> tuple[int, float, float] | None:
+    """The first step whose learning rates differ, and both; None where none does, or a side is not ours."""
+    if reference.is_foreign or candidate.is_foreign:
+        return None
     rates = [side.curve.learning_rates for side in (reference, candidate)]
-    _, first, second = np.intersect1d(
+    steps, first, second = np.intersect1d(
         reference.curve.steps, candidate.curve.steps, assume_unique=True, return_indices=True
     )
     one, other = rates[0][first], rates[1][second]
     known = np.isfinite(one) & np.isfinite(other)
-    if known.any() and not (reference.is_foreign or candidate.is_foreign):
-        apart = np.flatnonzero(known & (np.abs(one - other) > 1e-9 * np.maximum(np.abs(one), 1e-30)))
-        if len(apart):
-            step = int(reference.curve.steps[first][apart[0]])
-            return Finding(
-                "update",
-                "failure",
-                f"learning rate of step {step}: {one[apart[0]]:.6g} and {other[apart[0]]:.6g}",
-                remedy="compare optim.learning_rate, scheduler, warm-up and the number of steps",
-            )
+    apart = np.flatnonzero(known & (np.abs(one - other) > 1e-9 * np.maximum(np.abs(one), 1e-30)))
+    return (int(steps[apart[0]]), float(one[apart[0]]), float(other[apart[0]])) if len(apart) else None
+
+
+def _update(other_rate: tuple[int, float, float] | None, pair: Pair, exceeding: int | None) -> Finding:
+    """6: does the same gradient make the same update?"""
+    if other_rate is not None:
+        step, one, other = other_rate
+        return Finding(
+            "update",
+            "failure",
+            f"learning rate of step {step}: {one:.6g} and {other:.6g}",
+            remedy="compare optim.learning_rate, scheduler, warm-up and the number of steps",
+        )
     # The first update shows in the loss of the step after it, with warm-up one later.
     early = pair.steps[(pair.steps > 1) & (pair.steps <= 3)]
     if exceeding is not None and exceeding in early:

@@ -1,0 +1,250 @@
+"""Which ingredient of a recipe makes two trainings part: what is swapped, in which order, and what the trials show.
+
+A trial trains the candidate again up to the step at which it parted, with some ingredients of the reference. An
+ingredient whose swap alone makes the trial agree with the reference is the cause. This module trains nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, get_args
+
+from ascendtune.check.align.side import Side
+from ascendtune.check.finding import Finding, failure, ok, unknown
+from ascendtune.core.config import MOST
+from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.changes import leaves_of
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import ModelSection
+
+INGREDIENTS: dict[str, tuple[str, ...]] = {
+    "attention": ("model.attention",),
+    "kernels": ("kernel",),
+    "dtype": ("precision", "model.dtype"),
+    "optimizer": ("optim",),
+    "accumulate": ("batch",),
+}
+"""Ingredient -> recipe keys or whole sections that are swapped together."""
+_ATTENTIONS = get_args(ModelSection.model_fields["attention"].annotation)
+
+
+@dataclass(frozen=True)
+class TrainedRecipe:
+    """A recipe, and what the device made of it.
+
+    Attributes:
+        values: nested, with every default; `auto` is replaced by what the run has chosen, where a recipe can name it.
+        asked: the same with `auto`, as in recipe.yaml.
+        kernels: part of the model -> description of the operator that computed it.
+        ranks: number of processes; None where run.json does not say it.
+    """
+
+    values: dict[str, Any]
+    asked: dict[str, Any]
+    kernels: Mapping[str, Any]
+    ranks: int | None
+
+    @classmethod
+    def of(cls, side: Side) -> TrainedRecipe:
+        """Of a run of ours.
+
+        Raises:
+            RecipeError: recipe.yaml cannot be read.
+        """
+        asked = Recipe.load(RunDir(side.path).recipe).model_dump(mode="json")
+        values, resolved = deepcopy(asked), _object(side.run.get("resolved"))
+        attention = _object(resolved.get("attention")).get("name")
+        if values["model"]["attention"] == "auto" and attention in _ATTENTIONS:
+            values["model"]["attention"] = attention
+        if values["precision"] == "auto" and side.precision in ("bf16", "fp16", "fp32"):
+            values["precision"] = side.precision
+        return cls(values, asked, _object(resolved.get("kernel")), side.world_size)
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One ingredient.
+
+    Attributes:
+        changes: recipe key -> value of the candidate and of the reference, where they differ.
+        obstacle: why it is not swapped; empty where it can be.
+    """
+
+    name: str
+    changes: Mapping[str, tuple[Any, Any]]
+    obstacle: str = ""
+
+    @property
+    def text(self) -> str:
+        """`optim.epsilon: 0.1 -> 1e-08`"""
+        return ", ".join(f"{key}: {_word(old)} -> {_word(new)}" for key, (old, new) in self.changes.items())
+
+    @property
+    def overrides(self) -> str:
+        """`optim.epsilon=1e-08`, as for the command line of `ascendtune train`."""
+        return " ".join(f"{key}={_word(new)}" for key, (_, new) in self.changes.items())
+
+
+def swaps_between(reference: TrainedRecipe, candidate: TrainedRecipe, names: Collection[str]) -> list[Swap]:
+    """The named ingredients in the order of the table, also those that cannot be swapped."""
+    return [_swap(name, keys, reference, candidate) for name, keys in INGREDIENTS.items() if name in names]
+
+
+def _swap(name: str, keys: Sequence[str], reference: TrainedRecipe, candidate: TrainedRecipe) -> Swap:
+    before, after = (leaves_of({key: _value(each.values, key) for key in keys}) for each in (candidate, reference))
+    different = {
+        key: (before.get(key), after.get(key))
+        for key in dict.fromkeys((*before, *after))
+        if before.get(key) != after.get(key)
+    }
+    obstacle = ""
+    if name == "accumulate" and different and reference.ranks != candidate.ranks:
+        obstacle = f"{reference.ranks} and {candidate.ranks} ranks: the swap would change the global batch"
+    elif name == "kernels" and not different and reference.kernels != candidate.kernels:
+        obstacle = "the recipes are the same, but the devices have other fused operators; compare with kernel: off"
+    elif not different:
+        obstacle = "the same on both sides"
+    return Swap(name, different, obstacle)
+
+
+def trial_recipe(
+    reference: TrainedRecipe,
+    candidate: TrainedRecipe,
+    swapped: Sequence[str],
+    *,
+    last_step: int,
+    dump_steps: Sequence[int],
+    run_dir: Path,
+) -> Recipe:
+    """The candidate's recipe with the named ingredients of the reference, trained anew up to `last_step`.
+
+    Args:
+        dump_steps: steps of which tensors are compared; empty where only records are.
+
+    Raises:
+        RecipeError: these ingredients do not go together.
+    """
+    values = deepcopy(candidate.asked)
+    for name in swapped:
+        for key in INGREDIENTS[name]:
+            _set(values, key, deepcopy(_value(reference.values, key)))
+    values["run_dir"] = str(run_dir)
+    # The trial is only compared: no checkpoints and no evaluations.
+    values["checkpoint"] |= {"resume": "never", "every_steps": MOST, "best": False}
+    values["eval"] = {"early_stop": None, "every_steps": MOST if _has_evaluation(values["data"]) else None}
+    values["track"]["tensorboard"] = False
+    values["align"] |= {
+        "batch_hash": True,
+        "dump_steps": ",".join(map(str, dump_steps)) or None,
+        "level": reference.values["align"]["level"],
+        "ranks": None,
+        "content": "statistics",
+        "stop_after": last_step,
+    }
+    if values["on_nan"] == "dump":
+        values["on_nan"] = "stop"
+    return Recipe.check(values, f"the recipe with {' and '.join(swapped) or 'nothing'} swapped")
+
+
+def _has_evaluation(data: Mapping[str, Any]) -> bool:
+    return any(data.get(key) for key in ("eval", "eval_fraction", "eval_rows"))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A repetition of the candidate.
+
+    Attributes:
+        swapped: ingredients of the reference in it.
+        agrees: with the reference up to the step; None where it could not be trained that far.
+        said: the verdict of the comparison, or why there is none.
+    """
+
+    swapped: tuple[str, ...]
+    agrees: bool | None
+    said: str
+
+
+def find_guilty(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool | None]) -> list[tuple[str, ...]]:
+    """The smallest sets of ingredients whose swap makes the candidate agree; empty where none does.
+
+    First each ingredient alone. Where none agrees: all together, and where they do, pairs up to the first that agrees.
+
+    Args:
+        agrees: trains with a set swapped; None where this is not possible, and the ingredient is then left out.
+    """
+    outcomes = {name: agrees((name,)) for name in names}
+    usable = tuple(name for name in names if outcomes[name] is not None)
+    guilty: list[tuple[str, ...]] = [(name,) for name in usable if outcomes[name]]
+    if guilty:
+        return guilty
+    if len(usable) < 2 or not agrees(usable):
+        return []
+    if len(usable) > 2:
+        pair = next((pair for pair in combinations(usable, 2) if agrees(pair)), None)
+        if pair is not None:
+            return [pair]
+    return [usable]
+
+
+def most_trials(count: int) -> int:
+    """How many trials `find_guilty` makes at most with `count` ingredients."""
+    return count + (count > 1) + (count * (count - 1) // 2 if count > 2 else 0)
+
+
+def verdict(guilty: Sequence[tuple[str, ...]], step: int) -> str:
+    """One sentence."""
+    names = [" and ".join(each) for each in guilty]
+    if not names:
+        return f"no ingredient explains why the runs part at step {step}"
+    if len(guilty) > 1:
+        return f"{' or '.join(names)}: each alone explains why the runs part at step {step}"
+    how = {1: "", 2: ", only together,"}.get(len(guilty[0]), ", only all together,")
+    return f"{names[0]}{how} {'explains' if len(guilty[0]) == 1 else 'explain'} why the runs part at step {step}"
+
+
+def findings_of(trials: Sequence[Trial], swaps: Sequence[Swap], guilty: Collection[tuple[str, ...]]) -> list[Finding]:
+    """One for each trial, and one for each ingredient that was not swapped."""
+    named = {each.name: each for each in swaps}
+    found = []
+    for trial in trials:
+        code = "+".join(trial.swapped)
+        swapped = [named[name] for name in trial.swapped]
+        evidence = [each.text for each in swapped]
+        if trial.agrees is None:
+            found.append(unknown(code, trial.said, evidence=evidence))
+        elif trial.swapped in guilty:
+            remedy = f"train the candidate with {' '.join(each.overrides for each in swapped)}"
+            found.append(failure(code, f"swapped, the runs agree: {trial.said}", remedy=remedy, evidence=evidence))
+        else:
+            outcome = "the runs agree" if trial.agrees else "the runs still part"
+            found.append(ok(code, f"swapped, {outcome}: {trial.said}", evidence=evidence))
+    return [*found, *(unknown(each.name, f"not swapped: {each.obstacle}") for each in swaps if each.obstacle)]
+
+
+def _word(value: Any) -> str:
+    """As in a recipe."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        values = values[part]
+    return values
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        values = values[part]
+    values[last] = value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """`value` if it is a JSON object, else an empty one: a run directory may come from a stranger."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,311 @@
+"""`ascendtune align bisect`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from ascendtune.check.align.bisect import Swap, TrainedRecipe, Trial
+    from ascendtune.check.align.side import Side
+
+
+def bisect(
+    reference: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    candidate: Annotated[
+        Path, typer.Argument(help="A run that parts from it and can be trained on this machine.", show_default=False)
+    ],
+    switch: Annotated[
+        str, typer.Option(metavar="NAMES", help="Ingredients to swap.")
+    ] = "attention,kernels,dtype,optimizer,accumulate",
+    directory: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Keep the trainings here (default: temporary).")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Train without asking.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Find which ingredient of the recipe makes two runs part, by training again.
+
+    \b
+    ascendtune align bisect runs/gpu runs/npu
+    ascendtune align bisect runs/gpu runs/npu --switch dtype,optimizer --yes
+
+    Trains the candidate again up to the step at which it parts: once unchanged, then with one ingredient of the
+    reference at a time. If no ingredient alone makes it agree, all together are tried, then pairs. Shows first what
+    will be trained, and asks. Neither run is changed. Exit code 0: the runs agree; 1: the cause is found; 4: it is not.
+    """
+    from ascendtune.check.align.bisect import TrainedRecipe, find_guilty, findings_of, swaps_between
+    from ascendtune.check.align.bisect import verdict as verdict_of
+    from ascendtune.check.align.noise import expected_noise
+    from ascendtune.check.align.side import read_side
+    from ascendtune.check.align.stages import compare, verdict
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.run_names import run_named
+    from ascendtune.cli.terminal import paint, width
+    from ascendtune.core import log
+    from ascendtune.core.errors import NoVerdict
+
+    log.set_up()
+    names = _names(switch)
+    one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
+    _require_trainable(one, other)
+    comparison = compare(one, other, expected_noise(one, other))
+    sentence = verdict(comparison, one, other)
+    if comparison.parted is None or comparison.step is None:
+        print(json.dumps({"verdict": sentence, "exit_code": 0}, ensure_ascii=False) if as_json else sentence)
+        return 0
+    recipes = TrainedRecipe.of(one), TrainedRecipe.of(other)
+    swaps = swaps_between(*recipes, names)
+    possible = [each for each in swaps if not each.obstacle]
+    if not possible:
+        raise NoVerdict(
+            f"{sentence}; nothing can be swapped: {'; '.join(f'{each.name}: {each.obstacle}' for each in swaps)}",
+            code="nothing-to-swap",
+            remedy="compare data, weights and machines: `ascendtune align` names what differs",
+        )
+    with _place(directory, one, other) as place:
+        trainer = _Trainer(one, other, recipes, comparison.step, _dumped(one, other, comparison.step), place)
+        _show_plan(sentence, trainer, swaps, None if directory is None else place)
+        _confirm(yes)
+        if trainer.agrees(()) is not False:
+            raise NoVerdict(
+                f"trained again without a swap, the runs do not part: {trainer.trials[0].said}",
+                code="not-reproduced",
+                remedy="use the same kind and number of devices as the candidate; a device that errs shows up in "
+                "`ascendtune doctor --deep`",
+                where=directory,
+            )
+        guilty = find_guilty([each.name for each in possible], trainer.agrees)
+    found, trials = verdict_of(guilty, comparison.step), trainer.trials[1:]
+    code = 1 if guilty else 4
+    if as_json:
+        facts = {
+            "verdict": found,
+            "exit_code": code,
+            "step": comparison.step,
+            "parted": sentence,
+            "guilty": guilty,
+            "trials": [asdict(each) for each in trials],
+            "changes": {each.name: dict(each.changes) for each in possible},
+            "not_swapped": {each.name: each.obstacle for each in swaps if each.obstacle},
+            "directory": str(directory) if directory else None,
+        }
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        findings = findings_of(trials, swaps, guilty)
+        print(as_text(found, findings, columns=width(sys.stdout), paint=paint, everything=True))
+    return code
+
+
+@dataclass
+class _Trainer:
+    """Trains the candidate again, and compares it with the reference.
+
+    Attributes:
+        recipes: of the reference and the candidate.
+        step: the last one.
+        dump_steps: steps of which tensors are compared.
+        directory: gets a recipe, a log and a run directory for each trial.
+    """
+
+    reference: Side
+    candidate: Side
+    recipes: tuple[TrainedRecipe, TrainedRecipe]
+    step: int
+    dump_steps: Sequence[int]
+    directory: Path
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> int:
+        return self.recipes[1].ranks or 1
+
+    def agrees(self, swapped: tuple[str, ...]) -> bool | None:
+        """Whether the candidate with these ingredients agrees; None where it cannot be trained."""
+        from ascendtune.check.align.bisect import Trial
+
+        trial = Trial(swapped, *self._train(swapped))
+        self.trials.append(trial)
+        return trial.agrees
+
+    def _train(self, swapped: tuple[str, ...]) -> tuple[bool | None, str]:
+        from ascendtune.check.align.bisect import trial_recipe
+        from ascendtune.cli.align_repeat import train_again
+        from ascendtune.core import log
+        from ascendtune.core.errors import RecipeError
+        from ascendtune.core.files import write_atomically
+
+        name = "+".join(swapped) or "nothing"
+        file, output, run = (self.directory / f"{name}{end}" for end in (".yaml", ".log", ""))
+        try:
+            recipe = trial_recipe(*self.recipes, swapped, last_step=self.step, dump_steps=self.dump_steps, run_dir=run)
+        except RecipeError as error:
+            return None, f"the recipe does not permit it: {error.what}"
+        write_atomically(file, recipe.to_yaml().encode())
+        log.say(f"training up to step {self.step}: {' and '.join(swapped) or 'nothing'} swapped")
+        exit_code = train_again(self.candidate.path, file, ranks=self.ranks, log=output)
+        try:
+            return self._judged(run, output, exit_code)
+        finally:
+            _remove_weights(run)
+
+    def _judged(self, run: Path, output: Path, exit_code: int) -> tuple[bool | None, str]:
+        from ascendtune.check.align.noise import expected_noise
+        from ascendtune.check.align.side import read_side
+        from ascendtune.check.align.stages import compare, verdict
+        from ascendtune.cli.align_repeat import error_in
+        from ascendtune.core.rundir import RunDir
+
+        record = RunDir(run)
+        cause = record.read().get("exit_cause") if record.run_json.is_file() else None
+        if cause and cause.get("code") == "loss-not-finite":
+            return False, str(cause.get("what"))
+        if exit_code:
+            return None, f"it could not be trained: {cause.get('what') if cause else error_in(output)}"
+        side = replace(read_side(run), name=self.candidate.name)
+        dumped = side.dump is not None and self.step in side.dump.files
+        if (record.last_step() or 0) < self.step and not dumped:
+            return None, f"its training ended before step {self.step}"
+        comparison = compare(self.reference, side, expected_noise(self.reference, side))
+        return comparison.parted is None, verdict(comparison, self.reference, side)
+
+
+def _names(switch: str) -> list[str]:
+    from ascendtune.check.align.bisect import INGREDIENTS
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.suggest import did_you_mean
+
+    names = [name.strip() for name in switch.split(",") if name.strip()]
+    if wrong := [name for name in names if name not in INGREDIENTS]:
+        raise InputError(
+            f"--switch: '{wrong[0]}' is not an ingredient",
+            code="invalid-option-value",
+            remedy=did_you_mean(wrong[0], INGREDIENTS, f"give some of {','.join(INGREDIENTS)}"),
+        )
+    if not names:
+        raise InputError(
+            "--switch names no ingredient", code="invalid-option-value", remedy=f"give some of {','.join(INGREDIENTS)}"
+        )
+    return names
+
+
+def _require_trainable(reference: Side, candidate: Side) -> None:
+    """Raise unless both are runs of ours, and the candidate can be trained again from its start."""
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.ownership import require_own
+    from ascendtune.core.rundir import RunDir
+
+    for side in (reference, candidate):
+        if side.is_foreign:
+            raise InputError(
+                f"{side.name} ({side.kind}) has no recipe of which an ingredient could be swapped",
+                code="not-a-run-directory",
+                remedy="give two directories that `ascendtune train` made",
+                where=side.path,
+            )
+    recipe = candidate.recipe or {}
+    if recipe.get("checkpoint.resume") not in (None, "auto", "never"):
+        raise InputError(
+            "the candidate started from a checkpoint of another run",
+            code="checkpoint-of-another-run",
+            remedy="train it from its model with checkpoint.resume=never, and give that run",
+            where=candidate.path,
+        )
+    # It names the model and the data that are trained, and code that may run.
+    run = RunDir(candidate.path)
+    require_own(run.path, run.recipe, run.run_json)
+
+
+def _dumped(reference: Side, candidate: Side, step: int) -> list[int]:
+    """The steps up to `step` that both sides have dumped."""
+    if reference.dump is None or candidate.dump is None:
+        return []
+    return sorted(each for each in reference.dump.files.keys() & candidate.dump.files.keys() if each <= step)
+
+
+@contextmanager
+def _place(directory: Path | None, *sides: Side) -> Iterator[Path]:
+    """The absolute path of an empty directory outside both runs; a temporary one is removed at the end."""
+    from tempfile import TemporaryDirectory
+
+    from ascendtune.core.errors import InputError, translated_disk_errors
+
+    if directory is None:
+        with TemporaryDirectory(prefix="ascendtune-bisect-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary).resolve()
+        return
+    place = directory.resolve()
+    if any(place.is_relative_to(side.path.resolve()) for side in sides):
+        raise InputError(
+            "this directory lies in one of the runs, which must not change",
+            code="output-overwrites-input",
+            remedy="give another directory with --to",
+            where=directory,
+        )
+    with translated_disk_errors(place, "making the directory of the trainings"):
+        place.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(place.iterdir())
+    if not is_empty:
+        raise InputError(
+            "the directory is not empty",
+            code="directory-not-empty",
+            remedy="give another directory with --to",
+            where=directory,
+        )
+    yield place
+
+
+def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at: Path | None) -> None:
+    """Say on stderr what will be trained."""
+    from ascendtune.check.align.bisect import most_trials
+    from ascendtune.cli.terminal import width
+    from ascendtune.core.terminal_text import wrapped
+    from ascendtune.core.units import count_of
+
+    possible = [each for each in swaps if not each.obstacle]
+    steps, least, most = count_of(trainer.step, "step"), 1 + len(possible), 1 + most_trials(len(possible))
+    times = f"{least} to {most} times" if most > least else f"{least} times"
+    at = f"kept in {kept_at}" if kept_at else f"in {trainer.directory}, which is removed at the end"
+    lines = [
+        sentence,
+        f"{trainer.candidate.name} is trained again from its start, {steps} on {count_of(trainer.ranks, 'device')}, "
+        f"{times}, {at}:",
+        "  nothing swapped",
+        *(f"  {each.name}: {each.text}" for each in possible),
+        *(f"not swapped: {each.name}: {each.obstacle}" for each in swaps if each.obstacle),
+    ]
+    if most > least:
+        lines.append("if none of them explains it: all together, then pairs")
+    for line in lines:
+        print(wrapped(line, width(sys.stderr)), file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _confirm(yes: bool) -> None:
+    """Raise unless the user agrees."""
+    from ascendtune.core.errors import InputError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("nothing was trained", code="confirmation-needed", remedy="add --yes to train these")
+    typer.confirm("Train these?", abort=True, err=True)
+
+
+def _remove_weights(run: Path) -> None:
+    """Remove what is not compared: each trial has a model of its own."""
+    import shutil
+
+    from ascendtune.core.rundir import RunDir
+
+    for directory in (RunDir(run).model, RunDir(run).checkpoints):
+        shutil.rmtree(directory, ignore_errors=True)
