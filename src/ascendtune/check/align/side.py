@@ -184,12 +184,16 @@ def _metrics(path: Path) -> Curve:
     fields = [(name, pa.string() if name == "batch_hash" else pa.float64()) for name in _OURS]
     options = arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
     try:
+        # Arrow ends the process where the first value is null (26.0.1): it gets objects only.
+        if not whole.startswith(b"{") or whole.count(b"\n{") != whole.count(b"\n") - 1:
+            raise pa.ArrowInvalid("a line is not an object")
         table = arrow_json.read_json(pa.BufferReader(whole), parse_options=options)
-    except pa.ArrowInvalid:
+        hashes = table["batch_hash"].to_pylist()
+    except (pa.ArrowInvalid, UnicodeDecodeError):
         # The reader of single lines says which one is damaged, or copes with it.
         return Curve.of_records(RunDir(path.parent).read_metrics(), _OURS, rounded=False, source=str(path))
     columns = {name: _floats(table[name]) for name in _OURS if name != "batch_hash"}
-    return Curve.of_columns(columns, table["batch_hash"].to_pylist(), resolution=0.0, source=str(path))
+    return Curve.of_columns(columns, hashes, resolution=0.0, source=str(path))
 
 
 def _floats(column: Any) -> Floats:
