@@ -91,6 +91,27 @@ def test_metrics_that_no_run_writes_are_damaged(tmp_path: Path, content: bytes) 
     assert ended.returncode == 1 and "record-damaged" in ended.stderr
 
 
+def test_field_longer_than_tables_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('step,loss\n1,"' + "9" * 200_000 + '"\n')
+    with pytest.raises(DataError) as caught:
+        read_side(tmp_path / "a.csv")
+    assert caught.value.code == "table-unreadable"
+
+
+def test_decimal_commas_are_read_where_semicolons_part_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step;loss\n1;2,5\n2;2.25\n")
+    assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [2.5, 2.25]
+
+
+def test_search_for_events_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascendtune.check.align.side._MOST_DIRECTORIES", 3)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError) as caught:
+        read_side(tmp_path)
+    assert caught.value.code == "too-many-directories"
+
+
 def test_loss_that_no_float_holds_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"step": 1, "loss": 1' + "0" * 400 + '}\n{"step": 2, "loss": 2.5}\n')
     assert np.isnan(read_side(tmp_path / "a.jsonl").curve.losses).tolist() == [True, False]
