@@ -44,7 +44,10 @@ def align(
     from ascendtune.check.table import as_text
     from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import colour, width
+    from ascendtune.core.files import require_place_for
 
+    if report:
+        require_place_for(report)
     one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
     noise = expected_noise(one, other)
     if noise_runs:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from ascendtune.core.errors import CheckFailed
     from ascendtune.core.rundir import RunDir
 
 _LONGEST_SECONDS = 7 * 24 * 3600
+_BEFORE_TRAINING = frozenset({"weights-not-finite", "logits-not-finite"})
+"""Codes of causes that ended a run while its model was loaded."""
 
 
 def nan(
@@ -35,6 +38,7 @@ def nan(
     directory = RunDir.open(run)
     found = first_bad(directory)
     if found is None:
+        require_failed(directory)
         found = first_bad(_replayed(directory))
     if found is None:
         raise NoVerdict(
@@ -50,6 +54,32 @@ def nan(
     return 1
 
 
+def require_failed(run: RunDir) -> None:
+    """Raise where repeating `run` cannot show a NaN: it reached its last step, or did not reach its first.
+
+    Raises:
+        NoVerdict: the run has finished, or its weights or first logits were not finite before any step.
+    """
+    from ascendtune.core.errors import NoVerdict
+
+    record = run.read()
+    cause = record.get("exit_cause") or {}
+    if record.get("state") == "finished":
+        raise NoVerdict(
+            "the run has finished, and no dump of it holds a NaN or an infinity",
+            code="run-finished",
+            remedy="to trace steps that `on_nan: skip` left out, train again with on_nan=dump",
+            where=run.path,
+        )
+    if cause.get("code") in _BEFORE_TRAINING:
+        raise NoVerdict(
+            f"the run failed before its first step: {cause.get('what')}",
+            code="no-step-to-repeat",
+            remedy=str(cause.get("remedy")),
+            where=run.path,
+        )
+
+
 def _replayed(run: RunDir) -> RunDir:
     """A run that has repeated `run` from its last checkpoint to where it failed."""
     import os
@@ -57,7 +87,6 @@ def _replayed(run: RunDir) -> RunDir:
     from contextlib import chdir
 
     from ascendtune.core import log, process
-    from ascendtune.core.errors import CheckFailed
     from ascendtune.core.rundir import RunDir
     from ascendtune.recipe.recipe import Recipe
 
@@ -74,21 +103,39 @@ def _replayed(run: RunDir) -> RunDir:
         *(("--trust-checkpoint",) if steps else ()),
     ]
     log.say(f"repeating from {f'step {steps[-1]}' if steps else 'the start'} to step {bad}")
+    earlier = set(path.glob("replay*/run.json"))
     with chdir(record.get("directory") or "."):
         argv = [sys.executable, "-m", "ascendtune", "train", str(path / "recipe.yaml"), *words]
         # The working directory is read from a file: Python must not import modules from there.
         env = {**os.environ, "PYTHONSAFEPATH": "1"}
         ended = process.run(argv, timeout_seconds=_LONGEST_SECONDS, env=env)
-    replays = sorted(path.glob("replay*/run.json"), key=lambda each: each.stat().st_mtime)
-    if not replays or ended.exit_code not in (0, 1):
-        lines = [line for line in ended.error.splitlines() if line.strip()]
-        raise CheckFailed(
-            f"the run could not be repeated: {lines[-1] if lines else f'exit code {ended.exit_code}'}",
-            code="replay-failed",
-            remedy="resume the run with on_nan=dump",
-            where=run.path,
-        )
-    return RunDir(replays[-1].parent)
+    replays = [each.parent for each in path.glob("replay*/run.json") if each not in earlier]
+    if not replays:
+        raise replay_failed(run, {}, ended.exit_code, ended.error)
+    replay = RunDir(replays[0])
+    cause = replay.read().get("exit_cause") or {}
+    if ended.exit_code != 0 and cause.get("code") != "loss-not-finite":
+        raise replay_failed(run, cause, ended.exit_code, ended.error)
+    return replay
+
+
+def replay_failed(run: RunDir, cause: dict[str, Any], exit_code: int | None, error: str) -> CheckFailed:
+    """The error for a run that could not be repeated.
+
+    Args:
+        cause: `exit_cause` of the repetition; empty where it has none.
+        error: what the repetition wrote to stderr.
+    """
+    from ascendtune.core.errors import CheckFailed
+
+    lines = [line for line in error.splitlines() if line.startswith("error: ")]
+    said = lines[0].removeprefix("error: ") if lines else f"exit code {exit_code}"
+    return CheckFailed(
+        f"the run could not be repeated: {cause.get('what') or said}",
+        code="replay-failed",
+        remedy=cause.get("remedy") or "resume the run with on_nan=dump",
+        where=run.path,
+    )
 
 
 def _places(run: RunDir, rows: tuple[int, ...]) -> list[str]:

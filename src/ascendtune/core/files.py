@@ -90,8 +90,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     # A file name that is not UTF-8 reaches us as half surrogate pairs; JSON and YAML can escape them.
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with translated_disk_errors(path, "writing a file"):
+        if not path.name:
+            # '' and '/': a temporary file cannot have its name from them.
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with temporary.open("wb") as file:
                 file.write(data)

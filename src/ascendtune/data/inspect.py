@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -83,7 +84,8 @@ class Inspection:
         Raises:
             DataError: unreadable files, or columns that do not fit.
         """
-        return [self._inspected(*each) for each in islice(self._numbered(), first - 1, first - 1 + count)]
+        begin = min(first - 1, sys.maxsize - count)
+        return [self._inspected(*each) for each in islice(self._numbered(), begin, begin + count)]
 
     def duplicates_and_scripts(self) -> tuple[int, int, Counter[str]]:
         """(rows read, rows that an earlier row equals, writing system -> rows in which it is the most frequent)."""

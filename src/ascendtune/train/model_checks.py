@@ -155,8 +155,9 @@ def warn_of_long_rows(config: Any, longest: int) -> None:
 def _not_finite(model: Any) -> RecipeError:
     spoilt = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
     if spoilt:
+        counted = count_of(len(spoilt), "weight of the model is", "weights of the model are")
         return RecipeError(
-            f"{len(spoilt)} weights of the model contain NaN or infinite values, first {spoilt[0]}",
+            f"{counted} not finite, first {spoilt[0]}",
             code="weights-not-finite",
             remedy="copy or download the model again",
         )

@@ -27,6 +27,11 @@ def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, rec
     assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut and "writing systems: Latin 2\n" in cut
 
 
+def test_data_show_says_that_a_row_beyond_all_sizes_is_absent(ascendtune: Any, recipe: Path) -> None:
+    shown = ascendtune("data", "show", recipe, "--row", str(10**20))
+    assert "bug" not in shown.stderr and shown.returncode == ascendtune("data", "show", recipe, "--row", "3").returncode
+
+
 def test_data_show_writes_json_and_an_escaped_page(ascendtune: Any, recipe: Path, tmp_path: Path) -> None:
     shown = json.loads(ascendtune("data", "show", recipe, "-n", "1", "--json").stdout)
     (row,) = shown["rows"]

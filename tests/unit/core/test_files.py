@@ -19,6 +19,13 @@ def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:
     assert all(is_endless(path) for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")))
 
 
+@pytest.mark.parametrize("path", ["", "/"])
+def test_path_without_a_name_is_a_directory(path: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        write_json(Path(path), {})
+    assert caught.value.code == "path-is-a-directory"
+
+
 def test_files_and_pipes_of_the_shell_end(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     reading, writing = os.pipe()

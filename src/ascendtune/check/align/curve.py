@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -195,11 +196,12 @@ def _number(value: Any) -> float:
         return np.nan
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.nan
 
 
 def _resolution(values: Sequence[Any]) -> float:
     """Half a unit of the last decimal place: the most places that any of the values shows."""
-    places = max((len(repr(value).partition(".")[2]) for value in values if isinstance(value, float)), default=0)
+    exponents = [Decimal(repr(value)).as_tuple().exponent for value in values if isinstance(value, float)]
+    places = max((-each for each in exponents if isinstance(each, int)), default=0)
     return 0.5 * 10.0**-places if places < 12 else 0.0

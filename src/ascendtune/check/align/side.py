@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ _NAMES = {
     "learning_rate": ("learning_rate", "train/learning_rate", "lr"),
 }
 _EVENTS = "events.out.tfevents"
+_MOST_DIRECTORIES = 10_000
+"""That are searched for events."""
 _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
@@ -125,7 +128,7 @@ def _read_directory(path: Path) -> Side:
         if (path / name).is_file():
             return read_side(path / name)
     checkpoints = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda each: each.stat().st_mtime)
-    events = sorted(each for each in path.rglob(f"{_EVENTS}*") if each.is_file())
+    events = _events_below(path)
     if found := [*events[-1:], *checkpoints[-1:]]:
         return read_side(found[-1])
     if (dump := find_msprobe(path)) is not None:
@@ -136,6 +139,26 @@ def _read_directory(path: Path) -> Side:
         remedy="give a run directory, or one with trainer_state.json, trainer_log.jsonl or TensorBoard events",
         where=path,
     )
+
+
+def _events_below(path: Path) -> list[Path]:
+    """Files of TensorBoard events, sorted.
+
+    Raises:
+        InputError: there are too many directories to look into.
+    """
+    found: list[Path] = []
+    # Directories that cannot be read are passed over.
+    for number, (directory, _, names) in enumerate(os.walk(path), 1):
+        if number > _MOST_DIRECTORIES:
+            raise InputError(
+                f"the directory holds more than {_MOST_DIRECTORIES:,} directories",
+                code="too-many-directories",
+                remedy="give the directory of one training, or the file itself",
+                where=path,
+            )
+        found += [Path(directory, name) for name in names if name.startswith(_EVENTS)]
+    return sorted(each for each in found if each.is_file())
 
 
 def _read_run(run: RunDir) -> Side:
@@ -184,12 +207,16 @@ def _metrics(path: Path) -> Curve:
     fields = [(name, pa.string() if name == "batch_hash" else pa.float64()) for name in _OURS]
     options = arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
     try:
+        # Arrow ends the process where the first value is null (26.0.1): it gets objects only.
+        if not whole.startswith(b"{") or whole.count(b"\n{") != whole.count(b"\n") - 1:
+            raise pa.ArrowInvalid("a line is not an object")
         table = arrow_json.read_json(pa.BufferReader(whole), parse_options=options)
-    except pa.ArrowInvalid:
+        hashes = table["batch_hash"].to_pylist()
+    except (pa.ArrowInvalid, UnicodeDecodeError):
         # The reader of single lines says which one is damaged, or copes with it.
         return Curve.of_records(RunDir(path.parent).read_metrics(), _OURS, rounded=False, source=str(path))
     columns = {name: _floats(table[name]) for name in _OURS if name != "batch_hash"}
-    return Curve.of_columns(columns, table["batch_hash"].to_pylist(), resolution=0.0, source=str(path))
+    return Curve.of_columns(columns, hashes, resolution=0.0, source=str(path))
 
 
 def _floats(column: Any) -> Floats:
@@ -249,15 +276,25 @@ def _table(path: Path) -> Side:
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
     except csv.Error:
         dialect = csv.excel
-    rows = list(csv.DictReader(text.splitlines(), dialect=dialect))
+    try:
+        rows = list(csv.DictReader(text.splitlines(), dialect=dialect))
+    except csv.Error as error:
+        raise DataError(
+            f"the table cannot be read: {error}",
+            code="table-unreadable",
+            remedy="export it again, with a column `step` and a column `loss`",
+            where=path,
+        ) from error
     names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
-    records = ({key: _cell(row.get(key)) for key in names.values()} for row in rows)
+    # Where semicolons part the columns, a comma may part the decimal places.
+    decimal = "," if dialect.delimiter == ";" else "."
+    records = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
     return _foreign(path, "CSV", records, names, rounded=True)
 
 
-def _cell(text: str | None) -> float | None:
+def _cell(text: str | None, decimal: str) -> float | None:
     try:
-        return float(text) if text else None
+        return float(text.replace(decimal, ".")) if text else None
     except ValueError:
         return None
 

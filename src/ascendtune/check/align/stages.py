@@ -167,7 +167,7 @@ def _question(reference: Side, candidate: Side) -> Finding:
     return Finding(
         "question",
         "failure",
-        f"the recipes differ in {count_of(len(lines), 'key')} that decide the result: {lines[0]}",
+        f"the recipes differ in {count_of(len(lines), 'key that decides', 'keys that decide')} the result: {lines[0]}",
         remedy="train the candidate with the reference's recipe.yaml",
         evidence=tuple(lines[:_SHOWN]),
     )

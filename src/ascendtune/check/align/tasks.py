@@ -24,6 +24,7 @@ from ascendtune.core.errors import DataError, NoVerdict
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 
 _MOST_BYTES = 1 << 30
+_MOST_ITEMS = 1 << 53
 _RESAMPLES = 10_000
 _LEVEL = 0.05
 _SEED = 0
@@ -197,7 +198,7 @@ def _aggregates(content: Mapping[str, Any], results: Mapping[str, Any], path: Pa
         of_task = counts.get(task) if isinstance(counts, dict) else None
         count = of_task.get("effective") if isinstance(of_task, dict) else None
         found[task] = {
-            name: Scores(name, float(value), count if type(count) is int else None, _error_of(scores, name))
+            name: Scores(name, float(value), count if _is_count(count) else None, _error_of(scores, name))
             for name, value in scores.items()
             if _is_score(value) and "_stderr" not in name
         }
@@ -211,19 +212,19 @@ def _aggregates(content: Mapping[str, Any], results: Mapping[str, Any], path: Pa
 def _error_of(scores: Mapping[str, Any], name: str) -> float | None:
     metric, comma, filtered = name.partition(",")
     error = scores.get(f"{metric}_stderr{comma}{filtered}")
-    return float(error) if isinstance(error, int | float) and math.isfinite(error) else None
+    return float(error) if error is not None and _is_score(error) and error >= 0 else None
 
 
 def _samples(path: Path) -> dict[str, Scores]:
     """lm-eval's samples: one item a line, its scores under the names in `metrics`."""
     by_metric: dict[str, dict[str, float]] = {}
-    for line in read_regular_file(path, _MOST_BYTES).splitlines():
+    for number, line in enumerate(read_regular_file(path, _MOST_BYTES).splitlines(), 1):
         record = parsed_json(line, path) if line.strip() else None
         if not isinstance(record, dict):
             continue
         listed = record.get("metrics")
         names = listed if isinstance(listed, list) else [name for name in _METRICS if name in record]
-        item = f"{record.get('doc_id')} {record.get('doc_hash', '')}"
+        item = f"{record['doc_id']} {record.get('doc_hash', '')}" if "doc_id" in record else f"line {number}"
         for name in names:
             value = record.get(name) if isinstance(name, str) else None
             if _is_score(value):
@@ -246,7 +247,15 @@ def _of_items(name: str, items: Mapping[str, float]) -> Scores:
 
 
 def _is_score(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        # A whole number that no float holds.
+        return False
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value <= _MOST_ITEMS
 
 
 def findings_of(compared: list[TaskComparison]) -> list[Finding]:

@@ -53,6 +53,11 @@ class Recording:
         self._norm: torch.Tensor | None = None
         self._has_gradients = False
         """Whether the gradients of this step are recorded."""
+        self._has_backward = False
+        """Whether a backward pass ran since the last update."""
+        self._last_optimizer: Any = None
+        """The optimizer whose update ended the last step."""
+        self._has_warned = False
         self._record: StepRecord | None = None
         self._hooks: ModuleHooks | None = None
         self._metrics: LineWriter | None = None
@@ -141,6 +146,7 @@ class Recording:
         self._hooks = ModuleHooks(self._model, self._record)
 
     def _note_loss(self, tensors: Any) -> None:
+        self._has_backward = True
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
             # A scalar within a backward pass is that of a checkpoint.
             if tensor.numel() == 1 and torch._C._current_graph_task_id() == -1 and self._model is not None:
@@ -149,17 +155,38 @@ class Recording:
                     number = self._record.micro_batch
                     self._record.add("loss", "", "loss", "", tensor.detach().float(), micro_batch=number)
 
-    def _before_update(self, optimizer: Any, *_: Any) -> None:
+    def _before_update(self, optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._trains_model(optimizer):
             return
-        self._add_gradients()
+        # The first of the arguments is the optimizer.
+        if named.get("closure", arguments[1] if len(arguments) > 1 else None) is not None:
+            # The closure computes the gradients within the step.
+            self._has_backward = True
+        elif self._is_same_step(optimizer):
+            return
+        else:
+            self._finish_gradients()
         self._add_parameters("parameter_before")
+
+    def _is_same_step(self, optimizer: Any) -> bool:
+        """Whether the last step goes on: a second optimizer updates its share of the parameters."""
+        return not self._has_backward and self._last_optimizer not in (None, optimizer)
+
+    def _finish_gradients(self) -> None:
+        self._add_gradients()
         if self._norm is None:
             self._norm = _norm_of(self._trained)
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
         if not self._trains_model(optimizer):
             return
+        if self._is_same_step(optimizer):
+            if not self._has_warned and _rank() == 0:
+                warn("several optimizers train this model: dumped updates are those of the first one alone")
+            self._has_warned = True
+            return
+        self._finish_gradients()
+        self._last_optimizer, self._has_backward = optimizer, False
         if self._record is not None:
             self._add_parameters("parameter_after")
             assert self._hooks is not None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ascendtune.check.align.side import read_side
@@ -65,6 +68,58 @@ def test_run_of_a_stranger_with_fields_of_another_kind_is_read(tmp_path: Path, f
     found = read_side(tmp_path)
     assert found.curve.losses.tolist() == [2.5]
     assert (found.precision, found.world_size, found.layers) == (None, None, None)
+
+
+DAMAGED = {
+    "null alone": b"null\n",
+    "null before an object": b'null\n{"step": 1, "loss": 2}\n',
+    "null behind an object": b'{"step": 1, "loss": 2}\nnull\n',
+    "hash that is not UTF-8": b'{"step": 1, "loss": 2, "batch_hash": "\xff"}\n',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_metrics_that_no_run_writes_are_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"state": "finished", "attempts": []}))
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    # Arrow ends the process where the first value is null.
+    read = "import sys; from pathlib import Path; from ascendtune.check.align.side import read_side"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{read}; read_side(Path(sys.argv[1]))", str(tmp_path)], capture_output=True, text=True
+    )
+    assert ended.returncode == 1 and "record-damaged" in ended.stderr
+
+
+def test_field_longer_than_tables_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('step,loss\n1,"' + "9" * 200_000 + '"\n')
+    with pytest.raises(DataError) as caught:
+        read_side(tmp_path / "a.csv")
+    assert caught.value.code == "table-unreadable"
+
+
+def test_decimal_commas_are_read_where_semicolons_part_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step;loss\n1;2,5\n2;2.25\n")
+    assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [2.5, 2.25]
+
+
+def test_search_for_events_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascendtune.check.align.side._MOST_DIRECTORIES", 3)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError) as caught:
+        read_side(tmp_path)
+    assert caught.value.code == "too-many-directories"
+
+
+def test_loss_that_no_float_holds_counts_as_absent(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"step": 1, "loss": 1' + "0" * 400 + '}\n{"step": 2, "loss": 2.5}\n')
+    assert np.isnan(read_side(tmp_path / "a.jsonl").curve.losses).tolist() == [True, False]
+
+
+def test_digits_of_small_losses_are_counted_behind_their_exponent(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step,loss\n1,5e-05\n2,2.5e-05\n")
+    assert read_side(tmp_path / "a.csv").curve.resolution == pytest.approx(0.5e-6)
 
 
 def test_pipe_among_the_events_is_not_waited_for(tmp_path: Path) -> None:

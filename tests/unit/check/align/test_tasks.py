@@ -104,3 +104,25 @@ def test_file_without_scores_is_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(DataError) as caught:
         read_scores(written(tmp_path / "a.json", content))
     assert caught.value.code == "no-scores"
+
+
+HUGE = 10**400
+ODD_TOTALS: dict[str, dict[str, Any]] = {
+    "score that no float holds": {"results": {"t": {"acc,none": HUGE, "f1,none": 0.5}}},
+    "error that no float holds": {"results": {"t": {"f1,none": 0.5, "f1_stderr,none": HUGE}}},
+    "negative error": {"results": {"t": {"f1,none": 0.5, "f1_stderr,none": -1.0}}},
+    "negative count": {"results": {"t": {"f1,none": 0.5}}, "n-samples": {"t": {"effective": -5}}},
+    "count that no float holds": {"results": {"t": {"f1,none": 0.5}}, "n-samples": {"t": {"effective": HUGE}}},
+}
+
+
+@pytest.mark.parametrize("content", ODD_TOTALS.values(), ids=ODD_TOTALS)
+def test_totals_whose_numbers_are_impossible_count_as_absent(tmp_path: Path, content: dict[str, Any]) -> None:
+    (scores,) = read_scores(written(tmp_path / "a.json", content))["t"].values()
+    assert (scores.metric, scores.mean, scores.standard_error()) == ("f1,none", 0.5, None)
+
+
+def test_items_without_an_id_are_told_apart_by_their_line(tmp_path: Path) -> None:
+    (tmp_path / "samples_t.jsonl").write_text('{"acc": 1}\n{"acc": 0}\n{"acc": 1' + "0" * 400 + "}\n")
+    scores = read_scores(tmp_path / "samples_t.jsonl")["t"]["acc,none"]
+    assert (scores.count, scores.mean) == (2, 0.5)

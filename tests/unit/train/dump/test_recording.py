@@ -134,3 +134,42 @@ def test_what_is_no_range_of_steps_is_refused(tmp_path: Path, steps: str) -> Non
     with pytest.raises(InputError) as caught, ascendtune.align.record(Net(), steps=steps, directory=tmp_path):
         pass
     assert caught.value.code == "impossible-value"
+
+
+def test_gradients_that_a_closure_computes_are_those_of_its_step(tmp_path: Path) -> None:
+    expected = train(Net())
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norms = []
+    with ascendtune.align.record(model, steps="1-3", directory=tmp_path):
+        for step in range(3):
+
+            def closure(step: int = step) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = (model(torch.randn(4, 4, generator=torch.Generator().manual_seed(step))) - 1).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)  # type: ignore[arg-type]
+            norms.append(float(torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])))  # type: ignore[misc]
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert [each["loss"] for each in metrics] == pytest.approx(expected, rel=1e-7)
+    assert [each["grad_norm"] for each in metrics] == pytest.approx(norms, rel=1e-6)
+
+
+def test_two_optimizers_of_one_model_make_one_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = Net()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model.up, model.down)]
+    expected = []
+    with ascendtune.align.record(model, steps="1", directory=tmp_path):
+        for _ in range(3):
+            loss = (model(torch.ones(2, 4)) - 1).square().mean()
+            loss.backward()
+            for each in optimizers:
+                each.step()
+                each.zero_grad()
+            expected.append(loss.item())
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert [each["step"] for each in metrics] == [1, 2, 3]
+    assert [each["loss"] for each in metrics] == pytest.approx(expected, rel=1e-7)
+    assert caplog.text.count("several optimizers") == 1
