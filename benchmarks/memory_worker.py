@@ -3,8 +3,8 @@
     python benchmarks/memory_worker.py OUT RUN [START]
 
 Writes OUT.RANK.json: the peak in each phase of the loop, and what was held when the loop began. What kernels take
-within an operator counts too, unless they have allocators of their own (oneDNN). Weights that are mapped from files
-are counted by their size.
+within an operator counts too, unless they have allocators of their own (oneDNN) or are collectives. Weights that are
+mapped from files are counted by their size.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
 from ascendtune.train.loop import Loop
@@ -53,15 +55,15 @@ def main(out: str, arguments: list[str]) -> None:
     profiler.start()
     code = worker(arguments)
     profiler.stop()
-    events = [
-        (each.start_ns(), each.nbytes())
-        for each in profiler.profiler.kineto_results.events()
-        if each.name() == "[memory]"
-    ]
     times = [moment for moment, _ in marks]
-    live, peaks, begin = 0, {}, 0
-    for moment, size in sorted(events, key=lambda each: each[0]):
-        live += size
+    live, peaks, begin = 0, dict[str, int](), 0
+    held: dict[int, int] = {}
+    for moment, address, size in sorted(_allocations(profiler)):
+        # An address that is given out again was given back on a thread that is not seen.
+        live -= held.pop(address, 0)
+        if size > 0:
+            held[address] = size
+            live += size
         index = bisect.bisect_right(times, moment) - 1
         name = marks[index][1] if index >= 0 else "before"
         peaks[name] = max(peaks.get(name, 0), live + mapped)
@@ -71,6 +73,20 @@ def main(out: str, arguments: list[str]) -> None:
     Path(f"{out}.{os.environ.get('RANK', '0')}.json").write_text(json.dumps(outcome))
     sys.stdout.flush()
     os._exit(code)
+
+
+def _allocations(profiler: Any) -> Iterator[tuple[int, int, int]]:
+    """Nanoseconds, address and bytes (negative: given back) of all but what collectives take within themselves.
+
+    Gloo gives that back on threads of its own, which the profiler does not see: it would count as held for ever.
+    """
+    events = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while events:
+        event = events.pop()
+        if event.tag == _EventType.Allocation:
+            yield event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size
+        elif not event.name.startswith(("c10d::", "gloo:")):
+            events += event.children
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ _TAIL_BYTES = 64 * 1024
 # As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 _LONGEST_STATE = 32
-_KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "data_hash": str, "recipe_hash": str}
+_KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "plan": dict, "data_hash": str, "recipe_hash": str}
 """Of run.json, where they are there."""
 
 

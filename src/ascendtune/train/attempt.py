@@ -31,7 +31,7 @@ from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
-from ascendtune.train.strategy.base import started_by_torchrun
+from ascendtune.train.strategy.base import Strategy, started_by_torchrun
 from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.supervision import Phases
 
@@ -103,6 +103,7 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
         callback.on_start(facts)
     try:
         reason = loop.run()
+        _note_peak(run, strategy)
         loop.checkpointer.wait()
         with phases.phase("export"):
             _finish(loop, prepared.chat_template, reason)
@@ -111,6 +112,12 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
             _close_callbacks(run, loop.callbacks)
     if strategy.is_main:
         show_summary(summary_lines(run))
+
+
+def _note_peak(run: RunDir, strategy: Strategy) -> None:
+    """Put the main rank's peak of this attempt beside the one that was expected before it."""
+    if strategy.is_main and (planned := run.read().get("plan")):
+        run.update(plan={**planned, "measured_bytes": strategy.device.memory_peak_bytes()})
 
 
 def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:

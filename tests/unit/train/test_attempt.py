@@ -1,13 +1,17 @@
-"""Errors of torch and of the system, as a user reads them."""
+"""Errors of torch and of the system as a user reads them, and what an attempt notes in run.json."""
 
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.rundir import RunDir
 from ascendtune.train import attempt
 
 
@@ -54,3 +58,14 @@ def test_our_own_errors_stay_and_unknown_ones_are_not_guessed_at() -> None:
     assert attempt._translated(ours) is ours
     assert attempt._translated(RuntimeError("something else")) is None
     assert attempt._translated(NotImplementedError("not yet")) is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"), [({"expected_bytes": 5}, {"expected_bytes": 5, "measured_bytes": 7}), (None, None)]
+)
+def test_the_measured_peak_is_noted_beside_the_expected_one(tmp_path: Path, plan: Any, expected: Any) -> None:
+    run = RunDir(tmp_path)
+    run.create("", {}, {"plan": plan})
+    strategy: Any = SimpleNamespace(is_main=True, device=SimpleNamespace(memory_peak_bytes=lambda: 7))
+    attempt._note_peak(run, strategy)
+    assert run.read()["plan"] == expected

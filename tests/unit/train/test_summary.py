@@ -48,6 +48,12 @@ def test_summary_names_steps_losses_and_times(tmp_path: Path) -> None:
     assert "skipped" not in summary
 
 
+def test_summary_shows_the_expected_peak_beside_the_measured_one(tmp_path: Path) -> None:
+    run = made(tmp_path, 2)
+    run.update(plan={"expected_bytes": 3 * 2**30})
+    assert dict(summary_lines(run))["peak memory"] == "2.0 GiB per device, 3.0 GiB expected"
+
+
 def test_summary_of_one_record_shows_its_loss_alone(tmp_path: Path) -> None:
     summary = dict(summary_lines(made(tmp_path, 1, accuracy=0.5)))
     assert summary["loss"] == "4, recorded once, at step 1" and summary["accuracy"] == "0.5"

@@ -18,8 +18,9 @@ from ascendtune.train.precision import DTYPES
 from ascendtune.train.strategy.choose import count_weights
 
 _LAYER_BYTES = 34
-"""Activations of a layer per token and hidden unit in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2 without
-the part of the attention scores, which fused attention does not keep)."""
+"""Activations of a layer per token and hidden unit in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198: the
+layer without parallelism, sbh (34 + 5as/h), without the part of the attention scores, which fused attention does not
+keep)."""
 
 
 def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes, int, int, int]:
@@ -64,7 +65,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
 
 
 def _divided(setting: Setting) -> set[str]:
-    """Parts of which each rank holds its share (ZeRO: arXiv 1910.02054, section 5)."""
+    """Parts of which each rank holds its share (the stages of ZeRO: Rajbhandari et al. 2019, arXiv 1910.02054)."""
     if setting.strategy == "fsdp":
         return {"weights", "gradients", "optimizer"}
     if setting.strategy != "deepspeed":

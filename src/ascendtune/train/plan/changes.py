@@ -25,8 +25,9 @@ _OTHER_TRAINING = 1.0
 def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
     """Each change that this recipe does not have yet.
 
-    Costs are those that are published for the technique: recomputation is one more forward pass of three parts (arXiv
-    1604.06174), FSDP one and a half times the communication of DDP (arXiv 1910.02054, section 7).
+    Costs are guesses that only rank. Two have a source: recomputation is one more forward pass for each step (Chen et
+    al. 2016, arXiv 1604.06174, abstract), divided weights take half as much communication again as data parallelism
+    (Rajbhandari et al. 2019, arXiv 1910.02054).
 
     Args:
         ranks: of the job.

@@ -15,8 +15,8 @@ from ascendtune.train.plan.request import Target
 _GIB = 2**30
 _UNITS = {"GIB": _GIB, "G": _GIB, "GB": 10**9, "MIB": 2**20, "TIB": 2**40}
 CONTEXT_BYTES = {"cpu": 0, "cuda": _GIB // 2, "npu": _GIB}
-"""By kind: taken before the first tensor. CUDA 13 keeps about half a GiB a process; HCCL's buffers are 200 MB twice for
-each group by default (HCCL_BUFFSIZE), beside what the runtime itself keeps."""
+"""By kind: taken before the first tensor. Allowances, not measured. Part of the NPU's are HCCL's buffers: 200 MB twice
+for each group by default (HCCL_BUFFSIZE)."""
 
 
 @cache

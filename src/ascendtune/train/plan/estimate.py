@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+import ascendtune
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.recipe.recipe import Recipe
@@ -33,6 +35,7 @@ _SPREAD = {"cpu": (0.95, 1.05), "cuda": (0.85, 1.2), "npu": (0.85, 1.2)}
 """Low and high as shares of what is expected, where a step was traced. On CPU as measured (docs/plan.md); elsewhere the
 allocator reserves more than tensors take, and nothing has been measured yet."""
 _ARITHMETIC_SPREAD = (0.65, 1.5)
+_TORCH, _OURS = Path(torch.__file__).parent, Path(ascendtune.__file__).parent
 _ENOUGH = 3
 _SEARCH_SECONDS = 40.0
 
@@ -99,7 +102,7 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     setting = _setting(recipe, request)
     notes = []
     low, high = _SPREAD[target.kind]
-    # Gloo copies what it reduces: 10 to 11 % above the trace (docs/plan.md).
+    # Within a collective Gloo holds one more copy of all that it gathers or reduces, which the trace does not see.
     spread = low, high + (0.1 if target.kind == "cpu" and setting.strategy == "fsdp" else 0)
     try:
         if setting.strategy == "deepspeed":
@@ -108,10 +111,9 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
         moments, resting = traced.moments, traced.resting
         sizes = traced.parameters, traced.trainable, traced.layers
         how = f"{traced.traced_layers} of {traced.layers} layers traced"
-    except AscendtuneError:
-        raise
-    # Whatever a model's class does with tensors that have no content.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
+        if not _is_of_the_model(error, recipe):
+            raise
         total, *rest = compute_step(setting, documents)
         moments, resting = {"step": total}, Counter({name: total[name] for name in ("weights", "optimizer")})
         sizes, how, spread = (rest[0], rest[1], rest[2]), "arithmetic", _ARITHMETIC_SPREAD
@@ -148,6 +150,22 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
         },
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
+    """Whether a step cannot be traced because of the model's class, and not of the recipe or this program.
+
+    Tensors without content make torch raise RuntimeError, wherever an operator was called. Any other error is the
+    model's if the innermost code, torch's aside, is outside this package.
+    """
+    if isinstance(error, AscendtuneError):
+        # Only tracing needs the layers of a model that is trained as a whole.
+        return error.code == "layers-not-found" and recipe.method.tuner != "freeze"
+    if isinstance(error, RuntimeError):
+        return True
+    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    callers = [each for each in files if not each.is_relative_to(_TORCH)]
+    return not callers[-1].is_relative_to(_OURS)
 
 
 def _offloads(recipe: Recipe) -> bool:

@@ -3,8 +3,8 @@
 What is kept for the backward pass is as the operators' documentation has it:
 
     attention   query, key and value as (tokens, heads, head_dim), the result, and per head and token one fp32 number
-                (flash attention, arXiv 2307.08691, algorithm 1) or, on Ascend, twice eight of them (softmax_max and
-                softmax_sum of npu_fusion_attention)
+                (the logsumexp of FlashAttention-2, Dao 2023, arXiv 2307.08691) or, on Ascend, twice eight of them
+                (softmax_max and softmax_sum of npu_fusion_attention)
     RMSNorm     its input, the weight and one fp32 number per row (npu_rms_norm's rstd)
     SwiGLU      gate and up side by side (npu_swiglu)
 """

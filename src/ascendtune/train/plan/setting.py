@@ -18,7 +18,7 @@ from ascendtune.train.model import auto_class, read_config, set_single_score
 from ascendtune.train.model_checks import fusible_head
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan.modelled_kernels import modelled_attention
-from ascendtune.train.precision import Precision, choose_precision
+from ascendtune.train.precision import DTYPES, Precision, choose_precision
 from ascendtune.train.strategy.choose import resolve_auto
 
 _MODELLED = {"varlen": 1, "npu_fusion": 16}
@@ -64,22 +64,22 @@ class Setting:
             AscendtuneError: training would refuse this recipe.
         """
         stage, model = recipe.method.stage, recipe.model.model_dump_json()
-        config, attention, head_form = _of_model(model, stage, directory, device.attention, pad_id)
+        precision = choose_precision(recipe, device)
+        config, attention, head_form = _of_model(model, stage, directory, device.attention, precision, pad_id)
         section, reason = recipe.parallel, "as asked"
         if section.strategy == "auto":
             section, reason = resolve_auto(recipe, device, directory, ranks=ranks)
         recipe = recipe.model_copy(update={"parallel": section})
         name = "single" if section.strategy == "ddp" and ranks == 1 else section.strategy
         return cls(
-            recipe, directory, device, ranks, config, choose_precision(recipe, device), attention,
-            head_form, name, reason,
+            recipe, directory, device, ranks, config, precision, attention, head_form, name, reason,
             recipe.data.packing is not False and attention.verdict.packed, vocabulary, pad_id,
         )  # fmt: skip
 
 
 @cache
 def _of_model(
-    model: str, stage: str, directory: Path, attention: str, pad_id: int
+    model: str, stage: str, directory: Path, attention: str, precision: Precision, pad_id: int
 ) -> tuple[Any, AttentionChoice, HeadForm | None]:
     """Config, attention and form of the head: alike for all recipes with one section `model`, given as JSON."""
     section = ModelSection.model_validate_json(model)
@@ -87,18 +87,22 @@ def _of_model(
     if stage == "reward":
         set_single_score(config, pad_id)
     choice = choose_attention(section, stage, config, attention)
-    return config, choice, None if stage == "reward" else _head_form(section, stage, config)
+    return config, choice, None if stage == "reward" else _head_form(section, stage, config, precision)
 
 
-def _head_form(section: ModelSection, stage: str, config: Any) -> HeadForm | None:
-    """What training finds out of its model, found out of a small copy."""
+def _head_form(section: ModelSection, stage: str, config: Any, precision: Precision) -> HeadForm | None:
+    """What training finds out of its model, found out of a small copy in the same types.
+
+    The type decides: rounding to bf16 hides that a capped head is what it is.
+    """
 
     def make(small: Any) -> Any:
         return auto_class(stage).from_config(
-            small, attn_implementation="eager", trust_remote_code=section.trust_remote_code
-        )
+            small, dtype=DTYPES[precision.weights], attn_implementation="eager",
+            trust_remote_code=section.trust_remote_code,
+        )  # fmt: skip
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), precision.autocast():
         torch.manual_seed(0)
         model = make(next(iter(small_configs(config, make)))).eval()
-    return fusible_head(model, torch.device("cpu"), model.get_input_embeddings().weight.shape[0])
+        return fusible_head(model, torch.device("cpu"), model.get_input_embeddings().weight.shape[0])

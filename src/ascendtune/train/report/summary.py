@@ -54,7 +54,9 @@ def _training(
         yield "time", f"{format_duration(took)} ({format_duration(seconds)} in steps)"
     peaks = [record["memory_peak_bytes"] for record in records if record.get("memory_peak_bytes")]
     if peaks:
-        yield "peak memory", format_bytes(max(peaks)) + " per device"
+        planned = (facts.get("plan") or {}).get("expected_bytes")
+        expected = f", {format_bytes(planned)} expected" if planned else ""
+        yield "peak memory", f"{format_bytes(max(peaks))} per device{expected}"
 
 
 def _loss(record: dict[str, Any]) -> str:

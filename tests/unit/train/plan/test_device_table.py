@@ -14,7 +14,8 @@ def test_names_are_unique_and_every_figure_has_a_source() -> None:
     names = Counter(name for entry in table().values() for name in entry["names"])
     assert set(names.values()) == {1}
     for entry in table().values():
-        assert entry["source"] and entry["kind"] in ("npu", "cuda") and 8 <= entry["memory_gib"] <= 256
+        assert "https://" in entry["source"]
+        assert entry["kind"] in ("npu", "cuda") and 8 <= entry["memory_gib"] <= 256
 
 
 @pytest.mark.parametrize(("name", "memory"), [("910B3", 64), ("Ascend910B4", 32), ("h200", 139)])

@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan import estimate
+from ascendtune.train.plan import estimate, traced_step
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 
 _GIB = 2**30
@@ -67,11 +67,20 @@ def test_offloading_moves_what_rests_to_the_host(request_of: Any) -> None:
     assert moved.host > kept.host
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("needs the content of a tensor"),
+        # Raised here, so outside the package, as by a model's class.
+        AttributeError("the model's own"),
+        RecipeError("no list of layers", code="layers-not-found", remedy=""),
+    ],
+)
 def test_a_model_that_cannot_be_traced_gets_a_wider_estimate_and_says_so(
-    request_of: Any, monkeypatch: pytest.MonkeyPatch
+    request_of: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: Any) -> None:
-        raise RuntimeError("needs the content of a tensor")
+        raise error
 
     traced = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
     monkeypatch.setattr(estimate, "trace_step", refuse)
@@ -79,6 +88,15 @@ def test_a_model_that_cannot_be_traced_gets_a_wider_estimate_and_says_so(
     assert found.facts["how"] == "arithmetic" and found.notes
     assert found.high / found.low > traced.high / traced.low
     assert found.low < traced.expected < found.high
+
+
+@pytest.mark.parametrize("name", ["copy", "find_repeats", "_batch"])
+def test_an_error_of_this_program_is_not_taken_for_the_models(
+    request_of: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delattr(traced_step, name)
+    with pytest.raises(NameError):
+        estimate.answer(request_of(), search=False)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -91,9 +109,10 @@ def test_deepspeed_is_arithmetic_that_divides_by_stage(request_of: Any, stage: i
 
 
 def test_a_recipe_that_training_refuses_is_refused(request_of: Any, tmp_path: Path) -> None:
-    request = request_of()
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "no such model"}))
-    estimate.Setting.of.__func__.__globals__["_of_model"].cache_clear()
+    directory = tmp_path / "unknown"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"model_type": "no such model"}))
+    request = replace(request_of(model={"path": str(directory)}), model_directory=str(directory))
     with pytest.raises(RecipeError):
         estimate.answer(request, search=False)
     assert estimate.main([str(_written(tmp_path, request)), str(tmp_path / "answer.json")]) == 0

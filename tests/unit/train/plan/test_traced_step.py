@@ -10,6 +10,7 @@ import pytest
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan import traced_step
 from ascendtune.train.plan.repeated_layers import Repeats
 from ascendtune.train.plan.request import Document
@@ -100,6 +101,16 @@ def test_few_layers_say_what_all_layers_say(model: Path, monkeypatch: pytest.Mon
     found, expected = (max(each.total() for each in traced.moments.values()) for traced in (few, every))
     assert found == pytest.approx(expected, rel=0.005)
     assert few.resting.total() == pytest.approx(every.resting.total(), rel=0.005)
+
+
+def test_a_capped_head_is_found_where_the_config_says_bf16(tmp_path: Path) -> None:
+    gemma = {**_MODEL, "model_type": "gemma2", "head_dim": 16, "num_hidden_layers": 2, "dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps({**gemma, "final_logit_softcapping": 20.0}))
+    recipe = Recipe.check({
+        "model": {"path": str(tmp_path)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32",
+    })  # fmt: skip
+    setting = Setting.of(recipe, tmp_path, CpuDevice(), ranks=1, vocabulary=0, pad_id=0)
+    assert setting.head_form == HeadForm(scale=1.0, cap=20.0)
 
 
 def test_leaves_the_random_state_as_it_was(model: Path) -> None:
