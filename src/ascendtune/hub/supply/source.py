@@ -147,7 +147,7 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
     endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
     for each in endpoints:
-        if urlsplit(each).scheme not in ("http", "https") or not urlsplit(each).hostname:
+        if not _is_http_url(each):
             raise InputError(
                 f"--from {each} is not a hub",
                 code="unknown-hub",
@@ -165,6 +165,15 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     # A token opens private repositories: it goes to the hub that gave it and to the one that the user set, no further.
     token = _hugging_face_token(environment)
     return [HuggingFace(each, token if each in (HUGGING_FACE, own) else None) for each in endpoints]
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # A port that is not a number, or too large, is found when it is read.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _hugging_face_token(environment: Mapping[str, str]) -> str | None:

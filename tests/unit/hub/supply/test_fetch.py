@@ -282,3 +282,10 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
     assert _content(tmp_path / "a b") == _WANTED
     assert hub.sent["model-00001.safetensors"] == len(_FILES["model-00001.safetensors"])
     assert hashlib.sha256((tmp_path / "a b" / "config.json").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "http://host:port", "ftp://host", "http://", ""])
+def test_address_that_is_no_hub_is_refused(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        choose_sources([url], {})
+    assert caught.value.code == "unknown-hub"
