@@ -53,6 +53,19 @@ def test_capped_logits_are_trained_as_capped_however_small_they_begin(
         assert float((gradients[parameter] - gradient).abs().max()) <= 1e-5 * largest, parameter
 
 
+@pytest.mark.parametrize(("name", "changes", "form"), CAPPED[:2], ids=[each[0][:-6] for each in CAPPED[:2]])
+def test_the_cap_is_found_in_bf16_too(
+    name: str,
+    changes: dict[str, Any],
+    form: HeadForm,
+    variant: Callable[..., Path],
+    make_loop: Callable[..., Loop],
+) -> None:
+    directory = variant(config_of(name, **{**SHAPE, **changes}))
+    loop = make_loop(model={"path": str(directory), "attention": "eager"}, data={"packing": False}, precision="bf16")
+    assert loop.objective.head_form == form
+
+
 def by_transformers(directory: Path, loop: Loop, rows: list[int]) -> tuple[float, dict[str, torch.Tensor]]:
     from transformers import AutoModelForCausalLM
 
@@ -116,7 +129,7 @@ def to_half_precision(model: Any, logits: torch.Tensor) -> torch.Tensor:
 
 
 def found(model: Any) -> HeadForm | None:
-    form, _ = find_head_form(model, torch.arange(POSITIONS)[None])
+    form, *_ = find_head_form(model, torch.arange(POSITIONS)[None])
     return form
 
 

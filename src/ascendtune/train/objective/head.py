@@ -123,8 +123,8 @@ def checkpointed_chunks(
     ]
 
 
-def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor]:
-    """The form in which `model` turns the output of its head into logits, None where none fits; and logits.
+def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor, torch.Tensor | None]:
+    """The form in which `model` turns the output of its head into logits, None where none fits; and what it computes.
 
     The form fits in training and in evaluation mode, for values and gradients. There is none also where the head does
     not get the hidden states as they are, or where another trained weight (a learnt scale) takes part.
@@ -134,18 +134,19 @@ def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torc
         ids: (1, POSITIONS) int64 on the device.
 
     Returns:
-        The form, and the logits of `ids`: (1, POSITIONS, vocabulary).
+        The form, the logits of `ids`: (1, POSITIONS, vocabulary), and the hidden states that the whole model gets from
+        its decoder: (1, POSITIONS, hidden), None where that is not known.
     """
     head, decoder = model.get_output_embeddings(), decoder_of(model)
     inputs = {"input_ids": ids, "use_cache": False}
     if head is None or decoder is model:
         with torch.no_grad():
-            return None, model(**inputs).logits
+            return None, model(**inputs).logits, None
     seen: list[Any] = []
     with torch.no_grad(), _replaced(decoder, _noting(decoder, seen)), _replaced(head, _noting(head, seen)):
         logits = model(**inputs).logits
     if len(seen) != 2 or getattr(seen[0], "last_hidden_state", None) is None:
-        return None, logits
+        return None, logits, None
     forms = set()
     try:
         for mode in (False, True):
@@ -153,7 +154,7 @@ def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torc
             forms.add(_form_in_this_mode(model, inputs, seen[0], seen[1].shape))
     finally:
         model.eval()
-    return forms.pop() if len(forms) == 1 else None, logits
+    return forms.pop() if len(forms) == 1 else None, logits, seen[0].last_hidden_state
 
 
 def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, shape: torch.Size) -> HeadForm | None:

@@ -91,10 +91,7 @@ def _of_model(
 
 
 def _head_form(section: ModelSection, stage: str, config: Any, precision: Precision) -> HeadForm | None:
-    """What training finds out of its model, found out of a small copy in the same types.
-
-    The type decides: rounding to bf16 hides that a capped head is what it is.
-    """
+    """What training finds out of its model, found out of a small copy in the same types."""
 
     def make(small: Any) -> Any:
         return auto_class(stage).from_config(
