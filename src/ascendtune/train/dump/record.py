@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -95,6 +97,7 @@ class StepRecord:
 
 
 def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -103,6 +106,11 @@ def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
             save_file(tensors, temporary)
             sync_directory(temporary)
             temporary.replace(file)
+        except SafetensorError:
+            # It hides the error of the disk, and has removed what it wrote.
+            if shutil.disk_usage(file.parent).free < sum(each.nbytes for each in tensors.values()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from None
+            raise
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
