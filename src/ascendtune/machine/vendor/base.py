@@ -70,6 +70,23 @@ class Peak:
     what: str
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What an estimate of memory assumes of a device that need not be here; the vendor's device answers so, too."""
+
+    attention: str
+    kernels: str | None = None
+    context_bytes: int = 0
+    """Taken before the first tensor: an allowance, not measured."""
+    spread: tuple[float, float] = (0.85, 1.2)
+    """The low and the high estimate, as factors of the expected one: on CPU as measured (docs/plan.md); elsewhere the
+    allocator reserves more than tensors take, and nothing has been measured yet."""
+    has_modelled_operators: bool = False
+    """Whether `train/plan/modelled_kernels.py` knows what its fused operators keep."""
+    supports_fp16: bool = True
+    fuses_optimizer_in_fp16: bool = True
+
+
 class Vendor(ABC):
     """What differs between kinds of devices; the defaults are those of the CPU."""
 
@@ -90,6 +107,7 @@ class Vendor(ABC):
     translates_cuda = False
     """Whether the vendor's package runs code that was written for torch.cuda."""
     container = ContainerNeeds()
+    planned: Planned
 
     @abstractmethod
     def device_ids(self, dev: Path) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascendtune.machine.vendor.base import Peak, Vendor
+from ascendtune.machine.vendor.base import Peak, Planned, Vendor
 
 if TYPE_CHECKING:
     from ascendtune.machine.inventory import Accelerator
@@ -17,6 +17,7 @@ class CpuVendor(Vendor):
     noun = "CPU process"
     plural = "CPU processes"
     is_accelerator = False
+    planned = Planned("sdpa_fp32", spread=(0.95, 1.05), supports_fp16=False)
 
     def device_ids(self, dev: Path) -> tuple[str, ...]:
         return ()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Vendor, ids_of_files
+from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Planned, Vendor, ids_of_files
 
 if TYPE_CHECKING:
     from ascendtune.machine.inventory import Accelerator
@@ -20,6 +20,7 @@ class CudaVendor(Vendor):
     noun = "GPU"
     plural = "GPU"
     visible_variable = "CUDA_VISIBLE_DEVICES"
+    planned = Planned("varlen", "cuda", context_bytes=2**29)
     interface_variables = ("NCCL_SOCKET_IFNAME",)
     flight_recorder = "NCCL"
     lists_desktop_processes = True

@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Vendor, ids_of_files
+from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Planned, Vendor, ids_of_files
 
 if TYPE_CHECKING:
     from ascendtune.machine.inventory import Accelerator
@@ -47,6 +47,10 @@ class NpuVendor(Vendor):
     noun = "NPU"
     plural = "NPU"
     visible_variable = "ASCEND_RT_VISIBLE_DEVICES"
+    # HCCL's buffers are part of the context: 200 MB twice for each group by default (HCCL_BUFFSIZE).
+    planned = Planned(
+        "npu_fusion", "npu", context_bytes=2**30, has_modelled_operators=True, fuses_optimizer_in_fp16=False
+    )
     interface_variables = ("HCCL_SOCKET_IFNAME",)
     translates_cuda = True
     container = ContainerNeeds(

@@ -19,7 +19,6 @@ from ascendtune.hub.download import fetch_model, find_local
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.device_table import CONTEXT_BYTES
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 
 _TIMEOUT_SECONDS = 300.0
@@ -79,7 +78,7 @@ def ask(
 
 def target_here(visible: Visible, devices: int) -> Target:
     """The devices of this machine; ranks on a CPU share its memory."""
-    if visible.kind == "cpu":
+    if not visible.vendor.is_accelerator:
         total = psutil.virtual_memory().total
         return Target("cpu", "CPU", total // devices, devices)
     memory = [(each.name or visible.kind, each.memory_total_bytes) for each in take_snapshot().devices]
@@ -91,4 +90,4 @@ def target_here(visible: Visible, devices: int) -> Target:
             remedy="give --device or --memory",
         )
     name, size = min(known, key=lambda each: each[1])
-    return Target(visible.kind, name, size, devices, True, CONTEXT_BYTES[visible.kind])
+    return Target(visible.kind, name, size, devices, True, visible.vendor.planned.context_bytes)

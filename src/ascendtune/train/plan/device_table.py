@@ -10,13 +10,11 @@ from typing import Any
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.suggest import did_you_mean
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.train.plan.request import Target
 
 _GIB = 2**30
 _UNITS = {"GIB": _GIB, "G": _GIB, "GB": 10**9, "MIB": 2**20, "TIB": 2**40}
-CONTEXT_BYTES = {"cpu": 0, "cuda": _GIB // 2, "npu": _GIB}
-"""By kind: taken before the first tensor. Allowances, not measured. Part of the NPU's are HCCL's buffers: 200 MB twice
-for each group by default (HCCL_BUFFSIZE)."""
 
 
 @cache
@@ -36,7 +34,8 @@ def named_target(name: str, devices: int) -> Target:
         if wanted in entry["names"]:
             kind = entry["kind"]
             memory = int(entry["memory_gib"] * _GIB)
-            return Target(kind, entry["title"], memory, devices, entry.get("bf16", True), CONTEXT_BYTES[kind])
+            context = vendor_of(kind).planned.context_bytes
+            return Target(kind, entry["title"], memory, devices, entry.get("bf16", True), context)
     known = sorted(each for entry in table().values() for each in entry["names"])
     raise InputError(
         f"'{name}' is not in the table of devices",

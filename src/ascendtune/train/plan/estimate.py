@@ -21,6 +21,7 @@ import torch
 import ascendtune
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.foreign_json import first_line
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.arithmetic import compute_step
 from ascendtune.train.plan.changes import changed, changes
@@ -31,10 +32,8 @@ from ascendtune.train.plan.rows import full_rows
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
 
-_SPREAD = {"cpu": (0.95, 1.05), "cuda": (0.85, 1.2), "npu": (0.85, 1.2)}
-"""Low and high as shares of what is expected, where a step was traced. On CPU as measured (docs/plan.md); elsewhere the
-allocator reserves more than tensors take, and nothing has been measured yet."""
 _ARITHMETIC_SPREAD = (0.65, 1.5)
+"""Low and high as factors of what is expected, where no step was traced."""
 _TORCH, _OURS = Path(torch.__file__).parent, Path(ascendtune.__file__).parent
 _ENOUGH = 3
 _SEARCH_SECONDS = 40.0
@@ -68,7 +67,7 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
     """The first changes that fit, none of which is another one and more."""
     limit, until = request.target.memory_bytes, time.monotonic() + _SEARCH_SECONDS
     found: list[dict[str, Any]] = []
-    for change in changes(recipe, ranks=request.target.devices, on_host=request.target.kind == "cpu"):
+    for change in changes(recipe, ranks=request.target.devices, on_host=request.target.is_host):
         if len(found) == _ENOUGH or time.monotonic() > until:
             break
         if any(each["keys"].items() <= change.keys.items() for each in found):
@@ -101,9 +100,9 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     documents = request.documents or full_rows(recipe)
     setting = _setting(recipe, request)
     notes = []
-    low, high = _SPREAD[target.kind]
+    low, high = vendor_of(target.kind).planned.spread
     # Within a collective Gloo holds one more copy of all that it gathers or reduces, which the trace does not see.
-    spread = low, high + (0.1 if target.kind == "cpu" and setting.strategy == "fsdp" else 0)
+    spread = low, high + (0.1 if target.is_host and setting.strategy == "fsdp" else 0)
     try:
         if setting.strategy == "deepspeed":
             raise NotImplementedError("DeepSpeed moves and divides tensors itself")
@@ -123,14 +122,14 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
         host = sum(_at_rest(resting).values())
         moments = {name: each - _at_rest(each) for name, each in moments.items()}
         resting = resting - _at_rest(resting)
-    if setting.recipe.memory.offload_activations and target.kind != "cpu":
+    if setting.recipe.memory.offload_activations and not target.is_host:
         notes.append("memory.offload_activations is not in the estimate: activations are counted as if they stayed")
         spread = _ARITHMETIC_SPREAD[0], spread[1]
     moment = max(moments, key=lambda each: moments[each].total())
     at_peak = {name: size for name, size in moments[moment].most_common() if size > 0}
     expected = sum(at_peak.values())
     # A checkpoint is written from a copy in host memory, while training goes on.
-    on_host = target.kind == "cpu"
+    on_host = target.is_host
     return Estimate(
         expected=expected,
         low=int(expected * spread[0]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.train.plan.request import Target
 
 
@@ -14,14 +15,16 @@ class PlannedDevice(CpuDevice):
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
+        self._planned = vendor_of(target.kind).planned
+        self.has_modelled_operators = self._planned.has_modelled_operators
 
     @property
     def attention(self) -> str:
-        return {"npu": "npu_fusion", "cuda": "varlen"}.get(self._target.kind, super().attention)
+        return self._planned.attention
 
     @property
     def kernels(self) -> str | None:
-        return {"npu": "npu", "cuda": "cuda"}.get(self._target.kind)
+        return self._planned.kernels
 
     @property
     def name(self) -> str:
@@ -37,11 +40,11 @@ class PlannedDevice(CpuDevice):
 
     @property
     def shares_host_memory(self) -> bool:
-        return self._target.kind == "cpu"
+        return self._target.is_host
 
     @property
     def supports_bf16(self) -> bool:
-        return self._target.bf16 if self._target.kind != "cpu" else super().supports_bf16
+        return super().supports_bf16 if self._target.is_host else self._target.bf16
 
     @property
     def computes_bf16(self) -> bool:
@@ -49,8 +52,7 @@ class PlannedDevice(CpuDevice):
 
     @property
     def supports_fp16(self) -> bool:
-        return self._target.kind != "cpu"
+        return self._planned.supports_fp16
 
     def fuses_optimizer(self, compute: str) -> bool:
-        # As NpuDevice has it: no fused AdamW beside fp16's scaler.
-        return not (self._target.kind == "npu" and compute == "fp16")
+        return compute != "fp16" or self._planned.fuses_optimizer_in_fp16

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ascendtune.machine.vendor.find import vendor_of
+
 
 class Document(NamedTuple):
     """A row of the data in a micro-batch."""
@@ -29,6 +31,11 @@ class Target:
     bf16: bool = True
     context_bytes: int = 0
     """Taken by driver, libraries and communication before the first tensor."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the ranks compute in the memory of the host."""
+        return not vendor_of(self.kind).is_accelerator
 
 
 @dataclass(frozen=True)

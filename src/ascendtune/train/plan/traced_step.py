@@ -33,6 +33,7 @@ from ascendtune.train.objective.head import decoder_of
 from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.plan.live_bytes import Bytes, LiveBytes
 from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
+from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
@@ -114,7 +115,8 @@ class _Steps:
         self._fake, self._live = FakeTensorMode(allow_non_fake_inputs=True), LiveBytes()
         with torch.device("meta"):
             self.model = self._make()
-        if setting.device.kernels == "npu" and setting.recipe.kernel != "off":
+        device = setting.device
+        if isinstance(device, PlannedDevice) and device.has_modelled_operators and setting.recipe.kernel != "off":
             install_modelled_kernels(self.model)
         self.trainable, self.parameters = trainable_share(self.model)
 
