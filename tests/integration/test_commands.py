@@ -44,7 +44,7 @@ def test_a_run_directory_holds_what_the_contract_says(place: Path) -> None:
     names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
     assert names == {
         "recipe.yaml", "origins.json", "run.json", "data.json", "metrics.jsonl", "eval.jsonl", "heartbeat", "log",
-        "checkpoints", "model", "loss.png", "loss.svg", "tensorboard",
+        "checkpoints", "model", "start_weights.json", "loss.png", "loss.svg", "tensorboard",
     }  # fmt: skip
     record = json.loads((run / "run.json").read_text())
     assert record["state"] == "finished" and record["schema_version"] == 1
