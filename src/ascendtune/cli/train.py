@@ -63,7 +63,6 @@ def train(
     from ascendtune.job.registry import require_writable_registry
     from ascendtune.job.spec import JobSpec
     from ascendtune.recipe.recipe import Recipe
-    from ascendtune.train.plan.before_training import require_fit
     from ascendtune.train.prepare import prepare_run
     from ascendtune.train.run_choice import planned_run
 
@@ -121,6 +120,9 @@ def train(
         return
     with ready.claim or nullcontext():
         if ready.run is not None and chosen_nodes.hosts is None and chosen_nodes.place.is_alone and not no_plan:
+            # Here: it imports numpy and pyarrow, which a wrong recipe need not wait for.
+            from ascendtune.train.plan.before_training import require_fit
+
             directory = Path(ready.run.read()["model_directory"])
             ready.run.update(plan=require_fit(loaded, directory, ready.prepared, devices=chosen.count))
         run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
