@@ -193,7 +193,7 @@ def find_guilty(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool |
 
 
 def most_trials(count: int) -> int:
-    """How many trials `find_guilty` makes at most with `count` ingredients."""
+    """The largest number of trials that `find_guilty` makes with `count` ingredients."""
     return count + (count > 1) + (count * (count - 1) // 2 if count > 2 else 0)
 
 

@@ -47,7 +47,7 @@ _UNSIGNED = {
 
 
 class Key(NamedTuple):
-    """What a tensor is, on both sides.
+    """The place of a tensor in a step; equal keys of two sides name the same tensor.
 
     Attributes:
         micro_batch: None for what belongs to the whole step.

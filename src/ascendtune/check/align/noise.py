@@ -1,4 +1,4 @@
-"""How far two correct trainings may differ because of rounding.
+"""Limits of the difference between the losses of two correct trainings: rounding alone causes it.
 
 A rounding to p significant bits has a relative error of at most u = 2^-p (Higham, Accuracy and Stability of Numerical
 Algorithms, 2002, section 2.1). Every block of a decoder rounds the residual stream twice. Errors of rounding behave as

@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How often values occur in the first tensor that parts.
+    """Histograms of the first tensor that differs, on both sides.
 
     Attributes:
         edges: (bins + 1,) float64.

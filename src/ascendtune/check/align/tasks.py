@@ -36,7 +36,7 @@ _METRICS = ("exact_match", "acc_norm", "acc", "pass@1", "f1", "mc2", "score", "c
 
 @dataclass(frozen=True)
 class Scores:
-    """What one model scored in one task.
+    """The score of one model in one task.
 
     Attributes:
         metric: name of the score.

@@ -1,4 +1,4 @@
-"""What two dumps say to the stages: findings with the numbers of both sides."""
+"""Findings of the stages from two dumps, with the numbers of both sides."""
 
 from __future__ import annotations
 

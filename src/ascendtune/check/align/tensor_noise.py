@@ -1,4 +1,4 @@
-"""How far the tensors of two correct trainings may differ because of rounding.
+"""Limits of the difference between tensors of two correct trainings: rounding alone causes it.
 
 A tensor is the result of n operations in a row, each of which rounds its output to the unit u of its dtype, and
 before that sums up K products in fp32 (u32 = 2^-24), whatever the dtype: partial sums of k terms are of size sqrt(k),

@@ -184,7 +184,7 @@ def _updates(
     found: Mapping[Key, tuple[Tensor, Tensor]],
     gradient_limits: Floats,
 ) -> list[Row]:
-    """What the optimizer added to each parameter.
+    """Rows of the updates: the values that the optimizer added to each parameter.
 
     An optimizer such as Adam divides by the gradient's size, so that rounding of a gradient that is almost 0 decides
     the sign of its update. Elements are compared whose gradient is known to a tenth: the noise of the gradient,

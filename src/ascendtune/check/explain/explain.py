@@ -56,7 +56,7 @@ class Explanation:
 
     @property
     def sureness(self) -> str:
-        """How far the first cause is to be believed, in words."""
+        """The certainty of the first cause, as a phrase."""
         found, first = self.verdict, self.verdict.first
         if found.rival is not None:
             return "these two: no clock in the logs says which was first"

@@ -47,7 +47,7 @@ _LAST_LINES = {
 _FAILURES = {
     "npu-oom": [
         "Traceback (most recent call last):",
-        '  File "/home/ma-user/work/train.py", line 218, in <module>',
+        '  File "/data/train.py", line 218, in <module>',
         "    loss.backward()",
         "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 1; 60.96 GiB total capacity; 55.11 GiB already "
         "allocated; 55.11 GiB current active; 2.45 GiB free; 57.02 GiB reserved in total by PyTorch)",
@@ -60,13 +60,13 @@ _FAILURES = {
     ],
     "package-missing": [
         "Traceback (most recent call last):",
-        '  File "/home/ma-user/work/train.py", line 3, in <module>',
+        '  File "/data/train.py", line 3, in <module>',
         "    import deepspeed",
         "ModuleNotFoundError: No module named 'deepspeed'",
     ],
     "python-exception": [
         "Traceback (most recent call last):",
-        '  File "/home/ma-user/work/collate.py", line 31, in __call__',
+        '  File "/data/collate.py", line 31, in __call__',
         '    raise OddBatch("row 1213 has no image")',
         "collate.OddBatch: row 1213 has no image",
     ],
