@@ -52,7 +52,8 @@ def test_what_differs_and_who_is_odd(machines: Cluster) -> None:
     assert "warning  HCCL_CONNECT_TIMEOUT  nodeb: 300" in table
     assert "warning  MTU                   nodeb: 1400" in table and "the other 2: 1500" in table
     assert not [line for line in lines if "HCCL_IF_IP" in line], "an address of its own is no difference"
-    assert doctor.returncode == 0 and err == ""
+    assert doctor.returncode == 0
+    assert all(line.startswith("nodes that answered: ") for line in err.splitlines()), "progress of a slow machine"
     assert machines.is_quiet()
 
 

@@ -22,11 +22,16 @@ from cluster import until
 
 _ASCENDTUNE = (sys.executable, "-m", "ascendtune")
 _TELL = """
-import os, sys
+import os, sys, time
 rank = os.environ["RANK"]
-print("out", rank, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"], os.environ["MASTER_PORT"].isdigit())
-print("err", os.environ["ASCENDTUNE_JOB"], file=sys.stderr)
-sys.exit(7 if rank == "1" else 0)
+print("out", rank, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"], os.environ["MASTER_PORT"].isdigit(), flush=True)
+print("err", os.environ["ASCENDTUNE_JOB"], file=sys.stderr, flush=True)
+if rank == "0":
+    open("rank_0_has_printed", "x").close()
+    sys.exit(0)
+while not os.path.exists("rank_0_has_printed"):  # The first failure ends the others.
+    time.sleep(0.01)
+sys.exit(7)
 """
 _TICK = """
 import time

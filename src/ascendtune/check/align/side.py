@@ -41,6 +41,8 @@ _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
+_LONGEST_FIELD = 128 << 10
+"""In bytes; the limit of the csv module is one for the process, and reading of data raises it."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,7 @@ def _table(path: Path) -> Side:
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
     except csv.Error:
         dialect = csv.excel
+    csv.field_size_limit(_LONGEST_FIELD)
     try:
         rows = list(csv.DictReader(text.splitlines(), dialect=dialect))
     except csv.Error as error:

@@ -14,6 +14,7 @@ import pytest
 
 from ascendtune.check.align.side import read_side
 from ascendtune.core.errors import DataError, InputError
+from ascendtune.data.table_rows import rows_of_csv
 
 CSV = {
     "plain": "step,loss,lr\n1,2.5,0.1\n2,2.0,0.1\n",
@@ -93,6 +94,7 @@ def test_metrics_that_no_run_writes_are_damaged(tmp_path: Path, content: bytes) 
 
 def test_field_longer_than_tables_have_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('step,loss\n1,"' + "9" * 200_000 + '"\n')
+    assert len(list(rows_of_csv(tmp_path / "a.csv"))) == 1, "data may have it"
     with pytest.raises(DataError) as caught:
         read_side(tmp_path / "a.csv")
     assert caught.value.code == "table-unreadable"
