@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,7 +56,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="only faults in whose file or text one of these words occurs")
     parser.add_argument("--quick", action="store_true", help="only the sample that `make test` tries")
-    parser.add_argument("--jobs", type=int, default=1, help="faults that are tried side by side")
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     chosen = [fault for fault in (*FAULTS, *JOB_FAULTS) if fault.quick or not arguments.quick]
@@ -67,13 +65,14 @@ def main() -> int:
         importlib.import_module(name)
     # `make test` tries the sample, and has run its tests on the source without a fault.
     try_one = (lambda fault: judge(fault, PATIENCE_SECONDS)) if arguments.quick else kept_or_judged
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        verdicts = []
-        for verdict in pool.map(try_one, chosen):
-            verdicts.append(verdict)
-            print(f"{verdict.outcome:8}  {verdict.fault.file}: {verdict.fault.spoils} ({verdict.by})", flush=True)
-            if verdict.outcome != "killed":
-                print(verdict.output[-3000:], flush=True)
+    # One after the other, in the main thread: processes that a forked thread forks end with an error whatever they did.
+    verdicts = []
+    for fault in chosen:
+        verdict = try_one(fault)
+        verdicts.append(verdict)
+        print(f"{verdict.outcome:8}  {verdict.fault.file}: {verdict.fault.spoils} ({verdict.by})", flush=True)
+        if verdict.outcome != "killed":
+            print(verdict.output[-3000:], flush=True)
     alive = [verdict for verdict in verdicts if verdict.outcome != "killed"]
     print(f"{len(verdicts) - len(alive)} of {len(verdicts)} faults were noticed")
     if arguments.write:
@@ -112,7 +111,7 @@ def _key(fault: Fault) -> str:
 
 @functools.cache
 def _without_fault(test: str) -> tuple[str, float]:
-    """What the test prints when it fails on the source as it is, empty when it passes; and the seconds that it takes."""
+    """What the test prints when it fails on the source as it is, empty when it passes; and its duration in seconds."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         place = Path(name)
