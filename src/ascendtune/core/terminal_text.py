@@ -15,6 +15,7 @@ import re
 import secrets
 import sys
 import textwrap
+import unicodedata
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -155,6 +156,10 @@ _LABEL = re.compile(r" *(?:\[rank \d+\] )?[a-z]+: ")
 _USUAL_COLUMNS = 80
 _NARROWEST = 20
 _HANGING = 2
+_WIDE = "\u3000-\u303f\u3400-\u9fff\uff00-\uff60"
+_NOT_FIRST = "，。；：、！？）」』】》"
+"""Punctuation that stays with the character before it."""
+_PIECE = re.compile(rf"[{_WIDE}][{_NOT_FIRST}]*\s?|[^\s{_WIDE}]+[{_NOT_FIRST}]*\s?")
 
 
 def terminal_width(stream: TextIO) -> int | None:
@@ -187,11 +192,39 @@ def _broken(line: str, columns: int, indent: int | None) -> str:
         return line
     label = _LABEL.match(line)
     begin = indent if indent is not None else label.end() if label else 0
-    return textwrap.fill(
-        line[begin:],
-        max(columns, begin + _NARROWEST),
-        initial_indent=line[:begin],
-        subsequent_indent=" " * (begin or _HANGING),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    rest = " " * (begin or _HANGING)
+    return "\n".join(wrap_words(line[begin:], max(columns, begin + _NARROWEST), line[:begin], rest))
+
+
+def wrap_words(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
+    """Lines of at most `columns` columns, broken at blanks and between Chinese characters, which take two columns each.
+
+    Args:
+        first: stands before the first line, and counts.
+        rest: the same for the other lines.
+    """
+    if text.isascii() or not any(map(_is_wide, text)):
+        return textwrap.wrap(
+            text,
+            columns,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    lines, line = [], first
+    for piece in _PIECE.findall(" ".join(text.split())):
+        if columns_of(line + piece.rstrip()) > columns and line.strip() and line not in (first, rest):
+            lines.append(line.rstrip())
+            line = rest
+        line += piece
+    return [*lines, line.rstrip()]
+
+
+def columns_of(text: str) -> int:
+    """Columns that `text` takes on a terminal."""
+    return len(text) if text.isascii() else len(text) + sum(map(_is_wide, text))
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"

@@ -20,6 +20,13 @@ An entry looks like this:
                                         # echo of a notice is no failure
     test = "a line, or lines, as such a log has it"
 
+The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in a table of the entry's id:
+
+    ["EI0006"]
+    what = "…"                          # in the order of the English ones; captured {names} as there
+    causes = ["…"]
+    remedies = ["…"]
+
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
 A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
 
@@ -43,6 +50,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
+
+from ascendtune.core import language
 
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -81,6 +90,34 @@ class KnownFailure:
     def weight(self) -> int:
         """How little it explains: 0 for a cause."""
         return KINDS.index(self.kind)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The sentences of an entry in one language, with {names} of what is captured."""
+
+    what: str
+    causes: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+
+def words_of(entry: KnownFailure) -> Words:
+    """The sentences of an entry in the current language; in English what is not translated."""
+    english = Words(entry.what, entry.causes, entry.remedies)
+    return chinese().get(entry.id, english) if language.current() == "zh" else english
+
+
+@cache
+def chinese() -> dict[str, Words]:
+    """The entries that are translated, by id."""
+    by_id = {entry.id: entry for entry in entries()}
+    found = {}
+    for file in (files(__package__) / "knowledge" / "zh").iterdir():
+        for name, content in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            entry = by_id[name]
+            causes, remedies = content.get("causes", entry.causes), content.get("remedies", entry.remedies)
+            found[name] = Words(content["what"], tuple(causes), tuple(remedies))
+    return found
 
 
 @cache
