@@ -43,7 +43,10 @@ _WORLD = {
     ),
     "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
 }
-_DTYPES = "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|fp16|bf16|fp32|int8|int32|int64"
+_DTYPES = (
+    "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|"
+    "fp16|bf16|fp32|int8|int32|int64"
+)
 _SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
 _MESSAGE = {
     "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b(\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
