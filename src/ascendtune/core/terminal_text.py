@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import secrets
 import sys
 import textwrap
 import unicodedata
@@ -34,7 +33,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 # Random: only this process can write a sequence that passes.
-_OURS = f"\x1b{secrets.token_hex(16)}"
+_OURS = f"\x1b{os.urandom(16).hex()}"
 _PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
 
 
