@@ -59,7 +59,7 @@ def _ranges(requirements: list[str]) -> dict[str, str]:
     found = {}
     for line in requirements:
         name, _, marker = line.partition(";")
-        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed|liger)['\"]", marker):
+        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed)['\"]", marker):
             continue
         if parts := re.match(r"\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([^)]*)", name):
             found[parts[1].lower()] = parts[2].strip()
