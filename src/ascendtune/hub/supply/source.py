@@ -17,8 +17,10 @@ from ascendtune.hub.supply.http import Fault, get_json
 HUGGING_FACE = "https://huggingface.co"
 _MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com", "modelscope": "https://www.modelscope.cn"}
 _MOST_FILES = 100_000
+_MOST_PAGES = 10_000
 _MODELSCOPE_PAGE = 200
 _REVISION = re.compile(r"[\w][\w./-]{0,255}", re.ASCII)
+_TOO_LONG = f"the list of files does not end, or has more than {_MOST_FILES:,}"
 _HASHES = {"sha256": 64, "git_sha1": 40}
 
 
@@ -77,15 +79,18 @@ class HuggingFace:
             raise Fault("the answer names no commit")
         files: list[RemoteFile] = []
         query: dict[str, str] = {"recursive": "true"}
-        while True:
+        for _ in range(_MOST_PAGES):
             page, headers = get_json(f"{base}/tree/{commit}?{urlencode(query)}", self.headers())
             files += _checked(_entry_of_hugging_face(each) for each in _listed(page) if each.get("type") == "file")
             # Mirrors name the next page on the hub that they mirror; only the place in the list is taken.
             following = re.search(r'<([^>]*)>;\s*rel="next"', headers.get("Link", ""))
             cursor = parse_qs(urlsplit(following[1]).query).get("cursor") if following else None
-            if not cursor or len(files) > _MOST_FILES:
+            if not cursor:
                 return Listing(commit, tuple(files))
+            if len(files) > _MOST_FILES or cursor[0] == query.get("cursor"):
+                break
             query["cursor"] = cursor[0]
+        raise Fault(_TOO_LONG)
 
     def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
         prefix = "datasets/" if kind == "dataset" else ""
@@ -121,8 +126,10 @@ class ModelScope:
             ]
             files += new
             # Models come on one page whatever is asked for.
-            if len(entries) < _MODELSCOPE_PAGE or not new or len(files) > _MOST_FILES:
+            if len(entries) < _MODELSCOPE_PAGE or not new:
                 return Listing(revision, tuple(files))
+            if len(files) > _MOST_FILES:
+                raise Fault(_TOO_LONG)
             page += 1
 
     def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
