@@ -82,14 +82,12 @@ class HuggingFace:
         for _ in range(_MOST_PAGES):
             page, headers = get_json(f"{base}/tree/{commit}?{urlencode(query)}", self.headers())
             files += _checked(_entry_of_hugging_face(each) for each in _listed(page) if each.get("type") == "file")
-            # Mirrors name the next page on the hub that they mirror; only the place in the list is taken.
-            following = re.search(r'<([^>]*)>;\s*rel="next"', headers.get("Link", ""))
-            cursor = parse_qs(urlsplit(following[1]).query).get("cursor") if following else None
-            if not cursor:
+            cursor = _next_cursor(headers.get("Link", ""))
+            if cursor is None:
                 return Listing(commit, tuple(files))
-            if len(files) > _MOST_FILES or cursor[0] == query.get("cursor"):
+            if len(files) > _MOST_FILES or cursor == query.get("cursor"):
                 break
-            query["cursor"] = cursor[0]
+            query["cursor"] = cursor
         raise Fault(_TOO_LONG)
 
     def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
@@ -191,6 +189,21 @@ def _hugging_face_token(environment: Mapping[str, str]) -> str | None:
         return Path(environment.get("HF_TOKEN_PATH") or Path(home) / "token").read_text().strip() or None
     except (OSError, ValueError):
         return None
+
+
+def _next_cursor(link: str) -> str | None:
+    """The place in the list at which the next page begins; None on the last page.
+
+    Mirrors name the next page on the hub that they mirror, so only the place is taken.
+    """
+    following = re.search(r'<([^<>]*)>;\s*rel="next"', link)
+    if following is None:
+        return None
+    try:
+        cursors = parse_qs(urlsplit(following[1]).query).get("cursor")
+    except ValueError as error:
+        raise Fault("the address of the next page is not a URL") from error
+    return cursors[0] if cursors else None
 
 
 def _listed(content: Any) -> list[dict[str, Any]]:

@@ -311,6 +311,13 @@ def test_list_of_files_that_does_not_end_is_a_fault(
     assert len(asked) <= 51
 
 
+def test_next_page_with_an_address_that_cannot_be_parsed_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = {"Link": '<http://[::1>; rel="next"'}
+    monkeypatch.setattr(source, "get_json", lambda url, _: ({"sha": COMMIT} if "/revision/" in url else [], link))
+    with pytest.raises(Fault, match="next page"):
+        HuggingFace("http://127.0.0.1").listing("o/m", "model", None)
+
+
 def test_list_of_files_that_arrives_too_slowly_is_a_fault(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ascendtune.hub.supply.http._MOST_JSON_SECONDS", 0.0)
     with pytest.raises(Fault, match="takes longer"):
