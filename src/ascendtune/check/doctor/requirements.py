@@ -113,7 +113,7 @@ def supported_ranges() -> dict[str, str]:
     found = {}
     for line in requires("ascendtune") or []:
         name, _, marker = line.partition(";")
-        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed|liger)['\"]", marker):
+        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed)['\"]", marker):
             continue
         if parts := re.match(r"\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([^)]*)", name):
             bounds = sorted(parts[2].replace(" ", "").split(","), key=lambda bound: not bound.startswith(">"))

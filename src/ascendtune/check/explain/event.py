@@ -63,6 +63,11 @@ class Event:
         return tuple(filled(remedy, self.hit.names) for remedy in words_of(self.hit.entry).remedies)
 
     @property
+    def message(self) -> str:
+        """The exception's message, else the whole line."""
+        return self.trace.message if self.trace and self.trace.message else self.text
+
+    @property
     def is_known(self) -> bool:
         return self.hit.entry.kind != "unknown"
 

@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
@@ -36,6 +38,8 @@ _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 class Explanation:
     verdict: Diagnosis
     scans: tuple[Scan, ...]
+    facts: Facts
+    """What the logs say of their job."""
     run_cause: dict[str, Any] | None = None
     """`exit_cause` of run.json, where a run was asked about."""
     stop: dict[str, Any] | None = None
@@ -108,7 +112,16 @@ class Explanation:
             return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
         if self.verdict.missing is not None:
             return self.verdict.missing.what
-        return first.meaning + self._culprit()
+        told = self._told(first)
+        return f"{first.meaning}: {told}{self._culprit()}" if told else first.meaning + self._culprit()
+
+    def _told(self, first: Event) -> str:
+        """What the message says in numbers and names, for the headline."""
+        sums = self.sums
+        if sums is not None and sums.tried_bytes is not None:
+            return sums.headline()
+        is_specific = not first.is_known or "{" in first.hit.entry.what
+        return "" if is_specific else facts_of.told(facts_of.of_message(first.message), first.meaning)
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
@@ -154,6 +167,7 @@ class Explanation:
             "rank": found.rank,
             "host": found.host,
             "missing": found.missing.as_json() if found.missing else None,
+            "facts": {name: list(values) for name, values in sorted(self.facts.items())},
             "memory": self.sums.as_json() if self.sums else None,
             "run_cause": self.run_cause,
             "stop": self.stop,
@@ -183,10 +197,11 @@ def explain(names: Sequence[str]) -> Explanation:
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
     scans = tuple(Scan(name, _matcher(), start).run() for name, start in files)
-    found = _weighed(diagnose(scans), cause)
+    facts = facts_of.of_log(text for scan in scans for text in (scan.head, scan.tail))
+    found = _weighed(diagnose(scans, facts), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
-    return Explanation(found, scans, cause, stop, any(run.is_running for run in runs))
+    return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs))
 
 
 @cache
@@ -216,6 +231,7 @@ def _event_json(event: Event) -> dict[str, Any]:
         "source_url": entry.source,
         "checks": list(entry.checks),
         "captured": dict(event.hit.names),
+        "facts": {name: list(values) for name, values in facts_of.of_message(event.message).items()},
         "line": event.text,
         "file": event.source,
         "line_number": event.number,

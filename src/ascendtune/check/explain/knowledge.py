@@ -15,6 +15,7 @@ An entry looks like this:
     checks = ["npu_network"]            # doctor checks that look at the same thing
     below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
+    requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
                                         # echo of a notice is no failure
@@ -46,7 +47,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -78,6 +79,8 @@ class KnownFailure:
     checks: tuple[str, ...] = ()
     frame: str = ""
     """The exception counts only if its traceback passed a file with this in its path."""
+    requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
+    """Facts of the logs, each with a pattern that one of its values matches."""
     below: str = ""
     """The line counts only if one of the next ones holds this."""
     echo_of: tuple[str, ...] = ()
@@ -85,6 +88,17 @@ class KnownFailure:
 
     waits: bool = False
     """A rank waited for other ranks in vain."""
+
+    @property
+    def captured(self) -> frozenset[str]:
+        """The names that its sentences may use."""
+        patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
+        return frozenset(name for pattern in patterns for name in pattern.groupindex)
+
+    @property
+    def conditions(self) -> int:
+        """How many conditions it has beside the words of the line."""
+        return len(self.requires) + bool(self.frame)
 
     @property
     def weight(self) -> int:
@@ -155,6 +169,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         capture=re.compile(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=content.get("frame", ""),
+        requires={name: re.compile(pattern) for name, pattern in content.get("requires", {}).items()},
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
         waits=content.get("waits", False),

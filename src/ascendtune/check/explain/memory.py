@@ -65,6 +65,17 @@ class Sums:
             return say(_FRAGMENTED, bytes=format_bytes(unused))
         return say("the model, its activations and the optimizer really fill the device")
 
+    def headline(self) -> str:
+        """What was asked for, and what of it was there."""
+        names = {
+            "tried": format_bytes(self.tried_bytes),
+            "free": format_bytes(self.free_bytes),
+            "total": format_bytes(self.total_bytes),
+        }
+        if self.free_bytes is None or self.total_bytes is None:
+            return say("{tried} asked for", **names)
+        return say("{tried} asked for, {free} of {total} free", **names)
+
     def line(self) -> str:
         named = (
             ("tried", self.tried_bytes),
