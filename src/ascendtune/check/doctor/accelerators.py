@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.core.units import count_of
 
@@ -26,7 +27,7 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
                 count=count_of(npus, "NPU"),
             ),
             expected=say("torch_npu of the same version as torch"),
-            remedy=say("pip install 'ascendtune[npu]'; `ascendtune doctor versions` names the pair that fits CANN"),
+            remedy=advice_for(outside).text,
         )
     elif npus:
         yield ok(

@@ -154,7 +154,7 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
     if told.exit_code != 0:
         yield unknown(
             LIBRARIES,
-            say("ldd cannot read {library}: {strip}", library=library, strip=(told.error or told.output).strip()[:200]),
+            say("ldd cannot read {library}: {error}", library=library, error=(told.error or told.output).strip()[:200]),
         )
         return
     missing = re.findall(r"^\s*(\S+) => not found", told.output, re.MULTILINE)

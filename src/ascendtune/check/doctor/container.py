@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
@@ -12,9 +13,13 @@ from ascendtune.check.finding import Finding, Status, ok, warning
 
 CONTAINER = "container"
 
+_DRIVER = "/usr/local/Ascend/driver"
+_NPU_SMI = "/usr/local/sbin/npu-smi"
+_TOOL: tuple[Status, str] = ("warning", "health, memory and processes of the cards are unknown")
 _MOUNTS: dict[str, tuple[Status, str]] = {
-    "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
-    "/usr/local/Ascend/driver/version.info": ("warning", "the driver version is unknown"),
+    f"{_DRIVER}/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
+    f"{_DRIVER}/version.info": ("warning", "the driver version is unknown"),
+    f"{_DRIVER}/tools/hccn_tool": ("warning", "the network ports of the NPUs are unknown"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
     "/etc/ascend_install.info": ("warning", "tools of the driver do not find where it is installed"),
 }
@@ -39,15 +44,34 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _mounts(outside: Outside) -> Iterator[Finding]:
-    for place, (status, why) in _MOUNTS.items():
-        if not outside.path(place).exists():
+    missing = [place for place in _MOUNTS if not outside.path(place).exists()]
+    if not _has_npu_smi(outside):
+        missing.append(_NPU_SMI)
+    for status in ("failure", "warning"):
+        places = [place for place in missing if _MOUNTS.get(place, _TOOL)[0] == status]
+        if places:
             yield Finding(
                 CONTAINER,
                 status,
-                say("{place} does not exist: {why}", place=place, why=why),
+                "; ".join(
+                    say("{place} does not exist: {why}", place=place, why=say(_MOUNTS.get(place, _TOOL)[1]))
+                    for place in places
+                ),
                 expected=say("mounted from the host"),
-                remedy=say("start the container with -v {place}:{place}", place=place),
+                remedy=say("start the container with {options}", options=" ".join(_options(missing))),
             )
+
+
+def _options(places: list[str]) -> list[str]:
+    """The options that mount all of them; the driver's directory once where several of its parts are missing."""
+    parts = [place for place in places if place.startswith(f"{_DRIVER}/")]
+    whole = [_DRIVER] if len(parts) > 1 else parts
+    return [f"-v {place}:{place}" for place in (*whole, *(each for each in places if each not in parts))]
+
+
+def _has_npu_smi(outside: Outside) -> bool:
+    is_in_path = shutil.which("npu-smi", path=outside.env.get("PATH")) is not None
+    return is_in_path or any(outside.path(place).exists() for place in (_NPU_SMI, "/usr/local/bin/npu-smi"))
 
 
 def _capabilities(outside: Outside) -> int | None:
@@ -72,8 +96,8 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
 
 CONTAINER_CHECK = Check(
     CONTAINER,
-    what="In a container: checks that the driver's libraries and version file and dcmi are mounted, and that the "
-    "container is not privileged.",
+    what="In a container: checks that the driver's libraries, version file and tools (npu-smi, hccn_tool), dcmi "
+    "and /etc/ascend_install.info are mounted, and that the container is not privileged.",
     why="Images contain CANN, but not the driver, which is mounted from the host. Each missing mount fails with a "
     "different error, and none of them names the mount. With --privileged every container sees every card, and two "
     "jobs may use the same one.",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ascendtune.check.doctor.check import Check, alarm_is_normal
+from ascendtune.check.doctor.check import Check, alarm_is_normal, is_sick
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
@@ -63,9 +63,9 @@ def _trouble(trouble: Trouble) -> Finding:
     return Finding(
         NPU_SMI,
         "failure" if trouble.code in _BROKEN else "warning",
-        trouble.what,
+        say(trouble.what),
         expected=say("a table of the cards"),
-        remedy=trouble.remedy,
+        remedy=say(trouble.remedy),
         evidence=(trouble.evidence,) if trouble.evidence else (),
     )
 
@@ -129,14 +129,22 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
         say("{label} reports {health}", label=device.label, health=device.health)
         + (say(", error code {code}", code=code) if code else ""),
         expected="OK",
-        remedy=say(
-            "exclude it with ASCEND_RT_VISIBLE_DEVICES; check `npu-smi info -t health -i "
-            "{npu_id}`, look the code up in the vendor's fault list, restart the machine; if it "
-            "persists, have the card replaced",
-            npu_id=device.npu_id,
-        ),
+        remedy=_after_an_alarm(device, outside),
         evidence=evidence,
     )
+
+
+def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
+    look_up = say(
+        "look up the code of `npu-smi info -t health -i {npu}` in the vendor's fault list and restart the machine; if "
+        "the alarm returns, have the card replaced",
+        npu=device.npu_id,
+    )
+    devices = outside.npu_smi[0].devices
+    well = [str(each.logical_id) for each in devices if not is_sick(each) and each.logical_id is not None]
+    if not is_sick(device) or not well:
+        return look_up
+    return say("export ASCEND_RT_VISIBLE_DEVICES={ids} leaves it out; then ", ids=",".join(well)) + look_up
 
 
 def _details(device: Accelerator, outside: Outside) -> dict[str, object]:

@@ -89,17 +89,29 @@ def _ranks(env: Env) -> Iterator[Finding]:
 
 
 def _hccl(env: Env) -> Iterator[Finding]:
-    if env.get("HCCL_WHITELIST_DISABLE") == "0" and not env.get("HCCL_WHITELIST_FILE"):
-        yield _warning(
-            say("HCCL_WHITELIST_DISABLE=0 without HCCL_WHITELIST_FILE: no peer is allowed"),
-            say("both, or neither"),
-            say("unset HCCL_WHITELIST_DISABLE"),
-        )
+    if env.get("HCCL_WHITELIST_DISABLE") == "0":
+        yield from _whitelist(env.get("HCCL_WHITELIST_FILE"))
     if env.get("HCCL_INTRA_ROCE_ENABLE") == "1" and env.get("HCCL_INTRA_PCIE_ENABLE") == "1":
         yield _warning(
             say("HCCL_INTRA_ROCE_ENABLE=1 and HCCL_INTRA_PCIE_ENABLE=1"),
             say("one transport within a server; the documentation does not allow both"),
             say("export HCCL_INTRA_PCIE_ENABLE=0"),
+        )
+
+
+def _whitelist(file: str | None) -> Iterator[Finding]:
+    """HCCL_WHITELIST_DISABLE=0 (the default is 1) admits only the addresses of the file."""
+    if not file:
+        yield _warning(
+            say("HCCL_WHITELIST_DISABLE=0 without HCCL_WHITELIST_FILE: no peer is allowed"),
+            say("both, or neither"),
+            "unset HCCL_WHITELIST_DISABLE",
+        )
+    elif not os.access(file, os.R_OK):
+        yield _warning(
+            say("HCCL_WHITELIST_DISABLE=0, and the list {file} cannot be read: no peer is allowed", file=file),
+            say("a readable file with the addresses of all nodes"),
+            "unset HCCL_WHITELIST_DISABLE HCCL_WHITELIST_FILE",
         )
 
 

@@ -24,13 +24,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield ok(NETWORK, say("HF_HUB_OFFLINE is set: models are loaded from local directories only"))
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
-    proxy = _value(env, "https_proxy") or _value(env, "all_proxy")
-    asked = {name: name for name in hubs}
-    if proxy:
-        asked = dict.fromkeys(hubs, proxy) | {
-            name: name for name in hubs if _bypasses(urlsplit(name).hostname or "", _value(env, "no_proxy"))
-        }
-    answers = _reach(set(asked.values()))
+    proxy = _proxy(env)
+    asked = {name: address_to_ask(name, env) for name in hubs}
+    answers = reachable(set(asked.values()))
     yield from _contradictions(env)
     if proxy and proxy in asked.values() and not answers[proxy]:
         yield warning(
@@ -73,6 +69,16 @@ def _value(env: Mapping[str, str], name: str) -> str | None:
     return env.get(name) or env.get(name.upper()) or None
 
 
+def _proxy(env: Mapping[str, str]) -> str | None:
+    return _value(env, "https_proxy") or _value(env, "all_proxy")
+
+
+def address_to_ask(address: str, env: Mapping[str, str]) -> str:
+    """`address`, or the proxy that connections to it go through."""
+    proxy = _proxy(env)
+    return proxy if proxy and not _bypasses(urlsplit(address).hostname or "", _value(env, "no_proxy")) else address
+
+
 def _bypasses(host: str, no_proxy: str | None) -> bool:
     names = [name.strip().lstrip(".") for name in (no_proxy or "").split(",") if name.strip()]
     return any(name == "*" or host == name or host.endswith(f".{name}") for name in names)
@@ -90,7 +96,7 @@ def _contradictions(env: Mapping[str, str]) -> Iterator[Finding]:
             )
 
 
-def _reach(addresses: set[str]) -> dict[str, bool]:
+def reachable(addresses: set[str]) -> dict[str, bool]:
     """Whether each address accepts a connection within the limit, name resolution included."""
     reached: dict[str, bool] = {}
 

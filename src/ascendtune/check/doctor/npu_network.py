@@ -62,7 +62,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if first.timed_out or first.exit_code in (126, 127):
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool does not answer: {strip}", strip=first.error.strip()[:200]),
+            say("hccn_tool does not answer: {error}", error=first.error.strip()[:200]),
             remedy=say("run it as root on the host"),
         )
         return
@@ -72,18 +72,18 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _ask(outside: Outside, tool: str, device: int) -> Port:
-    def say(question: str) -> str:
+    def answer(question: str) -> str:
         return outside.run([tool, "-i", str(device), question, "-g"]).output
 
     return Port(
         device,
-        read_link(say("-link")),
-        read_address(say("-ip")).address,
-        read_gateway(say("-route")),
-        read_health(say("-net_health")),
-        read_tls(say("-tls")).enabled,
-        read_udp_source(say("-udp")),
-        read_link_history(say("-link_stat")),
+        read_link(answer("-link")),
+        read_address(answer("-ip")).address,
+        read_gateway(answer("-route")),
+        read_health(answer("-net_health")),
+        read_tls(answer("-tls")).enabled,
+        read_udp_source(answer("-udp")),
+        read_link_history(answer("-link_stat")),
     )
 
 
@@ -160,7 +160,7 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
             NPU_NETWORK,
             say("NPU {npus} has no network address", npus=_ids(without)),
             expected=say("an address on every NPU, in one subnet per rail"),
-            remedy=say("sudo hccn_tool -i N -ip -s address A netmask M"),
+            remedy=_set_address(without[0]),
         )
     counts = Counter(port.address for port in ports if port.address)
     if twice := [address for address, count in counts.items() if count > 1]:
@@ -172,7 +172,7 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
                 names=", ".join(twice),
             ),
             expected=say("one address for each NPU"),
-            remedy=say("sudo hccn_tool -i N -ip -s address A netmask M"),
+            remedy=_set_address(next(port for port in reversed(ports) if port.address in twice)),
         )
     lost = [port for port in ports if port.address and port.gateway is None]
     if lost and len(lost) < len(ports):
@@ -180,8 +180,12 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
             NPU_NETWORK,
             say("NPU {npus} has no gateway, other NPUs have one", npus=_ids(lost)),
             expected=say("a gateway on all or on none"),
-            remedy=say("sudo hccn_tool -i N -gateway -s gateway G"),
+            remedy=f"sudo hccn_tool -i {lost[0].device} -gateway -s gateway <GATEWAY>",
         )
+
+
+def _set_address(port: Port) -> str:
+    return f"sudo hccn_tool -i {port.device} -ip -s address <ADDRESS> netmask <NETMASK>"
 
 
 def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
@@ -191,7 +195,7 @@ def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
             NPU_NETWORK,
             say("TLS is on for NPU {npus} and off for the others", npus=_ids([port for port in ports if port.tls])),
             expected=say("the same on every NPU of a job"),
-            remedy=say("for i in all NPUs: sudo hccn_tool -i $i -tls -s enable 0"),
+            remedy=_for_each(ports, "-tls -s enable 0"),
         )
 
 
@@ -203,8 +207,13 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
             NPU_NETWORK,
             say("RoCE's UDP source port is set in {count} ways: {names}", count=len(modes), names="; ".join(each)),
             expected=say("the same on every NPU, auto where several machines meet at a switch"),
-            remedy=say("for i in all NPUs: sudo hccn_tool -i $i -udp -s auto"),
+            remedy=_for_each(ports, "-udp -s auto"),
         )
+
+
+def _for_each(ports: Sequence[Port], words: str) -> str:
+    ids = " ".join(str(port.device) for port in ports)
+    return f"for i in {ids}; do sudo hccn_tool -i $i {words}; done"
 
 
 def _spread(ports: Sequence[Port]) -> str:

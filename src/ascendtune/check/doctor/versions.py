@@ -9,22 +9,18 @@ from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import Advice, advice_for, seen_driver, seen_pair
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
-    Wheel,
     base_version,
     drivers_for,
     find_wheel,
-    fitting_wheels,
     is_release,
     release_key,
 )
 from ascendtune.machine.npu.versions import Toolkit, read_list, read_values, runtime_infos
 
 VERSIONS = "versions"
-
-_OLDEST_TORCH = release_key("2.6")
-"""The oldest torch that ascendtune supports; older wheels are not recommended."""
 
 
 def _look_at_versions(outside: Outside) -> Iterator[Finding]:
@@ -34,7 +30,7 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     if not outside.has_npus and not torch_npu:
         return
     # One advice for all findings: a version that one of them names must not contradict another.
-    advice = _advice(outside, cann, keep=base_version(torch) if torch else None)
+    advice = advice_for(outside)
     found = [
         *_torch_pair(outside, torch, torch_npu, advice),
         *_cann(torch_npu, cann, advice),
@@ -45,20 +41,25 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
     yield from found
     if not found:
-        yield ok(VERSIONS, say("{said}, driver {value}", said=said, value=outside.driver_version or "unknown"))
+        user = seen_pair(torch_npu, cann)
+        seen = say("; {user} is published for this pair of torch_npu and CANN", user=user) if user else ""
+        if cann and outside.driver_version and seen_driver(outside.driver_version, cann):
+            seen += say("; this driver was seen working with this CANN")
+        driver = outside.driver_version or say("unknown")
+        yield ok(VERSIONS, say("{said}, driver {driver}", said=said, driver=driver) + seen)
 
 
-def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: str) -> Iterator[Finding]:
+def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: Advice) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield failure(VERSIONS, say("{missing} is not installed", missing=missing), remedy=advice)
+        yield failure(VERSIONS, say("{missing} is not installed", missing=missing), remedy=advice.text)
         return
     if base_version(torch) != base_version(torch_npu):
         yield failure(
             VERSIONS,
             say("torch_npu {torch_npu} does not work with torch {torch}", torch_npu=torch_npu, torch=torch),
             expected=say("torch and torch_npu with the same first three numbers"),
-            remedy=advice,
+            remedy=advice.text,
         )
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
@@ -66,36 +67,37 @@ def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advi
             VERSIONS,
             say("torch_npu {torch_npu} does not support Python {python}", torch_npu=torch_npu, python=outside.python),
             expected=say("Python {names}", names=", ".join(wheel.python)),
-            remedy=advice,
+            remedy=advice.text,
             evidence=(wheel.source,),
         )
 
 
-def _cann(torch_npu: str | None, cann: str | None, advice: str) -> Iterator[Finding]:
-    if torch_npu is None or cann is None:
+def _cann(torch_npu: str | None, cann: str | None, advice: Advice) -> Iterator[Finding]:
+    if torch_npu is None or cann is None or seen_pair(torch_npu, cann):
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
         why = say(
             "torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown", torch_npu=torch_npu
         )
-        yield unknown(VERSIONS, why, remedy=advice)
-    elif not wheel.is_made_for(cann):
+        yield unknown(VERSIONS, why, remedy=advice.text)
+    elif not wheel.is_made_for(cann) and not (wheel.takes_cann(cann) and advice.keeps_pair):
         # The table lists what the vendor tested; other pairs often work, and `doctor --deep` tries them.
         accepted = wheel.takes_cann(cann)
         yield warning(
             VERSIONS,
             say(
-                "torch_npu {torch_npu} is built for CANN {cann}, but CANN {cann2} is loaded, ",
+                "torch_npu {torch_npu} is built for CANN {made_for}, but CANN {loaded} is loaded, ",
                 torch_npu=torch_npu,
-                cann=wheel.cann,
-                cann2=cann,
+                made_for=wheel.cann,
+                loaded=cann,
             )
             + (say("which the vendor also supports") if accepted else say("a pair that is not in the vendor's table")),
-            expected=say("CANN {names}", names=", ".join(dict.fromkeys((wheel.cann, *wheel.also)))),
-            remedy=say(
-                "{advice}; or keep the pair if `ascendtune doctor --deep` computes on every card", advice=advice
+            expected=say(
+                "CANN {names}, or a pair with which `ascendtune doctor --deep` computes on every card",
+                names=", ".join(dict.fromkeys((wheel.cann, *wheel.also))),
             ),
+            remedy=advice.text,
             evidence=(wheel.source,),
         )
 
@@ -114,6 +116,8 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         yield unknown(VERSIONS, why)
         return
     if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
+        return
+    if seen_driver(driver, cann):
         return
     # Public bug reports: drivers one year older work with newer CANN, drivers two years older fail with EE1015.
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
@@ -153,22 +157,6 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
             remedy=say("install the driver and firmware that belong to this CANN, and restart"),
             evidence=(str(file),),
         )
-
-
-def _advice(outside: Outside, cann: str | None, keep: str | None = None) -> str:
-    """The nearest working set of versions, which keeps Python and CANN, and torch if possible."""
-    able = [wheel for wheel in fitting_wheels(outside.python, cann) if release_key(wheel.torch) >= _OLDEST_TORCH]
-    wheel = next((each for each in able if each.torch == keep), None) or next(iter(able), None)
-    if wheel is None:
-        newest = next(iter(fitting_wheels(outside.python, None)), None)
-        return f"no torch_npu supports Python {outside.python} and CANN {cann}" + (
-            f"; the newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
-        )
-    return _install(wheel)
-
-
-def _install(wheel: Wheel) -> str:
-    return f"pip install torch=={wheel.torch} torch-npu=={wheel.version}"
 
 
 VERSIONS_CHECK = Check(
