@@ -49,7 +49,7 @@ def checksum_of_tile(values: NDArray[Any], number: int) -> int:
     """The part of the checksum that a tile adds, mod 2^64.
 
     Args:
-        values: (at most TILE,) float32 or float64, contiguous.
+        values: (values,) float32 or float64, contiguous; at most TILE.
         number: of the tile; all before it are whole.
     """
     tile, factors = _random_numbers_on_host()

@@ -53,6 +53,13 @@ def test_tensor_is_read_as_written(tmp_path: Path) -> None:
     assert tensor.samples[0] == 1.0 and np.isnan(tensor.samples[1])
 
 
+@pytest.mark.parametrize("changes", [{"step": 2}, {"rank": 1}, {"step": None}])
+def test_file_of_another_step_or_rank_than_its_path_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(DataError) as caught:
+        read_rank(written(tmp_path, LINE, header={**HEADER, **changes}))
+    assert caught.value.code == "dump-damaged"
+
+
 DAMAGED: dict[str, Any] = {
     "phase": "sideways",
     "micro_batch": -1,
