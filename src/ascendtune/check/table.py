@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ascendtune.check.finding import Finding, Status, exit_code, worst_first
+from ascendtune.core.terminal_text import columns_of, wrap_words
 
 Paint = Callable[[str, str], str]
 """(text, colour) -> text; the caller decides how colours are printed."""
@@ -37,7 +37,7 @@ def as_text(
 
 
 def headline(verdict: str, *, limit: int, paint: Paint) -> list[str]:
-    lines = textwrap.wrap(verdict, limit, break_long_words=False, break_on_hyphens=False) or [verdict]
+    lines = wrap_words(verdict, limit) or [verdict]
     return [paint(line, "bold") for line in lines]
 
 
@@ -73,14 +73,7 @@ def wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
     Words are not broken, so that long paths and commands can be copied.
     """
     blank = " " * indent
-    return textwrap.wrap(
-        text,
-        max(limit, indent + 20),
-        initial_indent=blank + label,
-        subsequent_indent=blank + " " * len(label),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap_words(text, max(limit, indent + 20), blank + label, blank + " " * columns_of(label))
 
 
 def _block(finding: Finding, code_width: int, limit: int, paint: Paint, everything: bool) -> list[str]:

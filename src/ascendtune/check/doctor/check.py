@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
 from ascendtune.core.units import count_of
@@ -97,8 +98,8 @@ def _make(check: Check, outside: Outside, answers: dict[str, list[Finding]]) -> 
     try:
         answers[check.code] = list(check.look(outside))
     except Exception as error:  # noqa: BLE001  # a check that fails must not hide the others
-        why = f"the check itself failed: {type(error).__name__}: {error}"
-        answers[check.code] = [unknown(check.code, why, remedy="report this as a bug of ascendtune")]
+        why = say("the check itself failed: {__name__}: {error}", __name__=type(error).__name__, error=error)
+        answers[check.code] = [unknown(check.code, why, remedy=say("report this as a bug of ascendtune"))]
 
 
 def verdict(examination: Examination, outside: Outside) -> str:
@@ -110,9 +111,15 @@ def verdict(examination: Examination, outside: Outside) -> str:
         return f"this machine cannot train: {_plain(vital[0].measured)}; do: {vital[0].remedy}"
     where = trains_on(outside)
     if failures:
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        more = say(" (and {value} more)", value=len(failures) - 1) if len(failures) > 1 else ""
         return f"this machine trains on {where}, but {_plain(failures[0].measured)}{more}; do: {failures[0].remedy}"
-    suffix = "" if not warnings else ", with 1 warning" if warnings == 1 else f", with {warnings} warnings"
+    suffix = (
+        ""
+        if not warnings
+        else say(", with 1 warning")
+        if warnings == 1
+        else say(", with {warnings} warnings", warnings=warnings)
+    )
     return f"this machine trains on {where}{suffix}"
 
 

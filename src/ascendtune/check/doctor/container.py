@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, Status, ok, warning
 
@@ -29,9 +30,11 @@ def _look(outside: Outside) -> Iterator[Finding]:
     found = [*(_mounts(outside) if outside.npu_nodes else ()), *_privileges(held, has_npus=bool(outside.npu_nodes))]
     yield from found
     if not found:
-        mounted = "driver libraries, version file and dcmi are mounted" if outside.npu_nodes else "not privileged"
+        mounted = (
+            say("driver libraries, version file and dcmi are mounted") if outside.npu_nodes else say("not privileged")
+        )
         untraced = held is not None and not held >> _CAP_SYS_PTRACE & 1
-        note = "; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs"
+        note = say("; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs")
         yield ok(CONTAINER, mounted + (note if untraced else ""))
 
 
@@ -41,9 +44,9 @@ def _mounts(outside: Outside) -> Iterator[Finding]:
             yield Finding(
                 CONTAINER,
                 status,
-                f"{place} does not exist: {why}",
-                expected="mounted from the host",
-                remedy=f"start the container with -v {place}:{place}",
+                say("{place} does not exist: {why}", place=place, why=why),
+                expected=say("mounted from the host"),
+                remedy=say("start the container with -v {place}:{place}", place=place),
             )
 
 
@@ -58,10 +61,12 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
         devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
         yield warning(
             CONTAINER,
-            "the container runs with --privileged, which training does not need",
+            say("the container runs with --privileged, which training does not need"),
             expected=devices,
-            remedy=f"replace --privileged by {'--device options' if has_npus else '--gpus all'}, --shm-size and, for "
-            "stack dumps, --cap-add=SYS_PTRACE",
+            remedy=say(
+                "replace --privileged by {value}, --shm-size and, for stack dumps, --cap-add=SYS_PTRACE",
+                value=say("--device options") if has_npus else say("--gpus all"),
+            ),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.units import format_bytes
@@ -51,14 +52,17 @@ def _downloads(outside: Outside) -> dict[str, Path]:
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
         yield warning(
-            DISK, f"the {name} {path} is not writable", expected="a writable directory", remedy=_ELSEWHERE[name]
+            DISK,
+            say("the {name} {path} is not writable", name=name, path=path),
+            expected=say("a writable directory"),
+            remedy=_ELSEWHERE[name],
         )
     elif free < _ENOUGH_BYTES:
         yield warning(
             DISK,
-            f"the {name} {path} has {format_bytes(free)} free",
-            expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
-            remedy=f"free space, or {_ELSEWHERE[name]}",
+            say("the {name} {path} has {free} free", name=name, path=path, free=format_bytes(free)),
+            expected=say("{enough_bytes} for a 7B model and its results", enough_bytes=format_bytes(_ENOUGH_BYTES)),
+            remedy=say("free space, or {elsewhere}", elsewhere=_ELSEWHERE[name]),
         )
 
 
@@ -68,16 +72,20 @@ def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Fi
     if name == "cache":
         yield warning(
             DISK,
-            f"the cache {path} is on {kind}",
-            expected="a local disk: every rank maps the tokens into memory",
-            remedy="export XDG_CACHE_HOME=<a directory on a local disk>",
+            say("the cache {path} is on {kind}", path=path, kind=kind),
+            expected=say("a local disk: every rank maps the tokens into memory"),
+            remedy=say("export XDG_CACHE_HOME=<a directory on a local disk>"),
         )
     elif kind.startswith("nfs") and "vers=3" in options and "nolock" in options.split(","):
         yield warning(
             DISK,
-            f"the {name} {path} is on NFS 3 mounted with nolock: file locks do not work across machines",
-            expected="NFS 4, or NFS 3 with locks, for directories shared by several machines",
-            remedy="mount it with vers=4.1",
+            say(
+                "the {name} {path} is on NFS 3 mounted with nolock: file locks do not work across machines",
+                name=name,
+                path=path,
+            ),
+            expected=say("NFS 4, or NFS 3 with locks, for directories shared by several machines"),
+            remedy=say("mount it with vers=4.1"),
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.finding import Finding, failure, ok, warning
 
@@ -30,7 +31,11 @@ def _look(outside: Outside) -> Iterator[Finding]:
     if not found:
         usable = [name for name, each in interfaces.items() if each.is_up and _is_real(name)]
         yield ok(
-            HCCL_HOST, f"interfaces that ranks can meet on: {', '.join(usable) or 'only lo, enough for one machine'}"
+            HCCL_HOST,
+            say(
+                "interfaces that ranks can meet on: {value}",
+                value=", ".join(usable) or "only lo, enough for one machine",
+            ),
         )
 
 
@@ -48,20 +53,30 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
             fitting = [each for each in interfaces if each == name or (not exact and each.startswith(name))]
             up = [each for each in fitting if interfaces[each].is_up]
             if not up:
-                state = f"{', '.join(fitting)} is down" if fitting else "no such interface"
+                state = say("{names} is down", names=", ".join(fitting)) if fitting else say("no such interface")
                 others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
                 yield failure(
                     HCCL_HOST,
                     f"{variable}={value}: {state}",
-                    expected=f"one of {others}",
-                    remedy=f"export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
+                    expected=say("one of {others}", others=others),
+                    remedy=say(
+                        "export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
+                        variable=variable,
+                    ),
                 )
             elif not any(map(_is_real, up)):
                 yield warning(
                     HCCL_HOST,
-                    f"{variable}={value}: {up[0]} does not reach other machines",
-                    expected="the interface that reaches the other nodes",
-                    remedy=f"change {variable} for jobs on several machines; on one machine it works",
+                    say(
+                        "{variable}={value}: {up} does not reach other machines",
+                        variable=variable,
+                        value=value,
+                        up=up[0],
+                    ),
+                    expected=say("the interface that reaches the other nodes"),
+                    remedy=say(
+                        "change {variable} for jobs on several machines; on one machine it works", variable=variable
+                    ),
                 )
 
 
@@ -77,9 +92,9 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
     if not known:
         yield failure(
             HCCL_HOST,
-            f"HCCL_IF_IP={value} is not an address of this machine",
-            expected="an address of one of its interfaces; it takes precedence over HCCL_SOCKET_IFNAME",
-            remedy="unset HCCL_IF_IP, or set it on each node to that node's address",
+            say("HCCL_IF_IP={value} is not an address of this machine", value=value),
+            expected=say("an address of one of its interfaces; it takes precedence over HCCL_SOCKET_IFNAME"),
+            remedy=say("unset HCCL_IF_IP, or set it on each node to that node's address"),
         )
 
 
@@ -90,22 +105,29 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     if connect is None or not 120 <= connect <= 7200:
         yield failure(
             HCCL_HOST,
-            f"HCCL_CONNECT_TIMEOUT={env['HCCL_CONNECT_TIMEOUT']} is rejected (EI0001)",
-            expected="whole seconds, 120 to 7200, the same on all nodes",
-            remedy="export HCCL_CONNECT_TIMEOUT=1200",
+            say("HCCL_CONNECT_TIMEOUT={value} is rejected (EI0001)", value=env["HCCL_CONNECT_TIMEOUT"]),
+            expected=say("whole seconds, 120 to 7200, the same on all nodes"),
+            remedy=say("export HCCL_CONNECT_TIMEOUT=1200"),
         )
     if running is None or event is None:
         name = "HCCL_EXEC_TIMEOUT" if running is None else "HCCL_EVENT_TIMEOUT"
         yield failure(
-            HCCL_HOST, f"{name}={env[name]} is not a number", expected="whole seconds", remedy=f"unset {name}"
+            HCCL_HOST,
+            say("{name}={env} is not a number", name=name, env=env[name]),
+            expected=say("whole seconds"),
+            remedy=say("unset {name}", name=name),
         )
     elif event and (running >= event or running == 0):
         yield warning(
             HCCL_HOST,
-            f"HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event times out first, and its "
-            "message does not name a rank",
-            expected="HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both",
-            remedy=f"export HCCL_EVENT_TIMEOUT={running + 32 if running else 0}",
+            say(
+                "HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event "
+                "times out first, and its message does not name a rank",
+                running=running,
+                event=event,
+            ),
+            expected=say("HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both"),
+            remedy=say("export HCCL_EVENT_TIMEOUT={value}", value=running + 32 if running else 0),
         )
 
 
@@ -120,10 +142,23 @@ def _taken_ports(outside: Outside) -> Iterator[Finding]:
         names = ", ".join(map(str, taken))
         yield warning(
             HCCL_HOST,
-            f"{'port' if len(taken) == 1 else 'ports'} {names} of torchrun or HCCL already in use on this machine",
-            expected=f"{_TORCHRUN_PORT} and {first} to {first + _HCCL_PORTS - 1} free, unless a job runs now",
-            remedy=f"`ss -ltnp 'sport = :{taken[0]}'` names the process; or choose others: --master_port 29501, "
-            f"HCCL_IF_BASE_PORT={first + 1000}",
+            say(
+                "{value} {names} of torchrun or HCCL already in use on this machine",
+                value="port" if len(taken) == 1 else "ports",
+                names=names,
+            ),
+            expected=say(
+                "{torchrun_port} and {first} to {value} free, unless a job runs now",
+                torchrun_port=_TORCHRUN_PORT,
+                first=first,
+                value=first + _HCCL_PORTS - 1,
+            ),
+            remedy=say(
+                "`ss -ltnp 'sport = :{taken}'` names the process; or choose others: --master_port "
+                "29501, HCCL_IF_BASE_PORT={value}",
+                taken=taken[0],
+                value=first + 1000,
+            ),
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.compatibility import release_key
@@ -43,7 +44,7 @@ def _look_at_packages(outside: Outside) -> Iterator[Finding]:
     try:
         wanted = _ranges(requires("ascendtune") or [])
     except PackageNotFoundError:
-        yield unknown(PACKAGES, "ascendtune is not installed as a package, so its version ranges are unknown")
+        yield unknown(PACKAGES, say("ascendtune is not installed as a package, so its version ranges are unknown"))
         return
     found = [*_outside_of_range(outside, wanted), *_numpy(outside)]
     yield from found
@@ -58,7 +59,7 @@ def _ranges(requirements: list[str]) -> dict[str, str]:
     found = {}
     for line in requirements:
         name, _, marker = line.partition(";")
-        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed|liger)['\"]", marker):
+        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed)['\"]", marker):
             continue
         if parts := re.match(r"\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([^)]*)", name):
             found[parts[1].lower()] = parts[2].strip()
@@ -71,9 +72,9 @@ def _outside_of_range(outside: Outside, wanted: dict[str, str]) -> Iterator[Find
         if version is not None and not is_within(version, bounds):
             yield warning(
                 PACKAGES,
-                f"{name} {version} is outside of the range that ascendtune supports",
+                say("{name} {version} is outside of the range that ascendtune supports", name=name, version=version),
                 expected=f"{name} {bounds}",
-                remedy=f"pip install '{name}{bounds.replace(' ', '')}'",
+                remedy=say("pip install '{name}{value}'", name=name, value=bounds.replace(" ", "")),
             )
 
 
@@ -84,9 +85,14 @@ def _numpy(outside: Outside) -> Iterator[Finding]:
     if release_key(kit.version) < release_key(_NUMPY_2_FROM_CANN):
         yield warning(
             PACKAGES,
-            f"numpy {numpy} with CANN {kit.version}: before {_NUMPY_2_FROM_CANN} its Python code needs numpy 1",
-            expected="numpy 1.26",
-            remedy="pip install 'numpy==1.26.4'",
+            say(
+                "numpy {numpy} with CANN {version}: before {numpy_2_from_cann} its Python code needs numpy 1",
+                numpy=numpy,
+                version=kit.version,
+                numpy_2_from_cann=_NUMPY_2_FROM_CANN,
+            ),
+            expected=say("numpy 1.26"),
+            remedy=say("pip install 'numpy==1.26.4'"),
             evidence=("CANN 9.0.0 release notes; torch_npu's pip instructions pin numpy 1.26.2 for Python 3.11",),
         )
 
@@ -128,12 +134,12 @@ def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
             COMBINATIONS,
             f"{pair}: {each.breaks}",
             expected=each.use,
-            remedy=f"pip install '{each.use}'",
+            remedy=say("pip install '{use}'", use=each.use),
             evidence=(each.source,),
         )
     names = {name for each in known() for name in each.when if outside.package(name)}
     if not broken and len(names) > 1:
-        yield ok(COMBINATIONS, f"no known problem with {', '.join(sorted(names))}")
+        yield ok(COMBINATIONS, say("no known problem with {names}", names=", ".join(sorted(names))))
 
 
 def _applies(outside: Outside, combination: Combination) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
@@ -44,27 +45,27 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
     yield from found
     if not found:
-        yield ok(VERSIONS, f"{said}, driver {outside.driver_version or 'unknown'}")
+        yield ok(VERSIONS, say("{said}, driver {value}", said=said, value=outside.driver_version or "unknown"))
 
 
 def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: str) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield failure(VERSIONS, f"{missing} is not installed", remedy=advice)
+        yield failure(VERSIONS, say("{missing} is not installed", missing=missing), remedy=advice)
         return
     if base_version(torch) != base_version(torch_npu):
         yield failure(
             VERSIONS,
-            f"torch_npu {torch_npu} does not work with torch {torch}",
-            expected="torch and torch_npu with the same first three numbers",
+            say("torch_npu {torch_npu} does not work with torch {torch}", torch_npu=torch_npu, torch=torch),
+            expected=say("torch and torch_npu with the same first three numbers"),
             remedy=advice,
         )
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
         yield failure(
             VERSIONS,
-            f"torch_npu {torch_npu} does not support Python {outside.python}",
-            expected=f"Python {', '.join(wheel.python)}",
+            say("torch_npu {torch_npu} does not support Python {python}", torch_npu=torch_npu, python=outside.python),
+            expected=say("Python {names}", names=", ".join(wheel.python)),
             remedy=advice,
             evidence=(wheel.source,),
         )
@@ -75,17 +76,26 @@ def _cann(torch_npu: str | None, cann: str | None, advice: str) -> Iterator[Find
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
-        why = f"torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown"
+        why = say(
+            "torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown", torch_npu=torch_npu
+        )
         yield unknown(VERSIONS, why, remedy=advice)
     elif not wheel.is_made_for(cann):
         # The table lists what the vendor tested; other pairs often work, and `doctor --deep` tries them.
         accepted = wheel.takes_cann(cann)
         yield warning(
             VERSIONS,
-            f"torch_npu {torch_npu} is built for CANN {wheel.cann}, but CANN {cann} is loaded, "
-            + ("which the vendor also supports" if accepted else "a pair that is not in the vendor's table"),
-            expected=f"CANN {', '.join(dict.fromkeys((wheel.cann, *wheel.also)))}",
-            remedy=f"{advice}; or keep the pair if `ascendtune doctor --deep` computes on every card",
+            say(
+                "torch_npu {torch_npu} is built for CANN {cann}, but CANN {cann2} is loaded, ",
+                torch_npu=torch_npu,
+                cann=wheel.cann,
+                cann2=cann,
+            )
+            + (say("which the vendor also supports") if accepted else say("a pair that is not in the vendor's table")),
+            expected=say("CANN {names}", names=", ".join(dict.fromkeys((wheel.cann, *wheel.also)))),
+            remedy=say(
+                "{advice}; or keep the pair if `ascendtune doctor --deep` computes on every card", advice=advice
+            ),
             evidence=(wheel.source,),
         )
 
@@ -97,7 +107,9 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         return
     if driver is None or named is None:
         why = (
-            "the driver version is unknown" if driver is None else f"the vendor's tables have no driver for CANN {cann}"
+            say("the driver version is unknown")
+            if driver is None
+            else say("the vendor's tables have no driver for CANN {cann}", cann=cann)
         )
         yield unknown(VERSIONS, why)
         return
@@ -105,13 +117,20 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         return
     # Public bug reports: drivers one year older work with newer CANN, drivers two years older fail with EE1015.
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
-    basis = "" if is_release(cann, named.cann) else f" (table of CANN {named.cann}, the newest before it)"
+    basis = (
+        "" if is_release(cann, named.cann) else say(" (table of CANN {cann}, the newest before it)", cann=named.cann)
+    )
     yield Finding(
         VERSIONS,
         "failure" if far else "warning",
-        f"driver {driver} is {'too old' if far else 'older than the listed versions'} for CANN {cann}",
-        expected=f"driver {', '.join(named.versions)} or newer{basis}",
-        remedy=f"install driver and firmware {named.versions[0]} (Ascend HDK) and restart",
+        say(
+            "driver {driver} is {value} for CANN {cann}",
+            driver=driver,
+            value=say("too old") if far else say("older than the listed versions"),
+            cann=cann,
+        ),
+        expected=say("driver {names} or newer{basis}", names=", ".join(named.versions), basis=basis),
+        remedy=say("install driver and firmware {versions} (Ascend HDK) and restart", versions=named.versions[0]),
         evidence=named.sources,
     )
 
@@ -124,9 +143,14 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     if wanted and have and release_key(have) < release_key(wanted):
         yield failure(
             VERSIONS,
-            f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
-            expected=f"ascendhal {wanted} or newer",
-            remedy="install the driver and firmware that belong to this CANN, and restart",
+            say(
+                "the driver's interface (ascendhal) is {have}, CANN {version} needs {wanted}",
+                have=have,
+                version=kit.version,
+                wanted=wanted,
+            ),
+            expected=say("ascendhal {wanted} or newer", wanted=wanted),
+            remedy=say("install the driver and firmware that belong to this CANN, and restart"),
             evidence=(str(file),),
         )
 
@@ -175,14 +199,17 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     driver_version, firmware_version = driver.get("Version"), firmware.get("Version")
     if not driver_version or not firmware_version:
         missing = "driver" if not driver_version else "firmware"
-        where = "; usual in a container, check on the host" if outside.in_container else ""
-        yield unknown(DRIVER_FIRMWARE, f"{_HOME}/{missing}/version.info does not exist{where}")
+        where = say("; usual in a container, check on the host") if outside.in_container else ""
+        yield unknown(
+            DRIVER_FIRMWARE,
+            say("{home}/{missing}/version.info does not exist{where}", home=_HOME, missing=missing, where=where),
+        )
         return
     both = f"driver {driver_version}, firmware {firmware_version}"
     accepted = read_list(driver.get("compatible_version_fw", ""))
     asked = read_list(firmware.get("compatible_version_drv", ""))
     if not accepted and not asked:
-        yield unknown(DRIVER_FIRMWARE, f"{both}: neither file lists compatible versions")
+        yield unknown(DRIVER_FIRMWARE, say("{both}: neither file lists compatible versions", both=both))
     elif any(_lies_in(firmware_version, each) for each in accepted) or any(
         _lies_in(driver_version, each) for each in asked
     ):
@@ -190,9 +217,13 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     else:
         yield failure(
             DRIVER_FIRMWARE,
-            f"{both}: neither lists the other as compatible",
-            expected=f"firmware in {', '.join(f'[{each}]' for each in accepted)}" if accepted else None,
-            remedy="install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart",
+            say("{both}: neither lists the other as compatible", both=both),
+            expected=say("firmware in {names}", names=", ".join(f"[{each}]" for each in accepted))
+            if accepted
+            else None,
+            remedy=say(
+                "install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart"
+            ),
             evidence=(f"{_HOME}/driver/version.info", f"{_HOME}/firmware/version.info"),
         )
 
