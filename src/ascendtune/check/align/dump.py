@@ -155,6 +155,10 @@ def read_rank(path: Path) -> RankDump:
     header = _parsed(lines[0], path, 1)
     if header.get("format") != FORMAT:
         raise damaged(f"{path}:1", f"its format is not {FORMAT}")
+    for name, pattern, part in (("step", _STEP, path.parent.name), ("rank", _RANK, path.name)):
+        named = pattern.fullmatch(part)
+        if named and header.get(name) != int(named[1]):
+            raise damaged(f"{path}:1", f"it is of another {name} than its path says")
     tensors: dict[Key, Tensor] = {}
     seen: Counter[Key] = Counter()
     for number, found in enumerate(_rows(lines[1:], path), 2):

@@ -66,6 +66,13 @@ def test_many_tensors_of_one_key_take_one_step_each(tmp_path: Path, monkeypatch:
     assert sorted(key.nth for key in found.tensors) == list(range(300)) and len(replaced) < 300
 
 
+@pytest.mark.parametrize("changes", [{"step": 2}, {"rank": 1}, {"step": None}])
+def test_file_of_another_step_or_rank_than_its_path_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(DataError) as caught:
+        read_rank(written(tmp_path, LINE, header={**HEADER, **changes}))
+    assert caught.value.code == "dump-damaged"
+
+
 DAMAGED: dict[str, Any] = {
     "phase": "sideways",
     "micro_batch": -1,
