@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from ascendtune.check.align.dump import Dump, find_dump
 from ascendtune.check.align.msprobe import find_msprobe
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
-from ascendtune.core.files import open_regular
+from ascendtune.core.files import open_regular, walk
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.changes import leaves_of
@@ -177,8 +176,7 @@ def _events_below(path: Path) -> list[Path]:
         InputError: there are too many directories to look into.
     """
     found: list[Path] = []
-    # Directories that cannot be read are passed over.
-    for number, (directory, _, names) in enumerate(os.walk(path), 1):
+    for number, (directory, _, names) in enumerate(walk(path), 1):
         if number > _MOST_DIRECTORIES:
             raise InputError(
                 f"the directory holds more than {_MOST_DIRECTORIES:,} directories",
@@ -186,7 +184,7 @@ def _events_below(path: Path) -> list[Path]:
                 remedy="give the directory of one training, or the file itself",
                 where=path,
             )
-        found += [Path(directory, name) for name in names if name.startswith(_EVENTS)]
+        found += [directory / name for name in names if name.startswith(_EVENTS)]
     return sorted(each for each in found if each.is_file())
 
 

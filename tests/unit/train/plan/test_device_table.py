@@ -36,7 +36,7 @@ def test_a_size(text: str, size: int) -> None:
     assert bytes_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["64", "GiB", "-1GiB", "0GiB", "1e9GiB", "64 parsecs"])
+@pytest.mark.parametrize("text", ["64", "GiB", "-1GiB", "0GiB", "1e9GiB", "64 parsecs", f"{'9' * 400}GiB", "１６GiB"])
 def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         bytes_of(text)
