@@ -85,9 +85,11 @@ def _put_optim(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     else:
         native.put("optim.epochs", recipe["num_train_epochs"], recipe.place("num_train_epochs"))
     _put_schedule(recipe, native)
-    if recipe["optim"] in ("sgd", "adafactor"):
+    if recipe["use_muon"]:
+        native.put("optim.optimizer", "muon", recipe.place("use_muon"))
+    elif recipe["optim"] in ("sgd", "adafactor"):
         native.put("optim.optimizer", recipe["optim"], recipe.place("optim"))
-    if recipe["optim"] == "adafactor":
+    if recipe["optim"] == "adafactor" and not recipe["use_muon"]:
         # torch.optim.Adafactor; transformers.Trainer sets scale_parameter: false in transformers' own.
         native.note(
             "optim: adafactor: a step here is learning_rate times the size of the weight that moves, as in its paper; "

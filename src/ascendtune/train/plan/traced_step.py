@@ -30,7 +30,7 @@ from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, rec
 from ascendtune.train.objective.base import Objective, make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.head import decoder_of
-from ascendtune.train.optimizer import make_optimizer
+from ascendtune.train.optimizer import make_optimizer, tables_of
 from ascendtune.train.plan.live_bytes import Bytes, LiveBytes
 from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
 from ascendtune.train.plan.planned_device import PlannedDevice
@@ -184,6 +184,7 @@ class _Steps:
             lambda: make_optimizer(
                 recipe.optim, self.model.named_parameters(), recipe.learning_rate,
                 fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+            tables=tables_of(self.model),
             ),
         )  # fmt: skip
         trained = [each for each in objective.parameters() if each.requires_grad]

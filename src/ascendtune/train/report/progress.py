@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ascendtune.core.log import is_quiet
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.silence import is_silent, silence_in_words
 from ascendtune.core.terminal_text import SafeStream, control, safe
@@ -37,7 +38,9 @@ _COURSE = 24
 
 
 def show_summary(lines: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, aligned; call it when no display is on the screen any more."""
+    """Print names and values, aligned; call it when no display is on the screen any more. Nothing after --quiet."""
+    if is_quiet():
+        return
     longest = max((len(name) for name, _ in lines), default=0)
     begin, end = (control("[1m", sys.stderr), control("[0m", sys.stderr)) if _can_draw() else ("", "")
     try:
@@ -59,6 +62,8 @@ class ProgressDisplay(Callback):
         self._watch: threading.Thread | None = None
 
     def on_start(self, facts: RunFacts) -> None:
+        if is_quiet():
+            return
         self._progress = _Progress(self._run.path.name, facts)
         self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
         self._watch = threading.Thread(

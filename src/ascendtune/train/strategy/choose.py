@@ -15,6 +15,7 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import NEEDS_WHOLE_MATRICES
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
@@ -48,8 +49,8 @@ def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int)
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
         reason = "these processes share one memory: nothing would be gained by dividing"
-    elif ranks > 1 and recipe.optim.optimizer == "adafactor":
-        reason = "Adafactor needs whole matrices"
+    elif ranks > 1 and recipe.optim.optimizer in NEEDS_WHOLE_MATRICES:
+        reason = f"{recipe.optim.optimizer.capitalize()} needs whole matrices"
     elif ranks > 1:
         weights = _weights(recipe, choose_precision(recipe, device), directory)
         need = memory_need(weights, states=states_per_parameter(recipe.optim), ranks=ranks)

@@ -113,6 +113,15 @@ def test_distribution_becomes_a_strategy(translate: Translate) -> None:
     assert (zero.strategy, zero.deepspeed.config) == ("deepspeed", "z3.json")
 
 
+def test_muon_is_translated(translate: Translate) -> None:
+    config = {"name": "muon", "wd": 0.2, "momentum": 0.9, "nesterov": True, "ns_steps": 5, "adamw_betas": [0.8, 0.9]}
+    optim = translate({"optim_config": config}).optim
+    assert (optim.optimizer, optim.weight_decay, optim.muon_momentum) == ("muon", 0.2, 0.9)
+    assert (optim.beta1, optim.beta2, optim.learning_rate) == (0.8, 0.9, 2e-5)
+    defaults = translate({"optim_config": {"name": "muon"}}).optim
+    assert (defaults.weight_decay, defaults.beta2) == (0.1, 0.95)
+
+
 def test_a_template_is_translated_and_an_unknown_one_refused(translate: Translate) -> None:
     assert translate().data.template == "auto"
     assert translate({"template": "smollm"}).data.template == "chatml"
@@ -134,6 +143,9 @@ def test_a_template_is_translated_and_an_unknown_one_refused(translate: Translat
         ({"model_class": "cls"}, "not-in-this-version", 2),
         ({"global_batch_size": 16}, "not-in-this-version", 9),
         ({"lr_scheduler_config": {"name": "cosine"}}, "not-in-this-version", 10),
+        ({"optim_config": {"name": "muon", "ns_steps": 6}}, "not-in-this-version", 11),
+        ({"optim_config": {"adamw_betas": [0.9], "name": "muon"}}, "impossible-value", 10),
+        ({"optim_config": {"name": "adam"}}, "impossible-value", 10),
         ({"train_dataset": "none.yaml"}, "file-missing", 3),
     ],
 )
