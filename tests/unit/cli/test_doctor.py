@@ -68,3 +68,20 @@ def test_no_torch() -> None:
     )
     result = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_recipe_is_checked_in_chinese(ascendtune: Run, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(
+        "model: {path: ./none}\ndata: {train: ./rows.jsonl}\nparallel: {strategy: deepspeed}\n"
+    )
+    result = ascendtune("doctor", "r.yaml", "recipe", "--lang", "zh", **PLAIN)
+    assert result.returncode == 1 and "配方需要的包没有安装：deepspeed" in result.stdout
+    assert "./none" in result.stdout and "./rows.jsonl" in result.stdout
+    english = ascendtune("doctor", "r.yaml", "recipe", "--json", LANG="zh_CN.UTF-8", **PLAIN)
+    assert "the recipe needs packages that are not installed: deepspeed" in english.stdout
+
+
+def test_recipe_that_is_wrong_stops(ascendtune: Run, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("model: {path: org/m}\ndata: {train: x.jsonl}\nprecission: bf16\n")
+    result = ascendtune("doctor", "r.yaml", **PLAIN)
+    assert result.returncode == 2 and "unknown-recipe-key" in result.stderr

@@ -63,9 +63,9 @@ def _trouble(trouble: Trouble) -> Finding:
     return Finding(
         NPU_SMI,
         "failure" if trouble.code in _BROKEN else "warning",
-        say(trouble.what),
+        trouble.what,
         expected=say("a table of the cards"),
-        remedy=say(trouble.remedy),
+        remedy=trouble.remedy,
         evidence=(trouble.evidence,) if trouble.evidence else (),
     )
 

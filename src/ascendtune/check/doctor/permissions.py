@@ -30,7 +30,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield ok(
             PERMISSIONS,
             say(
-                "environment {path} of {owner}; working directory, caches and ~/ascend are writable",
+                "environment {path} of {owner}; working directory and caches are writable",
                 path=outside.site,
                 owner=outside.owner(outside.site),
             ),

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.language import say
 from ascendtune.machine.npu import smi_table as table
 from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, pair, ratio, word
 from ascendtune.machine.npu.smi_table import Header, Row, Values
@@ -170,13 +171,14 @@ class _Reader:
     def troubles(self) -> tuple[Trouble, ...]:
         found = []
         if cut := self._cut():
-            what = f"the table of npu-smi is cut off ({cut}): the free devices are unknown"
-            remedy = "run `npu-smi info` again, and keep its output up to the last border"
+            what = say("the table of npu-smi is cut off ({cut}): the free devices are unknown", cut=cut)
+            remedy = say("run `npu-smi info` again, and keep its output up to the last border")
             found.append(Trouble("npu_smi_cut_off", what, remedy))
         lost = [process.pid for npu, chip, process in self.processes if self._holder(npu, chip) is None]
         if lost:
-            what = f"processes on devices that the table does not list: {', '.join(map(str, lost))}"
-            found.append(Trouble("process_without_device", what, "run `npu-smi info` again; its output was cut off"))
+            what = say("processes on devices that the table does not list: {pids}", pids=", ".join(map(str, lost)))
+            remedy = say("run `npu-smi info` again; its output was cut off")
+            found.append(Trouble("process_without_device", what, remedy))
         return tuple(found)
 
     def _cut(self) -> str | None:
@@ -184,13 +186,13 @@ class _Reader:
         if not self.cards:
             return None
         if self._has_process_table and self.process is None:
-            return "its process table is missing"
+            return say("its process table is missing")
         if not self.closed:
-            return "its bottom border is missing"
+            return say("its bottom border is missing")
         if not self._has_process_table:
             return None
         open_cards = sorted({card.first.npu_id for card in self.cards if card.first.npu_id is not None} - self.told)
-        return f"its process table lacks NPU {', '.join(map(str, open_cards))}" if open_cards else None
+        return say("its process table lacks NPU {npus}", npus=", ".join(map(str, open_cards))) if open_cards else None
 
     def _holder(self, npu: int, chip: int | None) -> _Card | None:
         """The one chip that a line of the process table can mean; a chip that is listed twice is one."""

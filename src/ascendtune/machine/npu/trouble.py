@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from ascendtune.machine.inventory import Trouble
+from ascendtune.machine.language import say
 
 
 class _Known(NamedTuple):
@@ -113,6 +114,7 @@ def read_troubles(text: str) -> tuple[Trouble, ...]:
     for line in text.splitlines():
         for known in _KNOWN:
             if known.pattern.search(line) and known.code not in found:
-                found[known.code] = Trouble(known.code, known.what, known.remedy, line.strip(), known.blinding)
+                what, remedy = say(known.what), say(known.remedy)
+                found[known.code] = Trouble(known.code, what, remedy, line.strip(), known.blinding)
                 break
     return tuple(found.values())

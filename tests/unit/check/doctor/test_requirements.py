@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ascend_node.node import Cann, Node
+from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
@@ -31,11 +33,11 @@ def _followed(node: Node, outside: Outside) -> Node:
     return replace(node, packages={**node.packages, **installed}, cann=cann, driver=driver.replace(".X", ".0"))
 
 
-def test_advice_that_is_followed_leaves_nothing_to_advise(lay: Lay) -> None:
+def test_advice_that_is_followed_leaves_nothing_to_advise(tmp_path: Path) -> None:
     draw = random.Random(0)
     torches = sorted({wheel.torch for wheel in wheels()})
     releases = ["8.1.RC1", "8.2.RC1", "8.3.RC1", "8.5.0", "9.0.0", "9.1.0"]
-    for _ in range(40):
+    for number in range(40):
         wheel = draw.choice(wheels())
         packages = {
             "torch": draw.choice(torches),
@@ -47,7 +49,8 @@ def test_advice_that_is_followed_leaves_nothing_to_advise(lay: Lay) -> None:
             "accelerate": draw.choice(["0.34.0", "1.9.0", "1.10.0"]),
         }
         node = replace(HEALTHY, packages=packages, cann=(Cann(draw.choice(releases)),), driver="25.2.0")
-        after = lay(_followed(node, lay(node)))
+        before = outside_of(node, tmp_path / f"before-{number}")
+        after = outside_of(_followed(node, before), tmp_path / f"after-{number}")
         left = [each for each in examine(after, _CODES).findings if each.status in ("warning", "failure")]
         assert [each for each in left if "driver" not in each.measured] == [], (node.packages, node.cann)
 
