@@ -28,9 +28,9 @@ def explain(
     ascendtune explain rank_*.log
     kubectl logs my-pod | ascendtune explain -
 
-    For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the package,
-    port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a failure, with
-    or without a known cause; 4: the logs are empty.
+    For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
+    package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
+    failure, with or without a known cause; 4: the logs are empty.
     """
     import os
     import sys
