@@ -11,6 +11,7 @@ import pytest
 from ascendtune.check.doctor import CHECKS
 from ascendtune.check.explain.knowledge import KINDS, KnownFailure, entries
 from ascendtune.check.explain.matcher import Matcher, filled
+from ascendtune.cli.commands import COMMANDS
 
 _LONGEST_ANCHOR = 75
 
@@ -93,3 +94,15 @@ def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path
 
     assert len(records) > 200
     assert unknown == []
+
+
+def test_commands_of_remedies_exist() -> None:
+    named = {
+        name
+        for entry in entries()
+        for remedy in entry.remedies
+        for name in re.findall(r"`ascendtune ([a-z]+(?: [a-z]+)?)", remedy)
+    }
+
+    assert named
+    assert sorted(name for name in named if name not in COMMANDS and name.split()[0] not in COMMANDS) == []
