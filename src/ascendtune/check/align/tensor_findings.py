@@ -134,8 +134,8 @@ def _harmless(row: Row) -> Finding:
         )
     return warning(
         row.stage,
-        f"{name} differs in step {row.step} by {row.difference:.2g}, but neither loss nor gradients do: only positions "
-        "differ that are not trained on, such as padding",
+        f"{name} differs in step {row.step} by {row.difference:.2g}, but no loss and no gradient of an output "
+        "does: only positions differ that are not trained on, such as padding",
         remedy="nothing, unless these positions should count",
         evidence=(_side("reference", row.reference), _side("candidate", row.candidate)),
     )
