@@ -199,7 +199,7 @@ def test_a_bad_file_of_the_registry_is_named_and_the_others_are_listed(
     BAD_FILES[kind](state / "bad-aaaa.json")
     began = time.monotonic()
     code, out, _ = called("list")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert code == 0 and job.id in out
     (warning,) = caplog.messages
     assert "bad-aaaa.json" in warning

@@ -15,6 +15,8 @@ import pytest
 
 from ascendtune.check.comm.collective import LARGEST_EXACT
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 _FAULTY = Path(__file__).with_name("command.py")
 _REFUSED = {"float8_e4m3fn", "float8_e5m2", "int16", "uint64", "uint32", "uint16"}

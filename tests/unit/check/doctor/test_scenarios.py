@@ -132,13 +132,13 @@ def test_a_check_that_does_not_return_is_left_behind(lay: Lay) -> None:
     outside = lay(HEALTHY)
 
     def never(path: Path) -> tuple[int, int]:
-        time.sleep(30)
+        time.sleep(120)
         raise AssertionError
 
     outside.space = never
     began = time.monotonic()
     found = examine(outside, ["disk", "limits"], limit_seconds=0.5).findings
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert {each.code: each.status for each in found} == {"disk": "unknown", "limits": "ok"}
 
 
