@@ -72,6 +72,6 @@ def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str |
     held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
     return MachineError(
         "\n       ".join([f"{count_of(count, 'free device')} requested, {free} of {len(looked_at)} free", *held]),
-        code="not-enough-devices",
+        code="too-few-devices",
         remedy="request fewer devices, wait, or stop these processes",
     )
