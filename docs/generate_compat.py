@@ -15,10 +15,10 @@ TARGET = Path(__file__).with_name("compat.md")
 
 _HEAD = """# LLaMA-Factory recipes
 
-`ascendtune train theirs.yaml` runs a recipe of LLaMA-Factory's (v0, YAML or JSON, with its `dataset_info.json`) as it
-is; it is told by a top-level `model_name_or_path`. Keys on the command line are ours: `optim.max_steps=30`.
-`ascendtune recipe convert theirs.yaml` prints the same recipe in our form. Every key of theirs is translated, or
-accepted and said to be inert, or refused by name with an alternative; an unknown one is an error.
+`ascendtune train llamafactory.yaml` runs a LLaMA-Factory recipe (v0, YAML or JSON, with its `dataset_info.json`)
+unchanged; a top-level `model_name_or_path` marks it. Keys on the command line are native: `optim.max_steps=30`.
+`ascendtune recipe convert llamafactory.yaml` prints the same recipe in native form. Every key of LLaMA-Factory is
+translated, reported as ignored, or refused by name with an alternative; an unknown key is an error.
 
 Its environment variables `FORCE_TORCHRUN`, `NNODES`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT` and `USE_MODELSCOPE_HUB`
 work; the last needs `pip install 'ascendtune[modelscope]'`, and serves recipes of ours as well.
@@ -133,7 +133,9 @@ def differences_section() -> str:
     rest = (
         "The order of rows, drawn adapters and kernels are others: losses follow theirs closely, never bit for bit.\n"
     )
-    return "\n".join(["## Where ours differs on purpose", "", "| theirs | ours |", "|---|---|", *rows, "", rest])
+    return "\n".join(
+        ["## Where ours differs on purpose", "", "| LLaMA-Factory | ascendtune |", "|---|---|", *rows, "", rest]
+    )
 
 
 def keys_section() -> str:
