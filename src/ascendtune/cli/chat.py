@@ -15,7 +15,7 @@ import typer
 
 from ascendtune.cli.complain import complain
 from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.run_names import complete_weights, weights_named
 from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def chat(
         str,
         typer.Argument(
             metavar="RUN_OR_MODEL",
-            help="A run, a model directory or a hub id.",
+            help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_weights,
         ),
     ],
     system: SystemMessage = None,
@@ -73,8 +73,8 @@ def chat(
         from ascendtune.infer.engine import find_weights, load
 
         log.set_up()
-        named = run_named(model)
         with Progress(sys.stderr) as progress, progress.counting("loading the model"):
+            named = weights_named(model)
             before = load(_base_of(find_weights(named), named), template=template) if base else None
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
         options = _Options(max_new_tokens, temperature, top_p, seed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.run_names import complete_weights, weights_named
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -22,9 +22,9 @@ def generate(
         str,
         typer.Argument(
             metavar="RUN_OR_MODEL",
-            help="A run, a model directory or a hub id.",
+            help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_weights,
         ),
     ],
     prompt: Annotated[
@@ -60,7 +60,7 @@ def generate(
     prompts = _prompts(prompt, file, system)
     with Progress(sys.stderr) as progress:
         with progress.counting("loading the model"):
-            engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
+            engine = load(weights_named(model), template=template, trust_remote_code=trust_remote_code)
         answers = engine.generate(
             [each.messages for each in prompts],
             max_new_tokens,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.run_names import complete_weights, weights_named
 
 if TYPE_CHECKING:
     from ascendtune.merge.merge import Merged
@@ -21,9 +21,9 @@ def merge(
         str,
         typer.Argument(
             metavar="RUN_OR_ADAPTER",
-            help="A run, or a PEFT LoRA adapter.",
+            help="A run, a checkpoint (run@120, run@best), or a PEFT LoRA adapter.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_weights,
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the merged model; must not exist.")],
@@ -69,7 +69,7 @@ def merge(
 def _named(source: str) -> str:
     """A run by its name, with the weight behind it."""
     name, equals, weight = source.partition("=")
-    return f"{run_named(name)}{equals}{weight}"
+    return f"{weights_named(name)}{equals}{weight}"
 
 
 def _as_text(merged: Merged) -> str:

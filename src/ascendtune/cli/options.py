@@ -11,6 +11,10 @@ from ascendtune.cli.run_names import complete_key
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+LanguageOption = Annotated[
+    str | None, typer.Option("--lang", metavar="en|zh", help="Language of the output (default: as the locale).")
+]
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(

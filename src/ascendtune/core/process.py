@@ -16,6 +16,7 @@ from typing import IO, Any, NoReturn
 import psutil
 
 from ascendtune.core.errors import MachineError
+from ascendtune.core.procfs import stats
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,13 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
 def _end(process: subprocess.Popen[str]) -> None:
     # Not poll(): until the leader is waited for, its process id names this group and no other.
     if process.returncode is None:
+        # Beyond the group: `timeout` in a script starts the program in a group of its own, in the same session.
+        others = [stat.pid for stat in stats() if stat.session == process.pid and stat.pid != process.pid]
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        for pid in others:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
     for stream in (process.stdout, process.stderr):

@@ -136,7 +136,8 @@ class CheckpointSection(Section):
     best: bool = False
     """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
     resume: str = "auto"
-    """`auto`: from the newest complete checkpoint of this run, if any; `never`; or the path of a checkpoint."""
+    """`auto`: from the newest complete checkpoint of this run, if any; `never`; a checkpoint's path or name: `run@120`,
+    `run@best`, `run@last`."""
 
 
 class TrackSection(Section):

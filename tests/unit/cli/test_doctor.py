@@ -31,7 +31,8 @@ def test_doctor_json_holds_verdict_findings_and_exit_code(ascendtune: Run) -> No
 
 def test_a_bundle_beside_json(ascendtune: Run, tmp_path: Path) -> None:
     result = ascendtune("doctor", "limits", "--json", "--bundle", "report.tar.gz", **PLAIN)
-    assert json.loads(result.stdout)["findings"] and result.stderr.startswith("wrote report.tar.gz")
+    assert json.loads(result.stdout)["findings"] and "wrote report.tar.gz" in result.stderr
+    assert result.stderr.startswith("report.tar.gz will contain:\n  doctor.json (") and "masked: " in result.stderr
     assert (tmp_path / "report.tar.gz").stat().st_size > 500
 
 

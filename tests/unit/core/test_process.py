@@ -43,7 +43,14 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_us() -> None:
     assert time.monotonic() - began < 4
 
 
-@pytest.mark.parametrize("leader", ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!"], ids=["hangs", "has ended"])
+_IN_A_GROUP_OF_ITS_OWN = f"{sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(60)' & echo $!; sleep 60"
+
+
+@pytest.mark.parametrize(
+    "leader",
+    ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!", _IN_A_GROUP_OF_ITS_OWN],
+    ids=["hangs", "has ended", "other group"],
+)
 def test_time_out_ends_grandchildren(leader: str) -> None:
     done = run(["sh", "-c", leader], timeout_seconds=0.5)
     assert done.timed_out

@@ -41,6 +41,7 @@ _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
+_SHOWN = 5
 _LONGEST_FIELD = 128 << 10
 """In bytes; the limit of the csv module is one for the process, and reading of data raises it."""
 
@@ -90,7 +91,7 @@ def read_side(path: Path) -> Side:
     """Find out what `path` is, and read it.
 
     Raises:
-        InputError: the path does not exist, or holds no record of a training.
+        InputError: the path does not exist, or holds no record of a training, or records of several.
         DataError: the file has no step or no loss.
         MachineError: a file cannot be read.
     """
@@ -128,11 +129,27 @@ def _read_directory(path: Path) -> Side:
         return _read_recorded(path)
     for name in ("trainer_state.json", "trainer_log.jsonl"):
         if (path / name).is_file():
-            return read_side(path / name)
-    checkpoints = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda each: each.stat().st_mtime)
+            return _within(path, path / name)
+    if checkpoints := sorted(path.glob("checkpoint-*/trainer_state.json"), key=_step_of_checkpoint):
+        # Each holds the records of all steps before it.
+        return _within(path, checkpoints[-1])
+    runs = [each.parent for name in ("run.json", _RECORDED) for each in path.glob(f"*/{name}")]
     events = _events_below(path)
-    if found := [*events[-1:], *checkpoints[-1:]]:
-        return read_side(found[-1])
+    places = {each.parent for each in events}
+    # A writer of hyperparameters makes directories below that of its training.
+    trainings = sorted({*runs, *(each for each in places if places.isdisjoint(each.parents))})
+    if len(trainings) > 1:
+        listed = ", ".join(str(each.relative_to(path)) for each in trainings[:_SHOWN])
+        raise InputError(
+            f"the directory holds {len(trainings)} trainings: {listed}{', …' if len(trainings) > _SHOWN else ''}",
+            code="several-trainings",
+            remedy="give the directory of one of them",
+            where=path,
+        )
+    if runs:
+        return _within(path, runs[0])
+    if trainings:
+        return _within(path, next(each for each in events if each.parent == trainings[0]))
     if (dump := find_msprobe(path)) is not None:
         return Side(path.name, path, "msprobe", Curve.empty(), dump=dump)
     raise InputError(
@@ -141,6 +158,16 @@ def _read_directory(path: Path) -> Side:
         remedy="give a run directory, or one with trainer_state.json, trainer_log.jsonl or TensorBoard events",
         where=path,
     )
+
+
+def _within(directory: Path, found: Path) -> Side:
+    """The record that was found in `directory`, under a name that says which one it is."""
+    return replace(read_side(found), name=str(Path(directory.name) / found.relative_to(directory)))
+
+
+def _step_of_checkpoint(state: Path) -> int:
+    number = state.parent.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() and len(number) < 16 else 0
 
 
 def _events_below(path: Path) -> list[Path]:

@@ -44,7 +44,7 @@ _KNOWN = (
         re.compile(r"ret is -9005\b"),
         "board_not_listed",
         "npu-smi cannot list the boards (-9005): usual in a container with a part of them, no proof of a broken card",
-        "mount /usr/local/dcmi into the container; whether the card computes is a question for torch_npu",
+        "mount /usr/local/dcmi into the container; `ascendtune doctor --deep` tells whether the cards compute",
     ),
     _Known(
         re.compile(r"ret is -8002\b"),

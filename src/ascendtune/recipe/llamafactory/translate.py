@@ -11,7 +11,6 @@ from ascendtune.hub import modelscope
 from ascendtune.recipe.llamafactory.data import put_data
 from ascendtune.recipe.llamafactory.detect import require_training
 from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
-from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe, final_weights
 from ascendtune.recipe.llamafactory.method import put_method
 from ascendtune.recipe.llamafactory.parallel import put_parallel
@@ -40,19 +39,13 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     put_parallel(recipe, native)
     _put_output(recipe, native)
     _put_evaluation(recipe, native)
-    _put_copies(recipe, native)
+    recipe.put_copies(native)
     recipe.raise_complaints()
     put_data(recipe, native, modelscope=modelscope.is_wanted(environment))
     recipe.raise_complaints()
     for why, keys in recipe.ignored_keys().items():
         native.note_ignored(", ".join(keys), why)
     return native.document
-
-
-def _put_copies(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    for name, key in TRANSLATED.items():
-        if key.copied and (recipe.given(name) or key.filled):
-            native.put(key.becomes, recipe[name], recipe.place(name))
 
 
 def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

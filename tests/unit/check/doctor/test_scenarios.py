@@ -16,7 +16,7 @@ from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
-from ascendtune.check.doctor.packages import known
+from ascendtune.check.doctor.requirements import known_combinations
 from ascendtune.check.finding import Finding
 from ascendtune.machine.inventory import Accelerator
 
@@ -81,7 +81,9 @@ def test_a_healthy_machine_gives_no_warning(lay: Lay, machine: str) -> None:
     outside = lay(machine)
     examination = examine(outside)
     assert {each.status for each in examination.findings} == {"ok"}, examination.findings
-    expected = {"cuda", "container", "shell_files"} - ({"container"} if "container" in machine else set())
+    expected = {"cuda", "container", "shell_files", "recipe", "tracker"} - (
+        {"container"} if "container" in machine else set()
+    )
     assert set(examination.not_applicable) == expected
     count = len(SCENARIOS[machine].chips)
     assert verdict(examination, outside) == f"this machine trains on {count} NPU ({SCENARIOS[machine].name})"
@@ -321,6 +323,9 @@ COMBINATIONS = [
         {"transformers": "4.56.1", "accelerate": "1.9.0"},
         "parallelism_config",
     ),
+    ({"numpy": "1.26.4", "deepspeed": "0.18.2"}, {"numpy": "1.26.4", "deepspeed": "0.17.5"}, "norm is too small"),
+    ({"numpy": "1.26.4", "deepspeed": "0.18.3"}, {"numpy": "1.26.4", "deepspeed": "0.19.4"}, "used twice"),
+    ({"numpy": "1.26.4", "deepspeed": "0.12.2"}, {"numpy": "1.26.4", "deepspeed": "0.12.6"}, "reported as 0"),
 ]
 
 
@@ -343,7 +348,7 @@ def test_only_the_devices_that_were_chosen_must_be_near(lay: Lay, ids: str, stat
 
 
 def test_every_combination_is_tested() -> None:
-    assert len(COMBINATIONS) == len(known())
+    assert len(COMBINATIONS) == len(known_combinations())
 
 
 @pytest.mark.parametrize(("held", "status"), [("000001ffffffffff", "warning"), ("00000000a80c25fb", "ok")])
@@ -434,6 +439,60 @@ def test_cards_of_unknown_health_are_called_so(lay: Lay) -> None:
     outside = lay("npu-smi-absent")
 
     assert "8 NPU of unknown health" in verdict(examine(outside), outside)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"MASTER_PORT": "29600"}, "port 29600 of"),
+        ({"HCCL_IF_BASE_PORT": "50000"}, "ports 29500, 50003 of"),
+        ({"HCCL_HOST_SOCKET_PORT_RANGE": "61000-61010,61050"}, "ports 29500, 61050 of"),
+        ({"HCCL_HOST_SOCKET_PORT_RANGE": "auto"}, "port 29500 of"),
+    ],
+)
+def test_ports_that_the_environment_chooses(lay: Lay, env: dict[str, str], said: str) -> None:
+    outside = lay(HEALTHY, **env)
+    outside.path("/proc/net").mkdir(parents=True, exist_ok=True)
+    ports = [29600] if "MASTER_PORT" in env else [29500, 50003, 61050]
+    rows = [f"  {n}: 00000000:{port:04X} 00000000:0000 0A 0:0 00:0 0 0 0 7{n} 1 0" for n, port in enumerate(ports)]
+    outside.path("/proc/net/tcp").write_text("\n".join(["  sl  local_address", *rows]) + "\n")
+    holder = outside.path("/proc/4711")
+    (holder / "fd").mkdir(parents=True)
+    (holder / "fd/5").symlink_to("socket:[70]")
+    (holder / "comm").write_text("python3.11\n")
+
+    (found,) = _answers(outside, "hccl_host")
+
+    assert said in found.measured and found.evidence == (f"{ports[0]}: pid 4711 (python3.11)",)
+
+
+def test_whitelist_that_cannot_be_read(lay: Lay, tmp_path: Path) -> None:
+    env = {"HCCL_WHITELIST_DISABLE": "0", "HCCL_WHITELIST_FILE": str(tmp_path / "list")}
+    (found,) = _answers(lay(HEALTHY, **env), "environment")
+    assert found.status == "warning" and "cannot be read" in found.measured
+    (tmp_path / "list").write_text("[]")
+    assert [each.status for each in _answers(lay(HEALTHY, **env), "environment")] == ["ok"]
+
+
+def test_container_lacks_the_tools_of_the_vendor(lay: Lay) -> None:
+    found = _answers(lay(replace(HEALTHY, container=True, npu_smi="absent", hccn_tool="absent")), "container")
+    (warned,) = found
+    assert warned.status == "warning" and "npu-smi" in warned.measured and "hccn_tool" in warned.measured
+    assert "-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi" in (warned.remedy or "")
+
+
+def test_verdict_counts_visible_healthy_devices(lay: Lay) -> None:
+    outside = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="6,7")
+    assert "trains on 1 of 8 NPU (910B4), those in ASCEND_RT_VISIBLE_DEVICES, without NPU 7, but" in verdict(
+        examine(outside), outside
+    )
+    outside = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="7")
+    assert verdict(examine(outside), outside).startswith("this machine cannot train: NPU 7 reports Alarm")
+
+
+def test_remedy_of_an_alarm_lists_the_other_devices(lay: Lay) -> None:
+    (found,) = _answers(lay("card-alarmed"), "health")
+    assert (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6 leaves it out; then look up")
 
 
 def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> None:
