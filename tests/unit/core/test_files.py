@@ -23,7 +23,7 @@ def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:
 def test_path_without_a_name_is_a_directory(path: str) -> None:
     with pytest.raises(MachineError) as caught:
         write_json(Path(path), {})
-    assert caught.value.code == "path-is-a-directory"
+    assert caught.value.code == "not-a-file"
 
 
 def test_files_and_pipes_of_the_shell_end(tmp_path: Path) -> None:

@@ -333,7 +333,9 @@ def test_a_directory_without_data_says_so(tmp_path: Path) -> None:
         ("glaive_toolcall_en_demo.json", 300, None),
     ],
 )
-def test_real_files(shared: Path, name: str, count: int, last_line: int | None) -> None:
+def test_real_files_are_read_with_the_line_of_each_row(
+    shared: Path, name: str, count: int, last_line: int | None
+) -> None:
     path = shared / "data" / name
     rows = _read(path)
     assert len(rows) == count

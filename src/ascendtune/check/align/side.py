@@ -97,7 +97,7 @@ def read_side(path: Path) -> Side:
     if not path.exists():
         raise InputError(
             "no such file or directory",
-            code="no-such-path",
+            code="path-missing",
             remedy="give a run directory or the log of another trainer",
             where=path,
         )

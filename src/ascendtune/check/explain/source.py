@@ -71,7 +71,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}",
-            code="unreadable-file",
+            code="file-unreadable",
             remedy="give a log file, a run directory, or - for stdin",
             where=name,
         ) from error

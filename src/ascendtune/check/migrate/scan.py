@@ -51,7 +51,7 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
     if not path.exists():
         raise InputError(
             "no such file or directory",
-            code="no-such-path",
+            code="path-missing",
             remedy=path_suggestion(path, "give a file or a directory"),
             where=path,
         )

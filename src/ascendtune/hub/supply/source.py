@@ -155,14 +155,14 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
         if not _is_http_url(each):
             raise InputError(
                 f"--from {each} is not a hub",
-                code="unknown-hub",
+                code="invalid-option-value",
                 remedy=f"choose {', '.join(_MIRRORS)}, or give the URL of a mirror of Hugging Face",
             )
     if "modelscope" in names:
         if len(endpoints) > 1:
             raise InputError(
                 "--from modelscope cannot be combined with other hubs: its repositories differ from Hugging Face's",
-                code="hubs-differ",
+                code="conflicting-options",
                 remedy="use --from modelscope alone",
             )
         domain = environment.get("MODELSCOPE_ENDPOINT") or _MIRRORS["modelscope"]

@@ -160,7 +160,7 @@ def test_pipe_among_the_events_is_not_waited_for(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "no such path": ("absent", None, InputError, "no-such-path"),
+    "no such path": ("absent", None, InputError, "path-missing"),
     "other suffix": ("model.bin", b"", InputError, "unknown-training-record"),
     "no column of losses": ("a.csv", b"step,reward\n1,2\n", DataError, "unknown-columns"),
     "JSON of something else": ("config.json", b"{}", DataError, "no-training-records"),

@@ -166,7 +166,7 @@ def test_mirrors_get_no_token_unless_the_user_set_them() -> None:
 def test_modelscope_is_never_mixed_with_another_hub() -> None:
     with pytest.raises(InputError) as caught:
         choose_sources(["modelscope", "hf"], {})
-    assert caught.value.code == "hubs-differ"
+    assert caught.value.code == "conflicting-options"
 
 
 def test_modelscope_is_fetched_by_its_own_protocol(hub: Hub, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
 def test_address_that_is_no_hub_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         choose_sources([url], {})
-    assert caught.value.code == "unknown-hub"
+    assert caught.value.code == "invalid-option-value"
 
 
 @pytest.mark.parametrize("page", [[], [{"type": "directory", "path": "sub"}]], ids=["empty", "directories"])

@@ -126,14 +126,14 @@ def test_recording_is_not_overwritten(tmp_path: Path) -> None:
         train(model, 1)
     with pytest.raises(InputError) as caught, ascendtune.align.record(model, directory=tmp_path):
         pass
-    assert caught.value.code == "file-exists"
+    assert caught.value.code == "path-exists"
 
 
 @pytest.mark.parametrize("steps", ["", "0", "3-1", "1,,2", "one"])
 def test_what_is_no_range_of_steps_is_refused(tmp_path: Path, steps: str) -> None:
     with pytest.raises(InputError) as caught, ascendtune.align.record(Net(), steps=steps, directory=tmp_path):
         pass
-    assert caught.value.code == "impossible-value"
+    assert caught.value.code == "invalid-value"
 
 
 def test_gradients_that_a_closure_computes_are_those_of_its_step(tmp_path: Path) -> None:
