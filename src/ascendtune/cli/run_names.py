@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
 
 _RUNS = Path("runs")
+_PLAIN = re.compile(r"[\w.-]+")
+"""What a recipe's `name` may be, and a state. The shell puts what it completes unquoted into the line that it runs."""
 
 
 def run_named(text: str | Path) -> str:
@@ -43,7 +46,7 @@ def _runs() -> list[RunDir]:
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """Names of runs that begin so, the newest first, each with its state."""
+    """Names of runs that begin so, the newest first, each with its state; no name that a shell would interpret."""
     from ascendtune.cli.runs import state_of
     from ascendtune.core.errors import AscendtuneError
 
@@ -52,7 +55,7 @@ def complete_run(incomplete: str) -> list[tuple[str, str]]:
         # A shell that completes shows no warnings.
         with suppress(AscendtuneError, OSError):
             shown.append((run.path.name, state_of(run.read())))
-    return shown
+    return [each for each in shown if all(map(_PLAIN.fullmatch, each))]
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:
