@@ -12,15 +12,26 @@ import sys
 from pathlib import Path
 
 from ascendtune.core import log
+from ascendtune.core.errors import MachineError
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.train.dump.request import VARIABLE, RecordRequest
 
 
 def main(arguments: list[str]) -> None:
     """Run `arguments`: a script with its arguments, or `-m` and a module with its."""
-    from ascendtune.train.dump.recording import Recording
-
     log.set_up()
+    try:
+        from ascendtune.train.dump.recording import Recording
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        missing = MachineError(
+            f"{sys.executable} has no torch, which the recorded training needs",
+            code="package-not-installed",
+            remedy="start the command with the Python that has torch and ascendtune",
+        )
+        log.error(str(missing))
+        sys.exit(missing.exit_code)
     request = RecordRequest.from_json(os.environ[VARIABLE])
     is_module = arguments[0] == "-m"
     sys.argv = arguments[is_module:]
