@@ -56,8 +56,10 @@ class StepRecord:
         """Append the statistics of `tensor`, of any shape; integers and DTensors are passed over."""
         if not tensor.is_floating_point() or isinstance(tensor, DTensor):
             return
+        dtype = str(tensor.dtype).removeprefix("torch.")
         if phase == "backward" and self.gradient_scale is not None:
-            tensor = tensor / self.gradient_scale.to(tensor.dtype)
+            # In fp32: fp16 does not hold a usual scale.
+            tensor = tensor.float() / self.gradient_scale.to(tensor.device)
         order = len(self._rows)
         self._rows.append(
             {
@@ -68,7 +70,7 @@ class StepRecord:
                 "slot": slot,
                 "kind": kind,
                 "shape": list(tensor.shape),
-                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "dtype": dtype,
             }
         )
         version, place = self._known.get(tensor, (None, 0))
