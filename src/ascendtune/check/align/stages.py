@@ -377,20 +377,6 @@ def _ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
     return unknown("ranks", said, remedy="train the candidate with as many ranks: it tells reduction from computation")
 
 
-def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
-    """One sentence."""
-    names, parted, dumps = f"{candidate.name} and {reference.name}", comparison.parted, comparison.dumps
-    if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:
-        return f"{names} part at {parted.measured}"
-    if parted is not None:
-        return f"{names} part at step {comparison.step}, {parted.code}: {parted.measured}"
-    if not len(comparison.pair.steps):
-        return f"{names} are aligned: {dumps.compared:,} dumped tensors agree within rounding; no losses were compared"
-    if not np.nanmax(comparison.pair.difference, initial=0.0):
-        return f"{names} are aligned: {len(comparison.pair.steps):,} losses are equal to the last digit"
-    return f"{names} are aligned within the noise of {comparison.noise.basis}"
-
-
 def exit_code(comparison: Comparison) -> int:
     """0 aligned, 1 parted."""
     return int(comparison.parted is not None)
