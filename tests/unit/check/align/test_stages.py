@@ -42,3 +42,14 @@ def test_every_stage_and_phase_has_a_chinese_name() -> None:
     one = side("one", [1e-3] * 3)
     stages = {each.code for each in compare(one, one, expected_noise(one, one)).findings}
     assert sorted((stages | PHASES) - say.chinese.keys()) == []
+
+
+def test_jump_of_the_losses_is_not_amplified_rounding() -> None:
+    steps = np.arange(1.0, 30.0)
+    curves = [
+        Curve.of_columns({"step": steps, "loss": losses}, [None] * 29, resolution=0.0, source="x")
+        for losses in (2 / steps**0.1, 2 / steps**0.1 + 0.3 * (steps > 5))
+    ]
+    one, other = (Side(name, Path(name), "CSV", curve) for name, curve in zip(("one", "other"), curves, strict=True))
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and (found.parted.code, found.step) == ("later", 6)
