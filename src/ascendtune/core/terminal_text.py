@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import secrets
 import sys
 import textwrap
 import unicodedata
@@ -34,7 +33,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 # Random: only this process can write a sequence that passes.
-_OURS = f"\x1b{secrets.token_hex(16)}"
+_OURS = f"\x1b{os.urandom(16).hex()}"
 _PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
 
 
@@ -112,14 +111,17 @@ _HANDLER = "ascendtune.stand_in"
 def make_streams_safe() -> None:
     """Let a closed stream be /dev/null, show control characters, and let ASCII stand for what cannot be encoded.
 
-    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. To be called first: a file
-    that is opened earlier could get the descriptor of a closed stream, and be written to.
+    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. Bytes of stdin that are not
+    UTF-8 become halves of surrogate pairs, as on the command line. To be called first: a file that is opened earlier
+    could get the descriptor of a closed stream, and be written to.
     """
     codecs.register_error(_HANDLER, _stand_in)
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             _connect_to_nothing(descriptor)
             setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, SafeStream):

@@ -161,7 +161,8 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
     strategy.gather_full(loop.model, exported_parameters(loop.model, new_tokens), loop.export_dtype)
     if strategy.is_main:
         export_model(loop.model, loop.tokenizer, run.model, chat_template, new_tokens=new_tokens)
-        run.update(ended_because=reason)
+        exported_step = counters.step if best is None else best
+        run.update(ended_because=reason, exported_step=exported_step)
         run.end_attempt("finished")
     strategy.barrier()
 
