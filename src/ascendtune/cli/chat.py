@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.complain import complain
-from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
+from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
 from ascendtune.cli.run_names import complete_weights, weights_named
 from ascendtune.core.terminal_text import terminal_width, wrapped
 
@@ -53,6 +53,7 @@ def chat(
     template: ChatTemplate = "auto",
     trust_remote_code: TrustRemoteCode = False,
     base: Annotated[bool, typer.Option("--base", help="Show the base model's answer before each answer.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Chat with a run's final weights, or with any model.
 
@@ -72,7 +73,7 @@ def chat(
         from ascendtune.core import log
         from ascendtune.infer.engine import find_weights, load
 
-        log.set_up()
+        log.set_up(quiet=quiet)
         with Progress(sys.stderr) as progress, progress.counting("loading the model"):
             named = weights_named(model)
             before = load(_base_of(find_weights(named), named), template=template) if base else None
@@ -153,7 +154,7 @@ class _Conversation:
 
         try:
             if not name:
-                raise InputError("/save needs a file", code="missing-option", remedy="write /save chat.jsonl")
+                raise InputError("/save needs a file", code="option-missing", remedy="write /save chat.jsonl")
             path = Path(name).expanduser()
             with translated_disk_errors(path, "saving the conversation"), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": self._messages}, ensure_ascii=False) + "\n")

@@ -48,7 +48,7 @@ def devices(
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
         raise InputError(
             "--free, --topology and --watch exclude each other; --json goes with --watch alone",
-            code="contradicting-options",
+            code="conflicting-options",
             remedy="keep one",
         )
     # Programs that read JSON get English, unless they ask for something else.

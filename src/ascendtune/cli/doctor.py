@@ -162,7 +162,7 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
         if code in NODE_CHECKS and not has_nodes:
             raise InputError(
                 f"the check {code} compares several machines",
-                code="missing-option",
+                code="option-missing",
                 remedy="add --nodes host1,host2",
             )
     return codes

@@ -16,6 +16,9 @@ def explain(
     ],
     as_json: AsJson = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every cause, remedy and later message.")] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="The logs are of this machine: check on it what the remedies name.")
+    ] = False,
     lang: LanguageOption = None,
 ) -> int:
     """Find the first cause of a failure in logs, and say what to do. Needs no torch.
@@ -25,7 +28,8 @@ def explain(
     ascendtune explain rank_*.log
     kubectl logs my-pod | ascendtune explain -
 
-    For a run directory, the newest attempt is read. Exit code 0: no failure, or the run was stopped on request; 1: a
+    For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
+    package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
     failure, with or without a known cause; 4: the logs are empty.
     """
     import os
@@ -41,7 +45,7 @@ def explain(
 
     # Programs that read JSON get English, unless they ask for something else.
     chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
-    explanation = explain_logs([run_named(each) for each in logs])
+    explanation = explain_logs([run_named(each) for each in logs], is_here=here)
     with language.using(chosen):
         if as_json:
             print(explanation_as_json(explanation))

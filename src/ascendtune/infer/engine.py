@@ -190,7 +190,7 @@ def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:
     if name == "auto" and "default" not in tokenizer.chat_templates:
         raise InputError(
             "these weights have no chat template",
-            code="no-chat-template",
+            code="template-missing",
             remedy=f"choose a template: --template {', '.join(NAMED)}, or the path of a Jinja file",
             where=tokenizer.directory,
         )

@@ -85,6 +85,6 @@ def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str |
     )
     return MachineError(
         "\n       ".join([asked, *held]),
-        code="not-enough-devices",
+        code="too-few-devices",
         remedy=say("request fewer devices, wait, or stop these processes"),
     )

@@ -58,7 +58,7 @@ def test_every_command_exists_and_shows_an_example(name: str) -> None:
     assert name.count(" ") == 0 or name.split()[0] in GROUPS
 
 
-def test_version(ascendtune: Any) -> None:
+def test_version_option_prints_the_version(ascendtune: Any) -> None:
     assert ascendtune("--version").stdout == f"ascendtune {__version__}\n"
 
 

@@ -39,7 +39,7 @@ def test_unknown_language_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         language.choose("de", {}, "utf-8")
 
-    assert caught.value.code == "impossible-value"
+    assert caught.value.code == "invalid-value"
 
 
 def test_chinese_text_is_wrapped_by_columns_and_keeps_words_and_punctuation() -> None:

@@ -15,6 +15,7 @@ from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
+from ascendtune.check.explain.now import on_this_machine, this_machine
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -46,6 +47,8 @@ class Explanation:
     """The same, of a run that ended because it was asked to."""
     is_running: bool = False
     """A run that was asked about is under way."""
+    is_here: bool = False
+    """The logs were written on this machine: what the remedies name can be looked at."""
 
     @property
     def is_healthy(self) -> bool:
@@ -154,6 +157,13 @@ class Explanation:
             return (say("look at {file}:{line}", file=file, line=line), *self._read_plog())
         return (say("read the lines shown"), *self._read_plog())
 
+    def now(self) -> tuple[str, ...]:
+        """What the remedies name, as it is on this machine."""
+        first = self.verdict.first
+        if not self.is_here or first is None or self.verdict.missing is not None:
+            return ()
+        return on_this_machine(first, first.hit.entry.remedies, self.facts, this_machine())
+
     def _read_plog(self) -> tuple[str, ...]:
         return (say("read {plog}, which says more about errors of the device", plog=self.plog),) if self.plog else ()
 
@@ -169,6 +179,7 @@ class Explanation:
             "missing": found.missing.as_json() if found.missing else None,
             "facts": {name: list(values) for name, values in sorted(self.facts.items())},
             "memory": self.sums.as_json() if self.sums else None,
+            "now": list(self.now()),
             "run_cause": self.run_cause,
             "stop": self.stop,
             "is_running": self.is_running,
@@ -178,8 +189,11 @@ class Explanation:
         }
 
 
-def explain(names: Sequence[str]) -> Explanation:
+def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
+
+    Args:
+        is_here: the logs were written on this machine; of a run on this host alone that is known.
 
     Raises:
         InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
@@ -201,7 +215,8 @@ def explain(names: Sequence[str]) -> Explanation:
     found = _weighed(diagnose(scans, facts), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
-    return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs))
+    is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
+    return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs), is_here)
 
 
 @cache

@@ -16,6 +16,7 @@ An entry looks like this:
     below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
+    specific = true                      # optional; goes before general entries that know the same line
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
                                         # echo of a notice is no failure
@@ -86,6 +87,8 @@ class KnownFailure:
     echo_of: tuple[str, ...] = ()
     """Where one of these was found as well, it is the cause, and this one the echo; of a notice, nothing at all."""
 
+    specific: bool = False
+    """Goes before general entries of its kind that know the same line."""
     waits: bool = False
     """A rank waited for other ranks in vain."""
 
@@ -98,7 +101,7 @@ class KnownFailure:
     @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
-        return len(self.requires) + bool(self.frame)
+        return len(self.requires) + bool(self.frame) + self.specific
 
     @property
     def weight(self) -> int:
@@ -172,6 +175,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         requires={name: re.compile(pattern) for name, pattern in content.get("requires", {}).items()},
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
+        specific=content.get("specific", False),
         waits=content.get("waits", False),
     )
 

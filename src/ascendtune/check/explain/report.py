@@ -84,6 +84,8 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
     for number, remedy in enumerate(explanation.remedies(), 1):
         rank = _KEPT if number == 1 else _HELPFUL if number == 2 else _MORE
         yield _Block("do" if number == 1 else "", f"{number}. {remedy}", rank)
+    for number, state in enumerate(explanation.now()):
+        yield _Block("now" if number == 0 else "", state, _HELPFUL)
     if first is not None:
         if first.hit.entry.checks and found.missing is None:
             yield _Block("look", "ascendtune doctor " + " ".join(first.hit.entry.checks), _MORE)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
-from ascendtune.core.files import is_endless
+from ascendtune.core.files import is_endless, walk
 from ascendtune.core.units import format_bytes
 
 BLOCK_BYTES = 1 << 18
@@ -24,7 +23,7 @@ _LEAST_TEXT = 0.98
 _SUFFIXES = (".log", ".out", ".err", ".txt")
 _MOST_ENTRIES = 100_000
 """Files and directories below a directory of logs; a whole file system has millions."""
-_MOST_LOGS = 10_000
+_MOST_LOGS = 5_000
 _MOST_BYTES = 20 << 30
 """Of all logs of a directory: five minutes of one core."""
 
@@ -72,7 +71,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}",
-            code="unreadable-file",
+            code="file-unreadable",
             remedy="give a log file, a run directory, or - for stdin",
             where=name,
         ) from error
@@ -94,10 +93,9 @@ def logs_in(directory: Path) -> list[str]:
         InputError: there is none, or the directory holds more than the logs of a training.
     """
     found, entries, size = list[Path](), 0, 0
-    # os.walk passes over what cannot be listed or is removed meanwhile, and does not follow links.
-    for place, directories, names in os.walk(directory):
+    for place, directories, names in walk(directory):
         entries += len(directories) + len(names)
-        logs = [path for name in names if name.endswith(_SUFFIXES) and (path := Path(place, name)).is_file()]
+        logs = [path for name in names if name.endswith(_SUFFIXES) and (path := place / name).is_file()]
         found += logs
         size += sum(_size(path) for path in logs)
         if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:

@@ -76,6 +76,7 @@ _EXPECTED = {
     "text": "text",
     "whole number": "a whole number",
     "number": "a number",
+    "numbers": "a list of numbers",
     "truth": "true or false",
     "names": "a list of names, or names with commas between them",
     "text or truth": "a path, true or false",
@@ -161,7 +162,7 @@ class LlamaFactoryRecipe:
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
-        self.complain(key, f"'{written}: {value}' is not possible", remedy, code="impossible-value")
+        self.complain(key, f"'{written}: {value}' is not possible", remedy, code="invalid-value")
 
     def _refuse_unless_default(self, key: str, value: Any) -> None:
         default, what, remedy = self._dialect.refused[key]
@@ -176,7 +177,7 @@ def _of_kind(kind: Kind, value: Any) -> Any:
     """The value as its kind, or None when it is not of that kind."""
     if isinstance(kind, tuple):
         return value if value in kind else None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = _is_number(value)
     match kind:
         case "text":
             return value if isinstance(value, str) and value.strip() else None
@@ -186,12 +187,18 @@ def _of_kind(kind: Kind, value: Any) -> Any:
             return value if is_number else None
         case "whole number":
             return int(value) if is_number and (isinstance(value, int) or value.is_integer()) else None
+        case "numbers":
+            return value if isinstance(value, list) and all(map(_is_number, value)) else None
         case "names":
             return names_of(value)
         case "text or truth":
             return value if isinstance(value, str | bool) else None
         case _:
             return value if isinstance(value, str | dict) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def names_of(value: Any) -> list[str] | None:

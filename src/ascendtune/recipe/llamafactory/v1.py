@@ -52,6 +52,11 @@ TRANSLATED: dict[str, Key] = {
     "pref_ftx": Key("number", 0.0, "method.preference.sft_weight"),
     "simpo_gamma": Key("number", 0.5, "method.preference.simpo_gamma"),
     "dpo_label_smoothing": Key("number", 0.0, "method.preference.label_smoothing"),
+    "optim_config.name": Key(("muon",), None, "optim.optimizer"),
+    "optim_config.wd": Key("number", 0.1, "optim.weight_decay"),
+    "optim_config.momentum": Key("number", 0.95, "optim.muon_momentum", copied=True),
+    "optim_config.adamw_betas": Key("numbers", [0.9, 0.95], "optim.beta1, optim.beta2"),
+    "optim_config.adamw_eps": Key("number", 1e-8, "optim.epsilon", copied=True),
     "learning_rate": Key("number", 1e-4, "optim.learning_rate", copied=True, filled=True),
     "num_train_epochs": Key("number", 3, "optim.epochs"),
     "max_steps": Key("whole number", None, "optim.max_steps"),
@@ -128,11 +133,8 @@ REFUSED: dict[str, Refused] = {
     "lr_scheduler_config.name": Refused(
         None, "v1 has no schedule of its own", "remove it and give optim.scheduler=cosine at the start"
     ),
-    "optim_config.name": Refused(None, "this optimizer is not in this version", "remove optim_config: AdamW is used"),
-    **{
-        f"optim_config.{key}": Refused(None, "this optimizer is not in this version", "remove optim_config")
-        for key in ("wd", "momentum", "nesterov", "ns_steps", "adamw_betas", "adamw_eps", "lr")
-    },
+    "optim_config.nesterov": Refused(True, "Muon without Nesterov's momentum is not in this version", _REMOVE),
+    "optim_config.ns_steps": Refused(5, "another number of Newton-Schulz steps is not in this version", _REMOVE),
 }  # fmt: skip
 
 V1 = Dialect("LLaMA-Factory's v1", TRANSLATED, IGNORED, REFUSED, {})
@@ -212,7 +214,7 @@ def _require_names(document: Document, recipe: LlamaFactoryRecipe) -> None:
     for key in PLUGINS:
         value = document.values.get(key)
         if isinstance(value, dict) and not value.get("name"):
-            recipe.complain(key, f"{key} has no name", "LLaMA-Factory's v1 needs one", code="missing-recipe-key")
+            recipe.complain(key, f"{key} has no name", "LLaMA-Factory's v1 needs one", code="recipe-key-missing")
 
 
 def _put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -221,7 +223,7 @@ def _put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     for key in ("r", "lora_alpha", "lora_dropout", "target_modules", "freeze_trainable_layers"):
         full = f"peft_config.{key}"
         if recipe.given(full) and key.startswith("freeze") != (tuner == "freeze"):
-            recipe.complain(full, f"{full} does not belong to name: {tuner}", _REMOVE, code="contradictory-keys")
+            recipe.complain(full, f"{full} does not belong to name: {tuner}", _REMOVE, code="conflicting-keys")
     if tuner == "lora":
         for key, becomes in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):
             native.put(f"method.lora.{becomes}", recipe[f"peft_config.{key}"], recipe.place(f"peft_config.{key}"))
@@ -250,14 +252,31 @@ def _put_training(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     else:
         native.put("optim.epochs", recipe["num_train_epochs"], recipe.place("num_train_epochs"))
     native.put("optim.scheduler", "constant", f"{recipe.source}, by v1's default")
-    # torch.optim.AdamW's default.
-    native.put("optim.weight_decay", 0.01, f"{recipe.source}, by v1's default")
+    _put_optimizer(recipe, native)
     native.put("precision", "bf16" if recipe["bf16"] else "fp32", recipe.place("bf16"))
     if recipe.given("flash_attn"):
         asked = recipe["flash_attn"]
         native.put("model.attention", _ATTENTION[asked], recipe.place("flash_attn"))
         if asked == "flash_attention_2":
             native.note("flash_attn: flash_attention_2: the device's own fused attention is used; run.json says which")
+
+
+def _put_optimizer(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    if recipe["optim_config.name"] is None:
+        # torch.optim.AdamW's default.
+        native.put("optim.weight_decay", 0.01, f"{recipe.source}, by v1's default")
+        return
+    native.put("optim.optimizer", recipe["optim_config.name"], recipe.place("optim_config.name"))
+    native.put("optim.weight_decay", recipe["optim_config.wd"], recipe.place("optim_config.wd"))
+    betas, place = recipe["optim_config.adamw_betas"], recipe.place("optim_config.adamw_betas")
+    if len(betas) != 2:
+        recipe.complain(
+            "optim_config.adamw_betas", "optim_config.adamw_betas needs two numbers", "write [0.9, 0.95]",
+            code="invalid-value",
+        )  # fmt: skip
+        return
+    native.put("optim.beta1", betas[0], place)
+    native.put("optim.beta2", betas[1], place)
 
 
 def _put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -269,7 +288,7 @@ def _put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if name == "deepspeed" and config is None:
         recipe.complain(
             "dist_config.name", "dist_config: name: deepspeed needs config_file", "give DeepSpeed's JSON",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )  # fmt: skip
     elif name == "deepspeed":
         native.put("parallel.deepspeed.config", config, recipe.place("dist_config.config_file"))
@@ -290,7 +309,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not recipe.given("train_dataset"):
         recipe.complain(
             "train_dataset", "train_dataset is missing", "give the path of a list of data sets, a file or a hub id",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )  # fmt: skip
         return
     formats: set[str] = set()
@@ -304,7 +323,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if "preference" in formats and len(formats) > 1:
         recipe.complain(
             "train_dataset", "pairs of answers and conversations cannot be trained on together",
-            "name data sets with converter: pair, or without, in one recipe", code="contradictory-keys",
+            "name data sets with converter: pair, or without, in one recipe", code="conflicting-keys",
         )  # fmt: skip
         return
     _put_stage(recipe, native, is_pairs="preference" in formats)
@@ -359,7 +378,7 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
     if not path.is_file():
         recipe.complain(
             key, f"{key}: there is no file {path}",
-            "give its path from the working directory; a list on a hub has to be downloaded first", code="file-missing",
+            "give its path from the working directory; a list on a hub has to be downloaded first", code="path-missing",
         )  # fmt: skip
         return
     listed = read_document(path, "list of data sets")
@@ -367,7 +386,7 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
         place = listed.place((name,))
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             recipe.complaints.append(
-                RecipeError(f"{name} has no path", code="missing-recipe-key", remedy="add path: FILE", where=place)
+                RecipeError(f"{name} has no path", code="recipe-key-missing", remedy="add path: FILE", where=place)
             )
             continue
         spec: dict[str, Any] = {"path": entry["path"]}

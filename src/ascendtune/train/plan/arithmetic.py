@@ -12,7 +12,7 @@ from ascendtune.recipe.method import MethodSection
 from ascendtune.train.model import auto_class
 from ascendtune.train.objective.logit_chunks import product_rows, softmax_rows
 from ascendtune.train.optimizer import states_per_parameter
-from ascendtune.train.plan.live_bytes import Bytes
+from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.precision import DTYPES
@@ -24,8 +24,8 @@ layer without parallelism, sbh (34 + 5as/h), without the part of the attention s
 keep)."""
 
 
-def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes, int, int, int]:
-    """Bytes by category when most are taken, parameters, trained parameters and layers.
+def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
+    """The moment of a step at which most is taken.
 
     Raises:
         Exception: the model class cannot be made from its config.
@@ -53,7 +53,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
     cast = weights.all * weights.computed_bytes if casts else 0
     offloaded = setting.strategy == "fsdp" and recipe.parallel.fsdp.offload
     share = {part: 0.0 if offloaded else size for part, size in share.items()}
-    return Counter({
+    taken = Counter({
         "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]),
         "gradients": int(weights.trained * weights.trained_bytes * share["gradients"]),
         "optimizer": int(
@@ -62,7 +62,9 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
         "communication": int(gathered if "weights" in divided else 0),
         "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
         "loss": _loss_bytes(int(text.vocab_size), hidden, DTYPES[setting.precision.compute].itemsize, recipe.method),
-    }), weights.all, weights.trained, layers  # fmt: skip
+    })  # fmt: skip
+    resting = Counter({name: taken[name] for name in ("weights", "optimizer")})
+    return StepMemory({"step": taken}, resting, weights.all, weights.trained, layers, "arithmetic")
 
 
 def _loss_bytes(vocabulary: int, hidden: int, itemsize: int, method: MethodSection) -> int:

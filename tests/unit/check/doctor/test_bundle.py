@@ -20,7 +20,7 @@ def _read(path: Path) -> dict[str, str]:
         return {name: file.read().decode() for name, file in files.items() if file}
 
 
-def test_a_bundle(lay: Callable[..., Outside], tmp_path: Path) -> None:
+def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside], tmp_path: Path) -> None:
     home = tmp_path / "home" / "wanglei"
     log = home / "ascend/log/debug/plog/plog-1_2.log"
     log.parent.mkdir(parents=True)

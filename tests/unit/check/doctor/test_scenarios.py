@@ -71,7 +71,7 @@ def _answers(outside: Outside, code: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("code", "machine", "status", "said"), FAILING, ids=lambda value: str(value)[:24])
-def test_what_is_wrong_is_found(lay: Lay, code: str, machine: str, status: str, said: str) -> None:
+def test_planted_fault_of_a_machine_is_found(lay: Lay, code: str, machine: str, status: str, said: str) -> None:
     found = _answers(lay(machine), code)
     assert any(each.status == status and said in each.measured for each in found), found
     assert all(each.code == code for each in found)
@@ -133,13 +133,13 @@ def test_a_check_that_does_not_return_is_left_behind(lay: Lay) -> None:
     outside = lay(HEALTHY)
 
     def never(path: Path) -> tuple[int, int]:
-        time.sleep(30)
+        time.sleep(120)
         raise AssertionError
 
     outside.space = never
     began = time.monotonic()
     found = examine(outside, ["disk", "limits"], limit_seconds=0.5).findings
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert {each.code: each.status for each in found} == {"disk": "unknown", "limits": "ok"}
 
 
@@ -172,7 +172,9 @@ def test_device_nodes_that_may_not_be_opened(lay: Lay) -> None:
         ({"driver": "24.1.rc1"}, "warning", "older than the listed versions for CANN 8.2.RC1", "25.2.0"),
     ],
 )
-def test_versions(lay: Lay, change: dict[str, object], status: str, said: str, remedy: str) -> None:
+def test_versions_that_do_not_fit_are_found_with_a_remedy(
+    lay: Lay, change: dict[str, object], status: str, said: str, remedy: str
+) -> None:
     found = _answers(lay(replace(HEALTHY, **change)), "versions")
     assert any(each.status == status and said in each.measured and remedy in (each.remedy or "") for each in found), (
         found
@@ -195,7 +197,7 @@ def test_a_torch_npu_that_no_table_knows(lay: Lay) -> None:
         ),
     ],
 )
-def test_library_path(lay: Lay, path: str, status: str, said: str) -> None:
+def test_library_path_with_stubs_or_two_canns_is_found(lay: Lay, path: str, status: str, said: str) -> None:
     found = _answers(lay(HEALTHY, LD_LIBRARY_PATH=path), "libraries")
     assert any(each.status == status and said in each.measured for each in found)
 
@@ -219,7 +221,7 @@ def test_visible_devices(lay: Lay, value: str, status: str, sees: str, remedy: s
 
 
 @pytest.mark.parametrize("name", ["ASCEND_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"])
-def test_variables_that_are_mistaken_for_it(lay: Lay, name: str) -> None:
+def test_variable_mistaken_for_visible_devices_is_a_warning(lay: Lay, name: str) -> None:
     (found,) = _answers(lay(HEALTHY, **{name: "0,1"}), "visible_devices")
     assert found.status == "warning" and name in found.measured
 
@@ -240,7 +242,7 @@ def test_variables_that_are_mistaken_for_it(lay: Lay, name: str) -> None:
     ],
     ids=lambda env: next(iter(env)),
 )
-def test_environment(lay: Lay, env: dict[str, str]) -> None:
+def test_harmful_environment_variable_is_a_warning(lay: Lay, env: dict[str, str]) -> None:
     (found,) = _answers(lay(HEALTHY, **env), "environment")
     assert found.status == "warning" and next(iter(env)) in found.measured
 
@@ -260,7 +262,9 @@ def test_environment(lay: Lay, env: dict[str, str]) -> None:
         ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is not a number"),
     ],
 )
-def test_hccl_host(lay: Lay, env: dict[str, str], status: str, said: str) -> None:
+def test_hccl_variables_that_do_not_fit_the_host_are_found(
+    lay: Lay, env: dict[str, str], status: str, said: str
+) -> None:
     outside = lay(HEALTHY, **env)
     up = outside.interfaces()
     outside.interfaces = lambda: {**up, "ib0": Interface((), is_up=False)}
@@ -269,7 +273,7 @@ def test_hccl_host(lay: Lay, env: dict[str, str], status: str, said: str) -> Non
 
 
 @pytest.mark.parametrize(("code", "free"), [("shared_memory", 64 << 20), ("disk", 5 * GIB)])
-def test_little_room(lay: Lay, code: str, free: int) -> None:
+def test_little_free_space_is_a_warning(lay: Lay, code: str, free: int) -> None:
     outside = lay(replace(HEALTHY, container=True))
     outside.space = lambda path: (free, 64 * GIB)
     assert {each.status for each in _answers(outside, code)} == {"warning"}
@@ -287,7 +291,7 @@ def test_cache_on_a_file_system_of_another_machine(lay: Lay, kind: str, status: 
     assert [each.status for each in found] == [status] and kind.split()[0] in found[0].measured
 
 
-def test_limits(lay: Lay) -> None:
+def test_limit_of_1024_open_files_is_a_warning(lay: Lay) -> None:
     outside = lay(HEALTHY)
     outside.limits = lambda number: (1024, 1024) if number == resource.RLIMIT_NOFILE else (65536, 65536)
     (found,) = _answers(outside, "limits")
@@ -301,7 +305,7 @@ def test_limits(lay: Lay) -> None:
         ({"torch": "2.6.0", "numpy": "2.1.2"}, "numpy 2.1.2 with CANN 8.2.RC1"),
     ],
 )
-def test_packages(lay: Lay, packages: dict[str, str], said: str) -> None:
+def test_conflicting_packages_are_a_warning(lay: Lay, packages: dict[str, str], said: str) -> None:
     found = _answers(lay(replace(HEALTHY, packages=packages)), "packages")
     assert [each.status for each in found] == ["warning"] and said in found[0].measured
 
@@ -329,7 +333,9 @@ COMBINATIONS = [
 @pytest.mark.parametrize(
     ("breaks", "works", "said"), COMBINATIONS, ids=lambda each: each if isinstance(each, str) else ""
 )
-def test_combinations(lay: Lay, breaks: dict[str, str], works: dict[str, str], said: str) -> None:
+def test_packages_that_break_together_are_a_warning_with_its_source(
+    lay: Lay, breaks: dict[str, str], works: dict[str, str], said: str
+) -> None:
     (found,) = _answers(lay(replace(HEALTHY, packages=breaks)), "combinations")
     assert found.status == "warning" and said in found.measured and found.evidence[0].startswith("https://")
     outside = lay(replace(HEALTHY, packages=works))
@@ -367,7 +373,9 @@ def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
     ("driver", "cuda", "status"),
     [("550.54.15", "'12.4'", "ok"), ("470.1", "'12.4'", "failure"), ("550.54.15", "None", "failure")],
 )
-def test_cuda(lay: Lay, driver: str, cuda: str, status: str) -> None:
+def test_cuda_needs_its_own_torch_and_a_driver_that_is_new_enough(
+    lay: Lay, driver: str, cuda: str, status: str
+) -> None:
     outside = _with_gpu(lay, driver, cuda)
     assert [each.status for each in _answers(outside, "cuda")] == [status]
     if status == "ok":
