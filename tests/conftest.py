@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from preloaded import Preloaded
 from tiny_model import write_tiny_model
 
 # Small tensors gain nothing from threads, and two test workers share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Otherwise each child would compile what it imports of ascendtune.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples in every run: a search may find something new, but not in the middle of somebody's commit.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -42,3 +46,17 @@ def _own_cache_and_registry(tmp_path_factory: pytest.TempPathFactory, monkeypatc
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2 (hidden 64, 2 layers, 512 tokens) with a ChatML tokenizer, in Hugging Face format. Read-only."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="session")
+def _libraries() -> Iterator[Preloaded]:
+    libraries = Preloaded()
+    yield libraries
+    libraries.end()
+
+
+@pytest.fixture(scope="module")
+def preloaded(_libraries: Preloaded) -> Iterator[None]:
+    """`pytestmark = pytest.mark.usefixtures("preloaded")`: the module's children need not import torch."""
+    with _libraries.children():
+        yield

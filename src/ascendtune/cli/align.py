@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,8 @@ def align(
     if report:
         require_place_for(report)
     one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
+    if one.name == other.name:
+        one, other = (replace(side, name=str(side.path)) for side in (one, other))
     noise = expected_noise(one, other)
     if noise_runs:
         noise = measured_noise(one, [read_side(path) for path in noise_runs], noise)

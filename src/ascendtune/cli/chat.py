@@ -154,7 +154,7 @@ class _Conversation:
 
         try:
             if not name:
-                raise InputError("/save needs a file", code="missing-option", remedy="write /save chat.jsonl")
+                raise InputError("/save needs a file", code="option-missing", remedy="write /save chat.jsonl")
             path = Path(name).expanduser()
             with translated_disk_errors(path, "saving the conversation"), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": self._messages}, ensure_ascii=False) + "\n")

@@ -233,7 +233,7 @@ def _write_page(path: Path, rows: list[InspectedRow], most: int) -> None:
                 file.write(_PAGE.format(most=most, rows="\n".join(parts)))
         except FileExistsError:
             raise InputError(
-                "the file exists already", code="file-exists", remedy="give another name with --html", where=path
+                "the file exists already", code="path-exists", remedy="give another name with --html", where=path
             ) from None
 
 

@@ -104,20 +104,20 @@ def _asked(
         if kind is not None or to or revision or include or exclude:
             raise InputError(
                 "-f cannot be combined with an ID, --to, --revision, --include or --exclude",
-                code="contradicting-options",
+                code="conflicting-options",
                 remedy="write them into the file",
             )
         return read_supplies(file)
     if kind is None or not names:
         raise InputError(
             "no model or data set is named",
-            code="fetch-target-missing",
+            code="option-missing",
             remedy="use: ascendtune fetch model OWNER/NAME, or fetch dataset OWNER/NAME, or fetch -f supplies.yaml",
         )
     if to is not None and len(names) > 1:
         raise InputError(
             "--to takes one repository, and several are named",
-            code="contradicting-options",
+            code="conflicting-options",
             remedy="give one ID, or a list with -f",
         )
     try:
@@ -202,7 +202,7 @@ def _bytes_per_second(text: str) -> float:
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise InputError(
             f"--min-speed {text} is not a speed",
-            code="invalid-speed",
+            code="invalid-option-value",
             remedy="give bytes a second, such as 64K or 2M; 0 accepts any speed",
         )
     return float(int(number) * _UNITS.get(unit, 1))

@@ -93,12 +93,12 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
         if sys.stdin.isatty():
             raise InputError(
                 "no prompt was given",
-                code="no-prompt",
+                code="prompt-missing",
                 remedy="give a PROMPT or --file; for a conversation use `ascendtune chat`",
             )
         prompt = sys.stdin.read().rstrip("\n")
     if not prompt:
-        raise InputError("the prompt is empty", code="no-prompt", remedy="give a text")
+        raise InputError("the prompt is empty", code="prompt-missing", remedy="give a text")
     messages: list[Message] = [{"role": "user", "content": prompt}]
     if system:
         messages.insert(0, {"role": "system", "content": system})

@@ -213,7 +213,7 @@ def convert(
                 file.write(text)
         except FileExistsError:
             raise InputError(
-                "the file exists", code="file-exists", remedy="give another name with -o", where=output
+                "the file exists", code="path-exists", remedy="give another name with -o", where=output
             ) from None
     print(f"wrote {output}")
 

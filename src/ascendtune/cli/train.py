@@ -70,6 +70,7 @@ def train(
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.core.errors import InputError
     from ascendtune.core.ownership import restrict_umask
     from ascendtune.core.rundir import RunDir
     from ascendtune.core.terminal_text import wrapped
@@ -83,6 +84,10 @@ def train(
     log.set_up(quiet=quiet, verbose=verbose)
     restrict_umask()
     require_one_starter(os.environ)
+    if dump_steps is not None and not dump_steps.strip():
+        raise InputError(
+            "--dump-steps names no steps", code="invalid-option-value", remedy="give steps and ranges, such as 1-3,10"
+        )
     dumped = [f"align.dump_steps={dump_steps}"] if dump_steps is not None else []
     loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *dumped])
     chosen_nodes = choose_nodes(

@@ -168,14 +168,14 @@ class MethodSection(Section):
         if options.label_smoothing and options.loss != "sigmoid":
             raise Contradiction(
                 f"method.preference.label_smoothing is defined for loss: sigmoid, not for {options.loss}",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="remove it, or use loss: sigmoid",
                 path=("method", "preference", "label_smoothing"),
             )
         if options.reference and options.loss in ("orpo", "simpo"):
             raise Contradiction(
                 f"method.preference.loss: {options.loss} has no reference model",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="remove method.preference.reference",
                 path=("method", "preference", "reference"),
             )

@@ -42,7 +42,7 @@ def _a_plain_name(value: str) -> str:
     if not re.fullmatch(r"[\w][\w.-]*", value):
         raise Contradiction(
             f"'{value}' is not a name for a directory",
-            code="impossible-value",
+            code="invalid-value",
             remedy="use letters, digits, '.', '_' and '-'",
             path=("name",),
         )
@@ -50,7 +50,7 @@ def _a_plain_name(value: str) -> str:
     if len(value.encode()) > _LONGEST_NAME:
         raise Contradiction(
             f"a name of {len(value.encode())} bytes is too long for a directory",
-            code="impossible-value",
+            code="invalid-value",
             remedy=f"use at most {_LONGEST_NAME}",
             path=("name",),
         )
@@ -61,7 +61,7 @@ def _with_known_placeholders(value: str) -> str:
     if unknown := [found for found in re.findall(r"\{[^}]*\}?", value) if found != "{name}"]:
         raise Contradiction(
             f"run_dir: '{unknown[0]}' is not a placeholder",
-            code="impossible-value",
+            code="invalid-value",
             remedy="the only one is {name}",
             path=("run_dir",),
         )

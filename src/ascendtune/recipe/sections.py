@@ -74,14 +74,14 @@ class OptimSection(Section):
         if self.epochs is not None and self.max_steps is not None:
             raise Contradiction(
                 "optim.epochs and optim.max_steps contradict each other",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="keep one of them",
                 path=("optim", "max_steps"),
             )
         if self.warmup_ratio and self.warmup_steps is not None:
             raise Contradiction(
                 "optim.warmup_ratio and optim.warmup_steps contradict each other",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="keep one of them",
                 path=("optim", "warmup_steps"),
             )
@@ -199,7 +199,7 @@ def steps_in(text: int | str | None) -> list[range]:
         if not 1 <= first <= last:
             raise Contradiction(
                 f"'{part}' is not a step or a range of steps",
-                code="impossible-value",
+                code="invalid-value",
                 remedy="write steps from 1 on and ranges, such as 1-3,10",
                 path=("align", "dump_steps"),
             )

@@ -44,12 +44,14 @@ for number in range(1200):
 _VICTIM = """
 import os, sys, time, traceback
 if os.environ["RANK"] == "0":
-    time.sleep(1)
+    while not os.path.exists("rank_1_has_printed"):
+        time.sleep(0.01)
     raise RuntimeError("[/third_party/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5102")
 try:
     {}["labels"]
 except KeyError:
     traceback.print_exc()
+    open("rank_1_has_printed", "x").close()
 time.sleep(30)
 """
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -34,21 +33,28 @@ def test_programs_that_cannot_run(tmp_path: Path) -> None:
 def test_no_answer_in_time() -> None:
     began = time.monotonic()
     done = run([sys.executable, "-c", "import time; print('half', flush=True); time.sleep(60)"], timeout_seconds=2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert (done.exit_code, done.timed_out, done.output) == (124, True, "half\n")
 
 
 def test_a_child_that_keeps_the_pipe_open_does_not_hold_us() -> None:
     began = time.monotonic()
-    assert run(["sh", "-c", "sleep 5 & sleep 5"], timeout_seconds=0.3).timed_out
-    assert time.monotonic() - began < 4
+    assert run(["sh", "-c", "sleep 60 & sleep 60"], timeout_seconds=0.3).timed_out
+    assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("leader", ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!"], ids=["hangs", "has ended"])
+_IN_A_GROUP_OF_ITS_OWN = f"{sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(60)' & echo $!; sleep 60"
+
+
+@pytest.mark.parametrize(
+    "leader",
+    ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!", _IN_A_GROUP_OF_ITS_OWN],
+    ids=["hangs", "has ended", "other group"],
+)
 def test_time_out_ends_grandchildren(leader: str) -> None:
-    done = run(["sh", "-c", leader], timeout_seconds=0.5)
+    done = run(["sh", "-c", leader], timeout_seconds=2)
     assert done.timed_out
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (found := stat_of(int(done.output))) is not None and found.state != "Z" and time.monotonic() < deadline:
         time.sleep(0.02)
     assert found is None or found.state == "Z"
@@ -59,8 +65,8 @@ def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "killpg", lambda group, number: survivors.append(group))
     try:
         began = time.monotonic()
-        assert run(["sleep", "30"], timeout_seconds=0.2).timed_out
-        assert time.monotonic() - began < 5
+        assert run(["sleep", "60"], timeout_seconds=0.2).timed_out
+        assert time.monotonic() - began < 30
     finally:
         for pid in survivors:
             os.kill(pid, signal.SIGKILL)
@@ -72,36 +78,7 @@ def test_killed_dialogue_leaves_no_helper_process() -> None:
     helper = int(next(talk.answers()))
     talk.kill()
     assert talk.wait(5) == -signal.SIGKILL
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (stat := stat_of(helper)) is not None:
         assert time.monotonic() < deadline, stat
         time.sleep(0.01)
-
-
-_DROPPED = """
-import sys, time, weakref
-from ascendtune.core.process import keep_interrupts
-keep_interrupts()
-class Thing: pass
-thing = Thing()
-def drop(_):
-    raise KeyboardInterrupt if sys.argv[1] == "interrupt" else ValueError("another fault")
-reference = weakref.ref(thing, drop)
-try:
-    del thing
-    time.sleep(5)
-    print("went on")
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_interrupt_that_python_drops_in_a_callback_is_raised_again() -> None:
-    ended = subprocess.run([sys.executable, "-c", _DROPPED, "interrupt"], capture_output=True, text=True, timeout=30)
-    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
-
-
-def test_other_unraisable_exceptions_are_still_printed() -> None:
-    program = _DROPPED.replace("sleep(5)", "sleep(0)")
-    ended = subprocess.run([sys.executable, "-c", program, "other"], capture_output=True, text=True, timeout=30)
-    assert ended.stdout == "went on\n" and "ValueError: another fault" in ended.stderr

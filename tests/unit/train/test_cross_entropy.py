@@ -10,7 +10,10 @@ from ascendtune.train.objective.sft import EmbeddingNoise, dft_weight, eaft_weig
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.objective.logit_chunks.softmax_rows", lambda vocabulary: 4)
+    monkeypatch.setattr(
+        "ascendtune.train.objective.logit_chunks.product_rows", lambda vocabulary, hidden, is_trained: 7
+    )
 
 
 class Wrapped(nn.Module):
@@ -75,7 +78,7 @@ def test_uniform_logits_cost_the_log_of_the_vocabulary():
 @pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
 def test_the_sum_over_a_million_labels_equals_fp64(wrap, monkeypatch):
     """Each of them counts, in 8,192 chunks, as a large vocabulary makes them."""
-    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 128)
+    monkeypatch.setattr("ascendtune.train.objective.logit_chunks.softmax_rows", lambda vocabulary: 128)
     torch.manual_seed(0)
     head = nn.Linear(4, 8).requires_grad_(False)
     hidden, targets = torch.randn(1 << 20, 4), torch.randint(0, 8, (1 << 20,))

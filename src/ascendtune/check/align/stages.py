@@ -116,7 +116,7 @@ def _require_same_kind(reference: Side, candidate: Side) -> None:
     if len(set(kinds)) > 1:
         raise NoVerdict(
             f"the losses are of different kinds: {' and '.join(kinds)}",
-            code="different-losses",
+            code="losses-differ",
             remedy="compare runs with the same method.stage and method.preference.loss",
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.language import say
 from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
 from ascendtune.machine.npu.info import Info, read_info
 from ascendtune.machine.npu.number import natural, word
@@ -193,18 +194,19 @@ def _once(processes: list[DeviceProcess]) -> list[DeviceProcess]:
 def _hanging(words: tuple[str, ...], seconds: float) -> Trouble:
     return Trouble(
         "npu_smi_hangs",
-        f"npu-smi {' '.join(words)} gave no answer within {seconds:g} s",
-        "look at the kernel log (dmesg); end processes that hold the cards; restart the machine if it stays",
+        say("npu-smi {words} gave no answer within {seconds:g} s", words=" ".join(words), seconds=seconds),
+        say("look at the kernel log (dmesg); end processes that hold the cards; restart the machine if it stays"),
         blinding=words == ("info",),
     )
 
 
 def _forbidden(done: Finished) -> Trouble:
-    remedy = "check its owner and mode, and that it was built for this processor"
-    return Trouble("npu_smi_not_executable", "npu-smi cannot be executed", remedy, done.error, blinding=True)
+    remedy = say("check its owner and mode, and that it was built for this processor")
+    return Trouble("npu_smi_not_executable", say("npu-smi cannot be executed"), remedy, done.error, blinding=True)
 
 
 def _no_table(answer: str) -> Trouble:
-    remedy = "run `npu-smi info` by hand; what it prints belongs into a bug report"
+    remedy = say("run `npu-smi info` by hand; what it prints belongs into a bug report")
     evidence = next((line.strip() for line in answer.splitlines() if line.strip()), "")
-    return Trouble("npu_smi_no_table", "npu-smi info printed no table of devices", remedy, evidence, blinding=True)
+    what = say("npu-smi info printed no table of devices")
+    return Trouble("npu_smi_no_table", what, remedy, evidence, blinding=True)

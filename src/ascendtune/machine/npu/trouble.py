@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from ascendtune.machine.inventory import Trouble
+from ascendtune.machine.language import say
 
 
 class _Known(NamedTuple):
@@ -44,7 +45,7 @@ _KNOWN = (
         re.compile(r"ret is -9005\b"),
         "board_not_listed",
         "npu-smi cannot list the boards (-9005): usual in a container with a part of them, no proof of a broken card",
-        "mount /usr/local/dcmi into the container; whether the card computes is a question for torch_npu",
+        "mount /usr/local/dcmi into the container; `ascendtune doctor --deep` tells whether the cards compute",
     ),
     _Known(
         re.compile(r"ret is -8002\b"),
@@ -113,6 +114,7 @@ def read_troubles(text: str) -> tuple[Trouble, ...]:
     for line in text.splitlines():
         for known in _KNOWN:
             if known.pattern.search(line) and known.code not in found:
-                found[known.code] = Trouble(known.code, known.what, known.remedy, line.strip(), known.blinding)
+                what, remedy = say(known.what), say(known.remedy)
+                found[known.code] = Trouble(known.code, what, remedy, line.strip(), known.blinding)
                 break
     return tuple(found.values())

@@ -70,7 +70,7 @@ def _put_weights(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "model_name_or_path",
             "model_name_or_path names no model",
             "give a directory or a hub id",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )
         return
     path = final_weights(recipe["model_name_or_path"])
@@ -121,7 +121,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             name,
             f"'{name}: {steps}' is not possible",
             "give a whole number, or a share below 1",
-            code="impossible-value",
+            code="invalid-value",
         )
     elif steps >= 1:
         native.put("optim.warmup_steps", int(steps), recipe.place(name))
@@ -132,7 +132,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_precision(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     half = recipe["bf16"] or recipe["pure_bf16"]
     if half and recipe["fp16"]:
-        recipe.complain("fp16", "bf16 and fp16 contradict each other", "keep one of them", code="contradictory-keys")
+        recipe.complain("fp16", "bf16 and fp16 contradict each other", "keep one of them", code="conflicting-keys")
         return
     name = next((key for key in ("pure_bf16", "bf16", "fp16") if recipe[key]), "bf16")
     native.put("precision", "bf16" if half else "fp16" if recipe["fp16"] else "fp32", recipe.place(name))
@@ -150,7 +150,7 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "output_dir",
             f"output_dir: {folder} is not a directory for one run",
             "name a directory below it",
-            code="impossible-value",
+            code="invalid-value",
         )
     # A last part that is not a valid run name, such as one with a space, is kept as the directory.
     is_name = re.fullmatch(r"\w[\w.-]*", folder.name)
@@ -201,6 +201,6 @@ def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:
         name,
         f"'{name}: {value}' is not possible",
         "give a number of steps; a fraction of the run is not supported in this version",
-        code="impossible-value",
+        code="invalid-value",
     )
     return False

@@ -214,7 +214,7 @@ def _require_names(document: Document, recipe: LlamaFactoryRecipe) -> None:
     for key in PLUGINS:
         value = document.values.get(key)
         if isinstance(value, dict) and not value.get("name"):
-            recipe.complain(key, f"{key} has no name", "LLaMA-Factory's v1 needs one", code="missing-recipe-key")
+            recipe.complain(key, f"{key} has no name", "LLaMA-Factory's v1 needs one", code="recipe-key-missing")
 
 
 def _put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -223,7 +223,7 @@ def _put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     for key in ("r", "lora_alpha", "lora_dropout", "target_modules", "freeze_trainable_layers"):
         full = f"peft_config.{key}"
         if recipe.given(full) and key.startswith("freeze") != (tuner == "freeze"):
-            recipe.complain(full, f"{full} does not belong to name: {tuner}", _REMOVE, code="contradictory-keys")
+            recipe.complain(full, f"{full} does not belong to name: {tuner}", _REMOVE, code="conflicting-keys")
     if tuner == "lora":
         for key, becomes in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):
             native.put(f"method.lora.{becomes}", recipe[f"peft_config.{key}"], recipe.place(f"peft_config.{key}"))
@@ -272,7 +272,7 @@ def _put_optimizer(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if len(betas) != 2:
         recipe.complain(
             "optim_config.adamw_betas", "optim_config.adamw_betas needs two numbers", "write [0.9, 0.95]",
-            code="impossible-value",
+            code="invalid-value",
         )  # fmt: skip
         return
     native.put("optim.beta1", betas[0], place)
@@ -288,7 +288,7 @@ def _put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if name == "deepspeed" and config is None:
         recipe.complain(
             "dist_config.name", "dist_config: name: deepspeed needs config_file", "give DeepSpeed's JSON",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )  # fmt: skip
     elif name == "deepspeed":
         native.put("parallel.deepspeed.config", config, recipe.place("dist_config.config_file"))
@@ -309,7 +309,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not recipe.given("train_dataset"):
         recipe.complain(
             "train_dataset", "train_dataset is missing", "give the path of a list of data sets, a file or a hub id",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )  # fmt: skip
         return
     formats: set[str] = set()
@@ -323,7 +323,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if "preference" in formats and len(formats) > 1:
         recipe.complain(
             "train_dataset", "pairs of answers and conversations cannot be trained on together",
-            "name data sets with converter: pair, or without, in one recipe", code="contradictory-keys",
+            "name data sets with converter: pair, or without, in one recipe", code="conflicting-keys",
         )  # fmt: skip
         return
     _put_stage(recipe, native, is_pairs="preference" in formats)
@@ -378,7 +378,7 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
     if not path.is_file():
         recipe.complain(
             key, f"{key}: there is no file {path}",
-            "give its path from the working directory; a list on a hub has to be downloaded first", code="file-missing",
+            "give its path from the working directory; a list on a hub has to be downloaded first", code="path-missing",
         )  # fmt: skip
         return
     listed = read_document(path, "list of data sets")
@@ -386,7 +386,7 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
         place = listed.place((name,))
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             recipe.complaints.append(
-                RecipeError(f"{name} has no path", code="missing-recipe-key", remedy="add path: FILE", where=place)
+                RecipeError(f"{name} has no path", code="recipe-key-missing", remedy="add path: FILE", where=place)
             )
             continue
         spec: dict[str, Any] = {"path": entry["path"]}

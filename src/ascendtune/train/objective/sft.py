@@ -26,24 +26,24 @@ from torch import nn
 from ascendtune.recipe.method import MethodSection, SftSection
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.base import LossOutput, Objective
-from ascendtune.train.objective.head import (
-    PLAIN,
-    HeadForm,
+from ascendtune.train.objective.head import PLAIN, HeadForm, labelled_logits, labelled_states
+from ascendtune.train.objective.logit_chunks import (
+    add_weight_gradient,
     autocast_operands,
     checkpointed_chunks,
-    chunks,
-    labelled_logits,
-    labelled_states,
+    product_chunks,
+    softmax_chunks,
 )
 
 TokenWeight = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From logits (positions, vocabulary) fp32 and cross-entropies (positions,) fp32 to weights (positions,) fp32."""
+"""From logits (positions, vocabulary) fp32, of which a position's may all be shifted by one number, and cross-entropies
+(positions,) fp32, to weights (positions,) fp32."""
 
 _ENTROPY_OF = 20
 
 
 def dft_weight(_: torch.Tensor, cross_entropy: torch.Tensor) -> torch.Tensor:
-    """The probability of the target: Wu et al. 2025, arXiv:2508.05629 (dynamic fine-tuning), -sg(p) log p."""
+    """The target's probability, (positions,): dynamic fine-tuning, Wu et al. 2025, arXiv:2508.05629, -sg(p) log p."""
     return torch.exp(-cross_entropy)
 
 
@@ -176,32 +176,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
-        for part in chunks(len(hidden), len(weight)):
-            chunk, target = hidden[part], targets[part]
-            logits = form.logits(nn.functional.linear(chunk, weight, bias).float())
-            normaliser = torch.logsumexp(logits, dim=-1)
-            losses = normaliser - logits.gather(1, target[:, None]).squeeze(1)
-            weights = weigh(logits, losses) if weigh is not None else None
-            sums.append((losses if weights is None else losses * weights).sum())
-            if not (wants_hidden or wants_weight or grad_bias is not None):
-                continue
-            slope = form.slope(logits)
-            grad = logits.sub_(normaliser[:, None]).exp_()
-            grad.scatter_add_(1, target[:, None], grad.new_full((len(target), 1), -1.0))
-            if form != PLAIN:
-                grad *= slope
-            if weights is not None:
-                grad *= weights[:, None]
-            if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(weight.dtype)
+        for part in product_chunks(len(hidden), weight, is_trained=wants_weight):
+            logits = nn.functional.linear(hidden[part], weight, bias)
+            for rows in softmax_chunks(len(logits), len(weight)):
+                log_probs, slope = _log_probs(logits[rows], form)
+                target = targets[part][rows, None]
+                losses = -log_probs.gather(1, target).squeeze(1)
+                counts = weigh(log_probs, losses) if weigh is not None else None
+                sums.append((losses if counts is None else losses * counts).sum())
+                if not (wants_hidden or wants_weight or wants_bias):
+                    continue
+                grad = _gradient(log_probs, target, slope)
+                if counts is not None:
+                    grad *= counts[:, None]
+                if grad_bias is not None:
+                    grad_bias += grad.sum(0)
+                logits[rows] = grad
             if grad_hidden is not None:
-                torch.mm(grad, weight, out=grad_hidden[part])
+                torch.mm(logits, weight, out=grad_hidden[part])
             if grad_weight is not None:
-                if grad_weight.dtype == weight.dtype:
-                    grad_weight.addmm_(grad.t(), chunk)
-                else:
-                    grad_weight += grad.t() @ chunk
+                add_weight_gradient(grad_weight, logits, hidden[part])
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = weight.dtype, bias.dtype if bias is not None else None
         return torch.stack(sums).sum() if sums else hidden.new_zeros((), dtype=torch.float32)
@@ -211,13 +205,41 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         return (
-            grad_hidden * grad_output.to(grad_hidden.dtype) if grad_hidden is not None else None,
-            (grad_weight * grad_output).to(weight_dtype) if grad_weight is not None else None,
-            (grad_bias * grad_output).to(bias_dtype) if grad_bias is not None else None,
+            _scaled(grad_hidden, grad_output, grad_hidden.dtype) if grad_hidden is not None else None,
+            _scaled(grad_weight, grad_output, weight_dtype) if grad_weight is not None else None,
+            _scaled(grad_bias, grad_output, bias_dtype) if grad_bias is not None else None,
             None,
             None,
             None,
         )
+
+
+def _log_probs(output: torch.Tensor, form: HeadForm) -> tuple[torch.Tensor, torch.Tensor | float | None]:
+    """Log-probabilities, (positions, vocabulary) fp32, and the slope of the logits by `output`; None where it is 1.
+
+    Args:
+        output: (positions, vocabulary) of the head.
+    """
+    if form == PLAIN:
+        return nn.functional.log_softmax(output, dim=-1, dtype=torch.float32), None
+    logits = form.logits(output.float())
+    return nn.functional.log_softmax(logits, dim=-1), form.slope(logits)
+
+
+def _gradient(log_probs: torch.Tensor, target: torch.Tensor, slope: torch.Tensor | float | None) -> torch.Tensor:
+    """(positions, vocabulary) fp32: of the summed loss, by the output of the head; it takes the place of `log_probs`.
+
+    Args:
+        target: (positions, 1) int64 token ids.
+    """
+    grad = log_probs.exp_()
+    grad.scatter_add_(1, target, grad.new_full(target.shape, -1.0))
+    return grad if slope is None else grad.mul_(slope)
+
+
+def _scaled(grad: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`grad` · `factor` in `dtype`, in the shape of `grad`, without a copy in another type between."""
+    return torch.mul(grad, factor, out=torch.empty_like(grad, dtype=dtype))
 
 
 def _weighted_sum(logits: torch.Tensor, targets: torch.Tensor, weigh: TokenWeight | None) -> torch.Tensor:

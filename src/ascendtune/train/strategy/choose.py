@@ -125,8 +125,6 @@ class MemoryNeed:
 
     ddp: int
     fsdp: int
-    offloaded: int
-    """FSDP with everything at rest in host memory."""
 
 
 def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryNeed:
@@ -144,8 +142,7 @@ def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryN
     # Gathered at once: what lies outside the blocks, with its gradient, and two blocks: this one and the next.
     outside = weights.outside * (held * (1 + share) + (weights.computed_bytes if copies else 0))
     blocks = 2 * weights.block * weights.computed_bytes * (1 + share)
-    gathered = int(outside + blocks)
-    return MemoryNeed(resting + copies, resting // ranks + gathered, gathered)
+    return MemoryNeed(resting + copies, resting // ranks + int(outside + blocks))
 
 
 def choose_strategy(need: MemoryNeed, *, memory_bytes: int, ranks: int) -> tuple[str, bool, str]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 Bench = Callable[..., subprocess.CompletedProcess[str]]
 
 _FAULTY = Path(__file__).with_name("command.py")

@@ -135,18 +135,18 @@ def test_a_template_is_translated_and_an_unknown_one_refused(translate: Translat
     [
         ({"quant_config": {"name": "bnb", "quantization_bit": 4}}, "not-in-this-version", 10),
         ({"cp_size": 2}, "not-in-this-version", 9),
-        ({"dist_config": {"name": "fsdpturbo", "ep_size": 16}}, "impossible-value", 10),
-        ({"dist_config": {"name": "deepspeed"}}, "missing-recipe-key", 10),
-        ({"peft_config": {"r": 8}}, "missing-recipe-key", 9),
-        ({"peft_config": {"name": "freeze", "r": 8}}, "contradictory-keys", 11),
+        ({"dist_config": {"name": "fsdpturbo", "ep_size": 16}}, "invalid-value", 10),
+        ({"dist_config": {"name": "deepspeed"}}, "recipe-key-missing", 10),
+        ({"peft_config": {"r": 8}}, "recipe-key-missing", 9),
+        ({"peft_config": {"name": "freeze", "r": 8}}, "conflicting-keys", 11),
         ({"peft_config": {"name": "lora", "rank": 8}}, "unknown-recipe-key", 11),
         ({"model_class": "cls"}, "not-in-this-version", 2),
         ({"global_batch_size": 16}, "not-in-this-version", 9),
         ({"lr_scheduler_config": {"name": "cosine"}}, "not-in-this-version", 10),
         ({"optim_config": {"name": "muon", "ns_steps": 6}}, "not-in-this-version", 11),
-        ({"optim_config": {"adamw_betas": [0.9], "name": "muon"}}, "impossible-value", 10),
-        ({"optim_config": {"name": "adam"}}, "impossible-value", 10),
-        ({"train_dataset": "none.yaml"}, "file-missing", 3),
+        ({"optim_config": {"adamw_betas": [0.9], "name": "muon"}}, "invalid-value", 10),
+        ({"optim_config": {"name": "adam"}}, "invalid-value", 10),
+        ({"train_dataset": "none.yaml"}, "path-missing", 3),
     ],
 )
 def test_an_unsupported_key_is_refused_with_its_line(
@@ -160,7 +160,7 @@ def test_an_unsupported_key_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("entry", "code"),
     [
-        ({"source": "local"}, "missing-recipe-key"),
+        ({"source": "local"}, "recipe-key-missing"),
         ({"path": "a", "converter": "other"}, "not-in-this-version"),
         ({"path": "a", "streaming": True}, "not-in-this-version"),
         ({"path": "a", "subset": "en"}, "not-in-this-version"),
@@ -175,7 +175,7 @@ def test_an_unsupported_data_set_is_refused(entry: dict[str, Any], code: str, tr
 def test_pairs_and_conversations_together_are_refused(translate: Translate) -> None:
     with pytest.raises(RecipeError) as caught:
         translate(listed={**LIST, **PAIRS})
-    assert caught.value.code == "contradictory-keys"
+    assert caught.value.code == "conflicting-keys"
 
 
 def test_a_recipe_that_merges_names_the_command(translate: Translate) -> None:

@@ -1,0 +1,47 @@
+"""What a program sees of itself, as JSON; by its first argument it starts or becomes this program again before."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.argv[1] == "start":
+    environment = {**os.environ, "DEPTH": "2"}
+    sys.exit(
+        subprocess.run([sys.executable, "-u", __file__, "tell"], env=environment, start_new_session=True).returncode
+    )
+if sys.argv[1] == "become":
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    leaking = os.open(os.devnull, os.O_RDONLY)
+    os.execve(sys.executable, [sys.executable, __file__, "tell"], {**os.environ, "DEPTH": "2"})
+proc = Path("/proc/self")
+handlers = {
+    each.name: str(signal.getsignal(each)).split(" at ")[0]
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGPIPE)
+}
+json.dump(
+    {
+        "argv": sys.argv,
+        "orig_argv": sys.orig_argv,
+        "cmdline": (proc / "cmdline").read_bytes().decode().split("\0"),
+        "environ": sorted(each for each in (proc / "environ").read_bytes().decode().split("\0") if each),
+        "os.environ": sorted(f"{name}={value}" for name, value in os.environ.items()),
+        "directory": str(Path.cwd()),
+        "path": sys.path[:1],
+        "leads": (os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()),
+        "descriptors": sorted(int(each.name) for each in (proc / "fd").iterdir())[:3],
+        "count of descriptors": len(list((proc / "fd").iterdir())),
+        "handlers": handlers,
+        "umask": os.umask(0o22),
+        "name": __name__,
+        "streams": [(each.encoding, each.errors, each.line_buffering) for each in (sys.stdin, sys.stdout, sys.stderr)],
+        "ours": [each for each in sys.modules if each.split(".")[0] == "ascendtune"],
+        "core": resource.getrlimit(resource.RLIMIT_CORE),
+    },
+    sys.stdout,
+)
+sys.exit({"tell": 7}.get(sys.argv[1], 0))
