@@ -63,7 +63,7 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     asked = [key for key in ("use_dft_loss", "use_eaft_loss") if recipe[key]]
     if len(asked) > 1:
-        recipe.complain(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="contradictory-keys")
+        recipe.complain(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="conflicting-keys")
     elif asked:
         native.put("method.sft.loss", asked[0].split("_")[1], recipe.place(asked[0]))
         native.note(f"{asked[0]}: the evaluation loss stays the cross-entropy; LLaMA-Factory weights that too")

@@ -272,7 +272,7 @@ def _put_optimizer(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if len(betas) != 2:
         recipe.complain(
             "optim_config.adamw_betas", "optim_config.adamw_betas needs two numbers", "write [0.9, 0.95]",
-            code="impossible-value",
+            code="invalid-value",
         )  # fmt: skip
         return
     native.put("optim.beta1", betas[0], place)

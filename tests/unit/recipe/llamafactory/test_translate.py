@@ -315,4 +315,4 @@ def test_unknown_way_of_sharding_is_refused_at_its_line(write: Write) -> None:
 def test_two_losses_at_once_are_refused(write: Write) -> None:
     with pytest.raises(RecipeError) as caught:
         Recipe.read(write({"use_dft_loss": True, "use_eaft_loss": True}))
-    assert caught.value.code == "contradictory-keys"
+    assert caught.value.code == "conflicting-keys"

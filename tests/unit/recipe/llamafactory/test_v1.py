@@ -144,8 +144,8 @@ def test_a_template_is_translated_and_an_unknown_one_refused(translate: Translat
         ({"global_batch_size": 16}, "not-in-this-version", 9),
         ({"lr_scheduler_config": {"name": "cosine"}}, "not-in-this-version", 10),
         ({"optim_config": {"name": "muon", "ns_steps": 6}}, "not-in-this-version", 11),
-        ({"optim_config": {"adamw_betas": [0.9], "name": "muon"}}, "impossible-value", 10),
-        ({"optim_config": {"name": "adam"}}, "impossible-value", 10),
+        ({"optim_config": {"adamw_betas": [0.9], "name": "muon"}}, "invalid-value", 10),
+        ({"optim_config": {"name": "adam"}}, "invalid-value", 10),
         ({"train_dataset": "none.yaml"}, "path-missing", 3),
     ],
 )
