@@ -21,6 +21,8 @@ _NAME = (
     r"VLLM|OMP|LD|ATB|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|DS|SLURM|RANK_TABLE|FLASH|USE|FORCE)[A-Z0-9_]*"
 )
 _VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
+_EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
+"""Words before a variable that a message only explains."""
 _VERSION_NAMES = (
     "torch_npu|torch-npu|torchvision|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm_ascend|"
     "vllm-ascend|vllm|llamafactory|numpy|triton-ascend|triton|flash_attn|flash-attn|bitsandbytes|mindspeed|megatron-core|"
@@ -61,7 +63,7 @@ _MESSAGE = {
         r"\berror code(?: is|:)? ?(\d+)|\b(E[A-Z]\d{4}|ERR\d{5})\b|\bret(?:urn)?(?:code)?[ =:]{1,2}(-?\d{2,})"
     ),
     "peer": re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?)\b"),
-    "path": re.compile(r"(?<![\w/.:])((?:~|\.{1,2})?/[\w.@+-]+(?:/[\w.@+-]+)*)"),
+    "path": re.compile(r"(?<![\w/.:#*<>])((?:~|\.{1,2})?/[\w.@+-]++(?:/[\w.@+-]++)*+)(?!/?[#*<{$])"),
     "name": re.compile(r"(?<!': )(?<![\w{])'([^'\n]{2,60})'(?![\w:])|\"([^\"\n]{2,60})\"(?!:)|`([^`\n]{2,60})`"),
     "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
 }
@@ -87,6 +89,8 @@ def of_log(texts: Iterable[str]) -> Facts:
 
     for text in texts:
         for match in _VARIABLE.finditer(text):
+            if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
+                continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
         for match in _VERSION.finditer(text):
             note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
