@@ -17,7 +17,7 @@ from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
-from ascendtune.check.explain.own_words import explains_itself
+from ascendtune.check.explain.own_words import explains_itself, own_sentence
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -38,6 +38,8 @@ _OF_DEVICE = re.compile(
     re.ASCII,
 )
 """Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_GENERAL_ANCHORS = 3
+"""An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
 _TELLING = 3
 _WHO_HOLDS = "-smi"
 """Part of the remedies that ask who holds the device."""
@@ -142,8 +144,11 @@ class Explanation:
         sums = self.sums
         if sums is not None and sums.tried_bytes is not None:
             return sums.headline()
-        is_specific = not first.is_known or "{" in first.hit.entry.what
-        return "" if is_specific else facts_of.told(facts_of.of_message(first.message), first.meaning)
+        entry = first.hit.entry
+        if not first.is_known or "{" in entry.what:
+            return ""
+        quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
+        return quoted or facts_of.told(facts_of.of_message(first.message), first.meaning)
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first

@@ -53,7 +53,7 @@ _SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
 _MESSAGE = {
     "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
     "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
-    "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)"),
+    "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)|\bfor (DT_\w+)"),
     "size": re.compile(_SIZE),
     "operator": re.compile(
         r"\b(aclnn\w+|aten::[\w.]+|npu::\w+|torchvision::\w+|Hccl\w+(?=,| fail))|\bop type[:=] ?(\w+)"
@@ -70,6 +70,8 @@ _MESSAGE = {
 _SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
 """Ends of paths that say where a message was made, not what it is about."""
 _ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
+_IS_NAME = re.compile(r"^[\w/~.<@(-].*[\w/>)\]%]$")
+"""What stands between quotation marks of two names ends or begins otherwise."""
 _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
 """What the headline adds, the most telling first."""
 
@@ -128,7 +130,9 @@ def told(message: Facts, sentence: str) -> str:
     for name in _TOLD:
         for value in message.get(name, ()):
             is_new = value not in sentence and not any(value in each or each in value for each in shown)
-            is_new = is_new and not value.isdigit() and not value.endswith(_SOURCES)
+            is_new = (
+                is_new and _IS_NAME.search(value) is not None and not value.isdigit() and not value.endswith(_SOURCES)
+            )
             if is_new and len(value) <= _LONGEST_TOLD and len(shown) < _MOST_TOLD:
                 shown.append(value)
         if shown:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.event import Event, without_stamp
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.matcher import Hit
 from ascendtune.check.explain.trace import Trace
 
 _LONGEST_MESSAGE = 300
 _LEAST_WORDS = 3
+_LONGEST_SENTENCE = 120
+_SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])")
 _LOGGER = re.compile(
     r"\W*(?:"
     r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\] \w+(?:\(\))?\] "  # MindSpore
@@ -21,6 +23,7 @@ _LOGGER = re.compile(
     r")"
 )
 """What loggers put before a message: levels, times, processes, places in their source."""
+_TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
 _IMPORT = re.compile(r"(?:from (?P<module>\w+)[\w.]* import\b|import (?P<other>\w+))")
 
 
@@ -60,6 +63,15 @@ def without_logger(text: str) -> str:
     match = _LOGGER.match(text)
     rest = text[match.end() :].strip() if match else text
     return rest if len(rest.split()) >= _LEAST_WORDS else text
+
+
+def own_sentence(event: Event) -> str:
+    """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
+    message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
+    message = _TIME.sub("", without_stamp(message), count=1)
+    sentence = _SENTENCE_END.split(message.strip(), maxsplit=1)[0].rstrip(".!")
+    is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",")) and sentence[:1] != "{"
+    return sentence if is_short and len(sentence.split()) > 1 else ""
 
 
 def explains_itself(event: Event) -> bool:
