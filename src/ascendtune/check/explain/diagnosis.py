@@ -21,6 +21,8 @@ _MESSAGE_LINES = 10
 _NOT_FATAL = ("notice",)
 _TAIL = 200
 """An error line without more counts only among the last lines: a job that continues was not ended by it."""
+_NEAR_END = 20
+"""Lines that may follow a bad figure of the last steps."""
 _EXCERPT_LINES = 6
 """A log of so few lines is an excerpt: a complaint at its end is what its reader asks about."""
 _IN_VAIN = 3
@@ -53,7 +55,11 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     harmless = {event.hit.entry.id for event in notices}
     grave = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
     fatal = [event for event in grave if not event.weak]
-    fatal = _with_warnings(grave, fatal) if fatal else [event for event in grave if _in_vain(event, lengths)]
+    if all(event.trace is not None and not event.trace.type for event in fatal):
+        # Nothing at all, or a traceback that lacks its exception.
+        fatal = [event for event in grave if event.weak and _in_vain(event, lengths)] or fatal
+    else:
+        fatal = _with_warnings(grave, fatal)
     if not fatal:
         return Diagnosis("healthy", None, notices=notices)
     first = _first_cause(fatal)
@@ -113,7 +119,7 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
 
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
-    if event.last < lengths[event.source]:
+    if lengths[event.source] - event.last > (_NEAR_END if event.hit.entry.lasting else 0):
         return False
     is_excerpt = lengths[event.source] <= _EXCERPT_LINES
     is_known = event.hit.entry.kind in ("cause", "symptom")

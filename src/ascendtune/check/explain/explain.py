@@ -84,7 +84,8 @@ class Explanation:
             return say("these two: no clock in the logs says which was first")
         if found.missing is not None:
             return say("likely: the ranks without a time-out are those that the others waited for")
-        if found.certainty == "symptom":
+        is_cut_off = first is not None and first.trace is not None and not first.trace.type
+        if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
             return say("likely: this is what broke, and no line is known to say why")
         if found.certainty == "unexplained" and first is not None and explains_itself(first):
             return say("likely: the message itself names what failed; no entry of the knowledge matches it")

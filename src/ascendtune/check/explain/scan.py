@@ -205,7 +205,8 @@ class Scan:
         quoting = not level.is_error(text, said)
         for hit in hits[:_HITS_KEPT] or [unknown_line(said)]:
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
-            self._note(line, text, said, number, hit, None, weak=weak and hit.entry.kind != "notice", quoted=quoted)
+            doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
+            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""

@@ -52,7 +52,7 @@ def test_a_failure_of_a_kernel_asks_for_synchronous_launches(explained: Explaine
 @pytest.mark.parametrize(
     "line",
     [
-        "Invalid version: '7.moon'",
+        "Invalid tide: '7.moon'",
         "Cannot find the tide of moon 7",
         "moon.c:7 could not reach the tide server: Connection timed out",
     ],
@@ -156,3 +156,41 @@ def test_what_stands_between_two_quoted_names_is_not_a_name(explained: Explained
     log = "{'message': 'Conversation roles must alternate user/assistant', 'code':500,'type':'tide'}\n"
 
     assert ":500" not in explained(log).headline()
+
+
+_NAN = "{'tide': 2.5, 'grad_norm': nan, 'epoch': 0.7}\n"
+_FINE = "{'tide': 2.5, 'grad_norm': 1.5, 'epoch': 0.7}\n"
+
+
+def test_nan_gradients_in_the_last_steps_are_a_failure(explained: Explained) -> None:
+    verdict = explained(10 * _FINE + 4 * _NAN + "{'train_runtime': 12.5}\n").verdict
+
+    assert verdict.first is not None and verdict.first.hit.entry.id == "grad-norm-nan"
+
+
+@pytest.mark.parametrize("log", [_FINE * 10 + _NAN, _FINE + 4 * _NAN + 30 * _FINE])
+def test_nan_gradients_that_the_training_got_over_are_not(explained: Explained, log: str) -> None:
+    assert explained(log).is_healthy
+
+
+def test_a_collapsed_loss_scale_explains_a_traceback_without_its_end(explained: Explained) -> None:
+    log = "".join(f"| WARNING: overflow detected, setting loss scale to: {2**-n}\n" for n in range(4, 9))
+    verdict = explained(f"{log}Traceback (most recent call last):\n").verdict
+
+    assert verdict.first is not None and verdict.first.hit.entry.id == "loss-scale-collapse"
+
+
+def test_a_submodule_that_is_missing_does_not_advise_to_install_its_package(explained: Explained) -> None:
+    explanation = explained(f"{_CALLED}ModuleNotFoundError: No module named 'moonlib.tides'\n")
+
+    assert "the installed moonlib has no module tides" in explanation.headline()
+    assert not any("pip install moonlib" in remedy for remedy in explanation.remedies())
+
+
+def test_a_vague_wrapper_gives_way_to_the_specific_line_before_it(explained: Explained) -> None:
+    log = (
+        "[ERROR] MOON(4,7f,lite):2026-01-05-03:19:29.005.385 [moon/rise.cc:756] SetTide] tide 'x' is not in args0:1,3\n"
+        "[ERROR] MOON(4,7f,lite):2026-01-05-03:19:29.005.427 [moon/rise.cc:862] BuildGraph] Build graph failed.\n"
+    )
+
+    assert "tide 'x' is not in args0" in explained(log).headline()
