@@ -146,7 +146,7 @@ class Explanation:
         if sums is not None and sums.tried_bytes is not None:
             return sums.headline()
         entry = first.hit.entry
-        if not first.is_known or "{" in entry.what:
+        if not first.is_known or entry.specific or "{" in entry.what:
             return ""
         quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
         return quoted or facts_of.told(facts_of.of_message(first.message), first.meaning)

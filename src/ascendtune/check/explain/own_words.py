@@ -15,8 +15,9 @@ _LONGEST_SENTENCE = 120
 _SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])")
 _LOGGER = re.compile(
     r"\W*(?:"
-    r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\] \w+(?:\(\))?\] "  # MindSpore
+    r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
     r"|\[?(?:ERROR|CRITICAL|FATAL)\]? (?:[A-Z_]+ )?\[[^\]]*\] \w+(?:\(\))?\] "
+    r"|(?:\S+ \[\d+\] )?(?:\S+:\d+ )?NCCL WARN "
     r"|[EF](?:\d{4})?\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ \S+\] "  # glog
     r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL)\W+"
     r"|(?:ERROR|CRITICAL|FATAL|[Ee]rror|fatal)(?:: | - )"
@@ -67,6 +68,8 @@ def without_logger(text: str) -> str:
 
 def own_sentence(event: Event) -> str:
     """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
+    if event.trace is not None and not event.trace.type:
+        return ""
     message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
     message = _TIME.sub("", without_stamp(message), count=1)
     sentence = _SENTENCE_END.split(message.strip(), maxsplit=1)[0].rstrip(".!")
@@ -79,18 +82,20 @@ def explains_itself(event: Event) -> bool:
     if event.is_heading or event.is_vague:
         return False
     if event.trace is not None:
+        if event.hit.entry is _CUT_OFF_IMPORT:
+            return True
         return bool(event.trace.type and len(event.trace.message.split()) >= _LEAST_WORDS)
     return len(event.hit.names.get("message", "").split()) >= _LEAST_WORDS
 
 
-def _unknown(identity: str, what: str, source: str) -> KnownFailure:
+def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFailure:
     return KnownFailure(
         id=identity,
         kind="unknown",
         what=what,
         anchors=(),
         causes=(),
-        remedies=(),
+        remedies=remedies,
         source=source,
         test="",
         family="generic",
@@ -105,6 +110,9 @@ _CUT_OFF_CALL = _unknown(
     "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON
 )
 _CUT_OFF_IMPORT = _unknown(
-    "traceback-cut-off", "Python failed at {place} while it imported from {module}: {code}", _PYTHON
+    "traceback-cut-off",
+    "Python failed at {place} while it imported from {module}; the log ends before the exception: {code}",
+    _PYTHON,
+    "most often the installed {module} is older than the importing package needs: pip install -U {module}",
 )
 _LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")
