@@ -35,7 +35,7 @@ quickstart: $(TRAIN) ## Install, train a small model, show what it learned.
 test: lint types contracts ## Everything that runs without accelerators: lint, types, contracts, all tests.
 	@$(MAKE) --no-print-directory npu-env || echo 'the tests on a simulated Ascend node will be skipped'
 	@$(MAKE) --no-print-directory deepspeed-env || echo 'the tests of DeepSpeed will be skipped'
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal || $(BIN)/python tools/failed_again.py $$?
 	@if [ -f $(DEEPSPEED) ]; then $(MAKE) --no-print-directory deepspeed-tests; fi
 
 check: lint types contracts unit ## What to run before a commit.
@@ -92,7 +92,8 @@ compat: $(DEV) $(DEEPSPEED) ## Run LLaMA-Factory's own examples, or say why not;
 npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
 
 deepspeed-tests: $(DEEPSPEED) ## The tests of DeepSpeed, which nothing else may see.
-	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/pytest -n $(WORKERS) $(DEEPSPEED_TESTS)
+	export PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages; \
+	$(BIN)/pytest -n $(WORKERS) $(DEEPSPEED_TESTS) || $(BIN)/python tools/failed_again.py $$?
 
 deepspeed-env: $(DEEPSPEED) ## Put DeepSpeed beside .venv, for its tests.
 

@@ -6,24 +6,25 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from ascendtune.recipe.llamafactory import v1
 from ascendtune.recipe.llamafactory.data import NAMES, SAME
-from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
-from ascendtune.recipe.llamafactory.keys import ALIASES, TRANSLATED
-from ascendtune.recipe.llamafactory.unsupported import REFUSED
+from ascendtune.recipe.llamafactory.llamafactory_recipe import V0, Dialect
 
 TARGET = Path(__file__).with_name("compat.md")
 
 _HEAD = """# LLaMA-Factory recipes
 
-`ascendtune train theirs.yaml` runs a recipe of LLaMA-Factory's (v0, YAML or JSON, with its `dataset_info.json`) as it
-is; it is told by a top-level `model_name_or_path`. Keys on the command line are ours: `optim.max_steps=30`.
-`ascendtune recipe convert theirs.yaml` prints the same recipe in our form. Every key of theirs is translated, or
-accepted and said to be inert, or refused by name with an alternative; an unknown one is an error.
+`ascendtune train llamafactory.yaml` runs a LLaMA-Factory recipe, YAML or JSON, with its `dataset_info.json`. A
+recipe of v0 has `model_name_or_path`, one of v1 (`USE_V1=1`) keys such as `train_dataset` and `micro_batch_size`.
+On the command line a recipe takes LLaMA-Factory's keys and native ones: `num_train_epochs=1`, `optim.max_steps=30`.
+`ascendtune recipe convert llamafactory.yaml` prints the same recipe in native form. Each LLaMA-Factory key is
+translated, or accepted and reported as having no effect, or refused by name with an alternative; an unknown key is
+an error.
 
-Its environment variables `FORCE_TORCHRUN`, `NNODES`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT` and `USE_MODELSCOPE_HUB`
-work; the last needs `pip install 'ascendtune[modelscope]'`, and serves recipes of ours as well.
+LLaMA-Factory's environment variables `FORCE_TORCHRUN`, `NNODES`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT` and
+`USE_MODELSCOPE_HUB` work; the last needs `pip install 'ascendtune[modelscope]'`, and applies to native recipes too.
 
-Written by `make compat`, which takes the examples of LLaMA-Factory's own source distribution; do not edit.
+`make compat` writes this page from the examples of LLaMA-Factory's source distribution; do not edit it.
 """
 
 _DIFFERENCES = (
@@ -137,16 +138,24 @@ def differences_section() -> str:
 
 
 def keys_section() -> str:
-    """Every key, and what becomes of it."""
-    rows = [(key, str(found.default), f"→ {found.becomes}") for key, found in TRANSLATED.items()]
-    rows += [(old, "", f"→ as `{new}`") for old, new in ALIASES.items()]
-    rows += [(key, str(default), f"no effect: {why}") for key, (default, why) in IGNORED_KEYS.items()]
-    rows += [(key, str(found.default), f"refused: {found.what}; {found.remedy}") for key, found in REFUSED.items()]
+    """Every key of v0 and of v1, and what becomes of it."""
+    head = [
+        "## Every key",
+        "",
+        "A key with no effect and a key that is refused are accepted in silence with their default.",
+    ]
+    return "\n".join([*head, "", *_keys_of(V0), "", "## Every key of v1", "", *_keys_of(v1.V1), ""])
+
+
+def _keys_of(dialect: Dialect) -> list[str]:
+    rows = [(key, str(found.default), f"→ {found.becomes}") for key, found in dialect.translated.items()]
+    rows += [(old, "", f"→ as `{new}`") for old, new in dialect.aliases.items()]
+    rows += [(key, str(default), f"no effect: {why}") for key, (default, why) in dialect.ignored.items()]
+    rows += [(key, str(each.default), f"refused: {each.what}; {each.remedy}") for key, each in dialect.refused.items()]
     shown = [
         f"| `{key}` | {f'`{default}`' if default else ''} | {_cell(what)} |" for key, default, what in sorted(rows)
     ]
-    head = ["## Every key", "", "What has no effect, and what is refused, is accepted in silence with its default.", ""]
-    return "\n".join([*head, "| key | their default | what becomes of it |", "|---|---|---|", *shown, ""])
+    return ["| key | its default | what becomes of it |", "|---|---|---|", *shown]
 
 
 def updated(text: str) -> str:
@@ -154,6 +163,14 @@ def updated(text: str) -> str:
     compared = re.findall(r"^\| `[\w.-]+` \| `\w+` \| (?:same|not).*$", text, re.MULTILINE)
     measured = text[text.index("## Every example") : text.index("## Templates")].rstrip() + "\n"
     return "\n".join([_HEAD, measured, templates_section(compared), differences_section(), keys_section()])
+
+
+def with_examples(text: str, files: Iterable[tuple[str, str, str]]) -> str:
+    """`text` with the rows of these examples replaced; the others stay."""
+    for path, what, ignored in files:
+        row = f"| `{path}` | {_cell(what)} | {_cell(ignored)} |"
+        text = re.sub(rf"^\| `{re.escape(path)}` \|.*$", lambda _, row=row: row, text, flags=re.MULTILINE)
+    return text
 
 
 def _cell(text: str) -> str:

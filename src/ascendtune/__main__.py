@@ -10,7 +10,7 @@ def main() -> None:
     if is_heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ascendtune.cli.main import main as run
-    from ascendtune.core.process import keep_interrupts
+    from ascendtune.core.interrupts import keep_interrupts
 
     signal.signal(signal.SIGINT, at_interrupt)
     keep_interrupts()

@@ -16,6 +16,7 @@ from ascend_node.scenarios import SCENARIOS
 
 _ASCENDTUNE = """#!{python}
 import os, sys
+from dataclasses import replace
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from ascend_node.outside import outside_of
@@ -25,7 +26,7 @@ from ascendtune.cli.main import main
 sys.stderr.write({simulated!r} + "\\n")
 machine = outside_of(SCENARIOS[{scenario!r}], Path({root!r}))
 machine.env = {{**machine.env, **os.environ}}
-outside.Outside = lambda: machine
+outside.Outside = lambda needs=None: replace(machine, needs=needs)
 main()
 """
 

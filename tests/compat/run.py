@@ -42,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sdist", type=Path, help="their source distribution (default: downloaded with pip)")
     parser.add_argument("--write", action="store_true", help="write docs/compat.md")
-    parser.add_argument("--only", default="", help="only files whose path holds this; nothing is written")
+    parser.add_argument("--only", default="", help="only files whose path contains this")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         theirs, workshop = _unpacked(asked.sdist or _downloaded(), Path(folder)), Path(folder, "workshop")
@@ -57,9 +57,14 @@ def main() -> int:
         rows = sorted(examples.judge(path) for path in files if asked.only in str(path))
     for path, what, _ in rows:
         print(f"{path}: {what}")
-    if asked.write and not asked.only:
+    if asked.write:
         generate = runpy.run_path(str(ROOT / "docs" / "generate_compat.py"))
-        generate["TARGET"].write_text(generate["page"](rows, compared, f"LLaMA-Factory {RELEASE}"), encoding="utf-8")
+        target = generate["TARGET"]
+        if asked.only:
+            text = generate["with_examples"](target.read_text(encoding="utf-8"), rows)
+        else:
+            text = generate["page"](rows, compared, f"LLaMA-Factory {RELEASE}")
+        target.write_text(text, encoding="utf-8")
     failed = [path for path, what, _ in rows if what.startswith("FAILED")]
     print(f"{len(rows)} files, {len(failed)} failed")
     return 1 if failed else 0

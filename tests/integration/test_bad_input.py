@@ -357,7 +357,7 @@ def _tree(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_refused(answers: dict[str, dict[str, Any]], name: str) -> None:
+def test_wrong_input_is_one_message_with_its_exit_code(answers: dict[str, dict[str, Any]], name: str) -> None:
     case, answer = CASES[name], answers[name]
     said = answer["err"]
     assert answer["code"] == case.code, said
@@ -507,7 +507,7 @@ def _is_one_message_of_a_worker(said: str) -> None:
 # What others hold
 
 
-def test_a_run_in_use(bench: Workshop) -> None:
+def test_run_that_another_process_trains_is_refused(bench: Workshop) -> None:
     run = RunDir(bench.directory / "runs" / "run")
     run.create(yaml.safe_dump(recipe()), {}, {})
     with file_lock(run.lock, wait=False):
@@ -517,7 +517,7 @@ def test_a_run_in_use(bench: Workshop) -> None:
     assert "being trained by another process" in ended.err and "name=OTHER" in ended.err
 
 
-def test_a_port_in_use(bench: Workshop) -> None:
+def test_master_port_in_use_is_refused(bench: Workshop) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -587,7 +587,7 @@ def work(bench: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Calla
     ],
     ids=["fp16 on CPU", "lora target", "npu_fusion"],
 )
-def test_a_worker_refuses(
+def test_worker_refuses_with_one_message_and_records_the_cause(
     work: Callable[..., tuple[int, str, RunDir]], overrides: list[str], code: int, said: list[str]
 ) -> None:
     got, err, run = work(*overrides)

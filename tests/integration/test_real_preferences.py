@@ -82,7 +82,9 @@ def _prepare(file: Path, task: Task, model: Path, cache: Path, **spec: Any) -> P
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_preferences(name: str, shared: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_real_preference_files_become_the_expected_pairs(
+    name: str, shared: Path, tiny_model: Path, tmp_path: Path
+) -> None:
     data = DATA[name]
     file = shared / "data" / data.file
     prepared = _prepare(file, data.task, tiny_model, tmp_path, columns=data.columns)
@@ -119,7 +121,9 @@ def _expected(model: Path, rows: list[tuple[Messages, Messages, float]]) -> list
 
 
 @pytest.mark.parametrize(("name", "rows"), [("c4_demo.jsonl", 300), ("wiki_demo.txt", 30)])
-def test_plain_text(name: str, rows: int, shared: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_real_text_files_become_the_expected_tokens(
+    name: str, rows: int, shared: Path, tiny_model: Path, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     file = shared / "data" / name

@@ -110,7 +110,9 @@ def _in_small(file: Path, tiny_model: Path, place: Path, overrides: Sequence[str
     [*((file, ()) for file in FILES), (RECIPES / "alpaca-zero.yaml", ZERO_3)],
     ids=[*(str(file.stem) for file in FILES), "alpaca-zero-3"],
 )
-def test_it_trains(file: Path, overrides: Sequence[str], tiny_model: Path, tmp_path: Path) -> None:
+def test_every_recipe_of_the_repository_trains_in_small(
+    file: Path, overrides: Sequence[str], tiny_model: Path, tmp_path: Path
+) -> None:
     _require_libraries(file)
     values = _in_small(file, tiny_model, tmp_path, overrides)
     ranks = 2 if values["parallel"]["strategy"] in ("fsdp", "deepspeed") else 1
@@ -125,7 +127,7 @@ def _require_libraries(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.stem))
-def test_it_is_checked(
+def test_every_recipe_of_the_repository_passes_recipe_check(
     file: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _require_libraries(file)

@@ -238,7 +238,9 @@ def _tensors(directory: Path) -> dict[str, list[Any]]:
 # Signals
 
 
-def test_stopped_by_signals(bench: Callable[[str], Workshop], uninterrupted: Callable[[str], RunDir]) -> None:
+def test_run_stopped_by_sigterm_and_sigint_resumes_bitwise(
+    bench: Callable[[str], Workshop], uninterrupted: Callable[[str], RunDir]
+) -> None:
     place = bench("lora")
     # An evaluation after every step: the one of the step at which the run is stopped is still owed.
     words = ("train", "recipe.yaml", "eval.every_steps=1")

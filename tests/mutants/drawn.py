@@ -26,9 +26,8 @@ from pathlib import Path
 import coverage_map
 from coverage_map import CoverageMap, Test
 from mutate import Mutant, candidates, lines_of_function, made
-from run import HEAVY, ROOT, SOURCE, TABLE, replace_part, run_tests
+from run import HEAVY, PACKAGE, ROOT, SOURCE, TABLE, replace_part, run_tests
 
-PACKAGE = SOURCE / "ascendtune"
 KEPT = ROOT / ".mutants"
 REASONS = Path(__file__).with_name("survivors.toml")
 TITLE = "## Faults drawn by a tool"

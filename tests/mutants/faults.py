@@ -604,7 +604,7 @@ FAULTS = [
         "table[rows:] = table[:rows].float().mean(0).to(table.dtype)",
         "table[rows:] = 0",
         "new tokens begin at zero",
-        f"{_OUTCOME}::test_new_tokens",
+        f"{_OUTCOME}::test_new_tokens_add_rows_and_leave_the_others_unchanged",
     ),
     # Evaluation
     Fault(
@@ -775,7 +775,7 @@ FAULTS = [
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
-        "merge/plan.py",
+        "merge/matching.py",
         "return bool(above.additions or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",
         "what an adapter learnt for the head is lost where embeddings are tied",

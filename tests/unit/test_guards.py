@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +67,34 @@ def test_every_error_demands_a_remedy_or_always_has_one() -> None:
             assert "remedy" in str(refusal), each
         else:
             assert error.remedy, each
+
+
+_SYNONYMS = re.compile(
+    "(bad|wrong|illegal|impossible|no-such|missing|conflict|contradict[a-z]*|not-enough|double|twice)-"
+    "|.*-(not-found|not-installed|not-possible|absent|corrupt|contradiction)$"
+)
+"""What `CONTRIBUTING.md` has another word for. The data pages call rows that cannot be trained on bad rows."""
+
+
+def _error_codes() -> set[str]:
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        given = (word.value for call in calls for word in call.keywords if word.arg == "code")
+        found |= {str(each.value) for each in given if isinstance(each, ast.Constant)}
+    return found - {""}
+
+
+def test_error_codes_follow_the_naming_rule() -> None:
+    codes = _error_codes()
+    assert len(codes) > 200
+    assert [code for code in codes if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+){0,4}", code)] == []
+    assert [code for code in codes - {"bad-rows"} if _SYNONYMS.match(code)] == []
+
+
+def test_no_two_error_codes_have_the_same_words() -> None:
+    codes = sorted(_error_codes())
+    assert len({tuple(sorted(code.split("-"))) for code in codes}) == len(codes)
 
 
 def _calls_of_print(path: Path) -> list[int]:

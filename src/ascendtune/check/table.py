@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ascendtune.check.finding import Finding, Status, exit_code, worst_first
+from ascendtune.core.language import Phrases
+from ascendtune.core.terminal_text import columns_of, wrap_words
+
+say = Phrases(__package__)
 
 Paint = Callable[[str, str], str]
 """(text, colour) -> text; the caller decides how colours are printed."""
@@ -18,6 +22,8 @@ WIDE = 100
 """Columns of text that is written to a file."""
 _COLOURS = {"failure": "red", "warning": "yellow", "unknown": "dim", "ok": "green"}
 _STATUS_WIDTH = max(map(len, _COLOURS))
+_LONG_REMEDY = 40
+"""Characters: a longer remedy that several findings share is printed once."""
 _NARROW = 80
 """On narrower terminals the measured value is on separate lines."""
 
@@ -37,19 +43,35 @@ def as_text(
 
 
 def headline(verdict: str, *, limit: int, paint: Paint) -> list[str]:
-    lines = textwrap.wrap(verdict, limit, break_long_words=False, break_on_hyphens=False) or [verdict]
+    lines = wrap_words(verdict, limit) or [verdict]
     return [paint(line, "bold") for line in lines]
 
 
 def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint, everything: bool = False) -> list[str]:
     """The lines below the verdict, wrapped at `limit` columns between words."""
     width = max((len(finding.code) for finding in findings), default=0)
-    return [line for finding in worst_first(findings) for line in _block(finding, width, limit, paint, everything)]
+    lines: list[str] = []
+    told: dict[str, str] = {}
+    shown = {finding.code for finding in findings if finding.status != "ok"}
+    echoes = [finding for finding in findings if finding.because in shown and not everything]
+    for finding in worst_first(finding for finding in findings if finding not in echoes):
+        remedy = finding.remedy
+        if remedy in told:
+            remedy = say("the same as for {code}", code=told[remedy])
+        elif remedy is not None and len(remedy) > _LONG_REMEDY:
+            told[remedy] = finding.code
+        lines += _block(replace(finding, remedy=remedy), width, limit, paint, everything)
+    for code in dict.fromkeys(finding.because for finding in echoes):
+        names = ", ".join(dict.fromkeys(finding.code for finding in echoes if finding.because == code))
+        what = say("therefore not known either: {names}", names=names)
+        lines += _block(Finding(code or "", "unknown", what), width, limit, paint, everything)
+    return lines
 
 
 def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, body: Body) -> list[str]:
     """Status and name, with the lines of `body` beside them; below them on a narrow terminal."""
-    shown = paint(status.ljust(_STATUS_WIDTH), _COLOURS[status])
+    word = say(status)
+    shown = paint(word + " " * (_STATUS_WIDTH - columns_of(word)), _COLOURS[status])
     if limit < _NARROW:
         return [f"{shown}  {name}", *body(4)]
     first, *more = body(_STATUS_WIDTH + name_width + 4) or [""]
@@ -73,14 +95,7 @@ def wrapped(label: str, text: str, indent: int, limit: int) -> list[str]:
     Words are not broken, so that long paths and commands can be copied.
     """
     blank = " " * indent
-    return textwrap.wrap(
-        text,
-        max(limit, indent + 20),
-        initial_indent=blank + label,
-        subsequent_indent=blank + " " * len(label),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap_words(text, max(limit, indent + 20), blank + label, blank + " " * columns_of(label))
 
 
 def _block(finding: Finding, code_width: int, limit: int, paint: Paint, everything: bool) -> list[str]:
@@ -89,11 +104,11 @@ def _block(finding: Finding, code_width: int, limit: int, paint: Paint, everythi
         if finding.status == "ok" and not everything:
             return lines
         if finding.expected:
-            lines += wrapped("expected: ", finding.expected, indent, limit)
+            lines += wrapped(say("expected: "), finding.expected, indent, limit)
         if finding.remedy:
-            lines += wrapped("do: ", finding.remedy, indent, limit)
+            lines += wrapped(say("do: "), finding.remedy, indent, limit)
         for line in finding.evidence:
-            lines += wrapped("seen: ", line, indent, limit)
+            lines += wrapped(say("seen: "), line, indent, limit)
         return lines
 
     return row(finding.status, finding.code, code_width, limit, paint, body)

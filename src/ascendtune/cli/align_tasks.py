@@ -24,8 +24,8 @@ def tasks(
     ascendtune align tasks samples_gpu.jsonl samples_npu.jsonl
 
     Reads results_*.json and samples_*.jsonl of lm-eval, and JSON such as {"task": [1, 0, 1]}. With the items of both
-    models the difference is paired (bootstrap); with totals alone its interval is wider. Exit code 0: equal; 1: not
-    equal; 4: nothing to compare.
+    models the difference is paired (exact for right and wrong answers, else bootstrap); with totals alone its interval
+    is wider. Exit code 0: equal; 1: not equal; 4: nothing to compare.
     """
     from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores
     from ascendtune.check.finding import exit_code

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.complain import complain
-from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
+from ascendtune.cli.run_names import complete_weights, weights_named
 from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def chat(
         str,
         typer.Argument(
             metavar="RUN_OR_MODEL",
-            help="A run, a model directory or a hub id.",
+            help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_weights,
         ),
     ],
     system: SystemMessage = None,
@@ -53,6 +53,7 @@ def chat(
     template: ChatTemplate = "auto",
     trust_remote_code: TrustRemoteCode = False,
     base: Annotated[bool, typer.Option("--base", help="Show the base model's answer before each answer.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Chat with a run's final weights, or with any model.
 
@@ -72,9 +73,9 @@ def chat(
         from ascendtune.core import log
         from ascendtune.infer.engine import find_weights, load
 
-        log.set_up()
-        named = run_named(model)
+        log.set_up(quiet=quiet)
         with Progress(sys.stderr) as progress, progress.counting("loading the model"):
+            named = weights_named(model)
             before = load(_base_of(find_weights(named), named), template=template) if base else None
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
         options = _Options(max_new_tokens, temperature, top_p, seed)
@@ -153,7 +154,7 @@ class _Conversation:
 
         try:
             if not name:
-                raise InputError("/save needs a file", code="missing-option", remedy="write /save chat.jsonl")
+                raise InputError("/save needs a file", code="option-missing", remedy="write /save chat.jsonl")
             path = Path(name).expanduser()
             with translated_disk_errors(path, "saving the conversation"), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": self._messages}, ensure_ascii=False) + "\n")

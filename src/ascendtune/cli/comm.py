@@ -214,7 +214,7 @@ def bench(
         if not png.parent.is_dir():
             raise InputError(
                 "the directory for --png does not exist",
-                code="no-such-directory",
+                code="path-missing",
                 remedy=f"mkdir -p {png.parent}",
                 where=png.parent,
             )

@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from ascendtune.cli.other_tools import option_remedy
 from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.log import is_quiet, is_verbose
 from ascendtune.core.terminal_text import wrapped
 
 
@@ -49,15 +50,27 @@ def warn(message: str) -> None:
 
 
 def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
-    """Print one line on keys that change nothing: the sentence if there is one, else how many there are."""
-    if len(sentences) > 1:
-        _say(
-            "notice",
-            "dim",
-            f"{len(sentences)} notes on keys without effect: `ascendtune recipe check {recipe}` lists them",
-        )
-    elif sentences:
-        _say("notice", "dim", sentences[0])
+    """Print one line on keys that change nothing: the sentence if there is one, else how many there are.
+
+    Each sentence after --verbose, and none after --quiet.
+    """
+    if len(sentences) > 1 and not is_verbose():
+        notice(f"{len(sentences)} notes on keys without effect: `ascendtune recipe check {recipe}` lists them")
+        return
+    for sentence in sentences:
+        notice(sentence)
+
+
+def notice(message: str) -> None:
+    """Print a notice; nothing after --quiet."""
+    if not is_quiet():
+        _say("notice", "dim", message)
+
+
+def suggest_next(command: str) -> None:
+    """Print the command that most people give next, on stderr; nothing after --quiet, or without a terminal."""
+    if not is_quiet() and sys.stderr.isatty():
+        print(f"next: {command}", file=sys.stderr)
 
 
 def _print(what: str, remedy: str, where: str | None, code: str) -> None:

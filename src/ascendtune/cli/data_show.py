@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
 
 _LONGEST_VALUE = 1000
+_ROWS_TO_FIND_A_SAMPLE = 20
+_SAMPLE_CHARACTERS = 160
 
 
 def show(
@@ -61,6 +63,44 @@ def show(
     else:
         for line in (*_lines(rows, checked.data.max_length, tokens), *(_stats_lines(facts) if facts else ())):
             print(line)
+
+
+def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
+    """The first row that is trained on, for the start of a training: one line for each answer or text of it.
+
+    Args:
+        path: of the recipe, for the command that shows more.
+        whole: not shortened.
+    """
+    from ascendtune.core.errors import AscendtuneError
+
+    try:
+        rows = _inspection(recipe).rows(1, _ROWS_TO_FIND_A_SAMPLE)
+    except (AscendtuneError, OSError):
+        return []  # A run that is resumed needs its tokens, not the files that they were made from.
+    row = next((each for each in rows if not each.problem), None)
+    if row is None:
+        return []
+    lines = [f"row {row.number} as it is trained on («labels»); `ascendtune data show {path}` shows more"]
+    for sequence in row.sequences:
+        text = "".join(map(_labelled, sequence.segments)).replace("\n", "⏎")
+        if not whole:
+            text = _around_the_labels(text, (width(sys.stderr) or _SAMPLE_CHARACTERS) - 4)
+        lines.append(f"  {sequence.name}: {text}" if sequence.name else f"  {text}")
+    return lines
+
+
+def _labelled(segment: Segment) -> str:
+    if segment.is_cut:
+        return ""
+    return f"«{segment.text}»" if segment.is_trained else segment.text
+
+
+def _around_the_labels(text: str, most: int) -> str:
+    """At most `most` characters of `text`, with the beginning of the first labels in their middle."""
+    begin = max(0, min(text.find("«") - most // 2, len(text) - most))
+    shown = text[begin : begin + most]
+    return ("…" if begin else "") + shown[bool(begin) :] + ("…" if begin + most < len(text) else "")
 
 
 def _inspection(recipe: Recipe) -> Inspection:
@@ -193,7 +233,7 @@ def _write_page(path: Path, rows: list[InspectedRow], most: int) -> None:
                 file.write(_PAGE.format(most=most, rows="\n".join(parts)))
         except FileExistsError:
             raise InputError(
-                "the file exists already", code="file-exists", remedy="give another name with --html", where=path
+                "the file exists already", code="path-exists", remedy="give another name with --html", where=path
             ) from None
 
 

@@ -40,7 +40,7 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
         if count is not None:
             raise InputError(
                 "--devices and --device-ids contradict each other",
-                code="contradicting-options",
+                code="conflicting-options",
                 remedy="keep one of them",
             )
         return _by_ids(visible, ids)
@@ -59,7 +59,7 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
     if count is not None and count > there:
         raise MachineError(
             f"{count} devices requested, {there} {visible.vendor.noun} visible",
-            code="not-enough-devices",
+            code="too-few-devices",
             remedy=f"use --devices {there}, or look at {visible.vendor.visible_variable}",
         )
     return Devices(visible.kind, count or there)
@@ -70,7 +70,7 @@ def _by_ids(visible: Visible, text: str) -> Devices:
     if not all(names) or len(set(names)) != len(names):
         raise InputError(
             f"--device-ids {text} is not a list of different devices",
-            code="bad-device-ids",
+            code="invalid-option-value",
             remedy="write it as --device-ids 0,1",
         )
     if not visible.vendor.is_accelerator:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.terminal import colour, table, width
 from ascendtune.core.units import count_of, format_bytes
+from ascendtune.machine.language import say
 from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def devices(
         typer.Option(help="Print the ids of N free devices, for ASCEND_RT_VISIBLE_DEVICES.", min=1),
     ] = None,
     topology: Annotated[bool, typer.Option("--topology", help="Print the links between devices.")] = False,
+    lang: LanguageOption = None,
 ) -> int:
     """Show the accelerators and the host. Needs no torch.
 
@@ -38,24 +40,29 @@ def devices(
 
     Exit code 3: the vendor's tool failed, or fewer than N devices are free.
     """
+    import os
+
+    from ascendtune.core import language
     from ascendtune.core.errors import InputError
 
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
         raise InputError(
             "--free, --topology and --watch exclude each other; --json goes with --watch alone",
-            code="contradicting-options",
+            code="conflicting-options",
             remedy="keep one",
         )
-    if topology:
-        return _show_topology()
-    if watch:
-        return _watch(interval, as_json)
-    snapshot = _look()
-    if free is not None:
-        _print_free(snapshot, free)
-        return 0
-    _print_snapshot(snapshot, as_json)
-    return 3 if snapshot.is_blind else 0
+    # Programs that read JSON get English, unless they ask for something else.
+    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+        if topology:
+            return _show_topology()
+        if watch:
+            return _watch(interval, as_json)
+        snapshot = _look()
+        if free is not None:
+            _print_free(snapshot, free)
+            return 0
+        _print_snapshot(snapshot, as_json)
+        return 3 if snapshot.is_blind else 0
 
 
 def _look() -> Snapshot:
@@ -65,7 +72,7 @@ def _look() -> Snapshot:
 
     snapshot = take_snapshot()
     for trouble in snapshot.troubles:
-        warn(f"{trouble.what}\n     do: {trouble.remedy}")
+        warn(say("{what}\n     do: {remedy}", what=trouble.what, remedy=trouble.remedy))
     return snapshot
 
 
@@ -113,11 +120,12 @@ def _show_topology() -> int:
     smi = NpuSmi()
     topology = smi.topology()
     for trouble in smi.troubles:
-        warn(f"{trouble.what}\n     do: {trouble.remedy}")
+        warn(say("{what}\n     do: {remedy}", what=trouble.what, remedy=trouble.remedy))
     if topology is None:
         print(
-            "no topology: "
-            + ("npu-smi does not report it" if smi.is_there else "npu-smi is not here or does not answer")
+            say("no topology: npu-smi does not report it")
+            if smi.is_there
+            else say("no topology: npu-smi is not here or does not answer")
         )
         return 3 if smi.troubles else 0
     print(topology_picture(topology, numa_nodes()))
@@ -157,8 +165,8 @@ def _versions(snapshot: Snapshot) -> list[str]:
     cann = ", ".join(kit.version or kit.package_version or "?" for kit in snapshot.versions.toolkits)
     known = {
         "npu-smi": snapshot.npu_smi_version,
-        "driver": snapshot.driver_version,
-        "firmware": snapshot.versions.firmware_version,
+        say("driver"): snapshot.driver_version,
+        say("firmware"): snapshot.versions.firmware_version,
         "CANN": cann or None,
     }
     line = ", ".join(f"{name} {version}" for name, version in known.items() if version)
@@ -182,7 +190,9 @@ def _devices(devices: tuple[Accelerator, ...]) -> str:
 
 
 def _nothing(snapshot: Snapshot) -> str:
-    return "accelerators: unknown, the tool that lists them failed" if snapshot.is_blind else "no accelerator found"
+    if snapshot.is_blind:
+        return say("accelerators: unknown, the tool that lists them failed")
+    return say("no accelerator found")
 
 
 def _size(rows: dict[str, list[str]]) -> int:
@@ -199,24 +209,29 @@ def _painted(line: str, device: Accelerator) -> str:
 
 
 def _process(device: Accelerator, process: DeviceProcess) -> str:
-    pid = f"pid {process.pid}" + (f" ({process.container_pid} in its container)" if process.container_pid else "")
+    inside = say(" ({pid} in its container)", pid=process.container_pid) if process.container_pid else ""
+    pid = f"pid {process.pid}{inside}"
     used = "" if process.memory_used_bytes is None else f", {format_bytes(process.memory_used_bytes)}"
     return f"{device.label}: {process.name or '-'}, {pid}{used}"
 
 
 def _host(host: HostInfo) -> str:
-    usable = f", {host.cores_usable} usable" if host.cores_usable != host.cores else ""
-    memory = f"{format_bytes(host.memory_available_bytes)} of {format_bytes(host.memory_total_bytes)} free"
+    usable = say(", {count} usable", count=host.cores_usable) if host.cores_usable != host.cores else ""
+    memory = say(
+        "{free} of {total} free",
+        free=format_bytes(host.memory_available_bytes),
+        total=format_bytes(host.memory_total_bytes),
+    )
     shown = [
         host.hostname,
         host.cpu_name,
         f"{count_of(host.cores or host.cores_usable, 'core')}{usable} ({host.architecture})",
-        None if host.load_average is None else f"load {host.load_average:.1f}",
+        None if host.load_average is None else say("load {load:.1f}", load=host.load_average),
         memory,
         f"{count_of(len(host.numa_nodes), 'NUMA node')}" if len(host.numa_nodes) > 1 else None,
         host.operating_system,
     ]
-    return "host: " + ", ".join(part for part in shown if part)
+    return say("host: ") + ", ".join(part for part in shown if part)
 
 
 def _wrapped(text: str) -> list[str]:
@@ -252,7 +267,8 @@ def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
     near = [f"NPU{npu}: {_near(topology.cores[npu], numa_nodes)}" for npu in topology.npus if npu in topology.cores]
     used = set(topology.links.values())
     meanings = [
-        f"{link}: {LINKS.get(link, 'a link that npu-smi does not explain')}" for link in sorted(used, key=_distance)
+        f"{link}: {LINKS.get(link, say('a link that npu-smi does not explain'))}"
+        for link in sorted(used, key=_distance)
     ]
     return "\n".join([matrix, "", *near, "", *meanings])
 

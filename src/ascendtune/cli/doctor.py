@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, LanguageOption
 
 if TYPE_CHECKING:
-    from ascendtune.check.doctor.check import Examination
     from ascendtune.check.doctor.mend import Action, Plan
-    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.check.doctor.needs import Needs
 
 
 def _complete_code(incomplete: str) -> list[str]:
@@ -26,8 +25,8 @@ def doctor(
     codes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CODE]...",
-            help="Checks to run (default: all).",
+            metavar="[RECIPE] [CODE]...",
+            help="A recipe whose needs are checked, too; checks to run (default: all).",
             show_default=False,
             autocompletion=_complete_code,
         ),
@@ -38,7 +37,7 @@ def doctor(
     mend: Annotated[
         bool, typer.Option("--fix", help="Show safe repairs, ask, and make them; the system is not changed.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix, --bundle: do not ask.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="List the checks that are ok, too.")] = False,
     nodes: Annotated[
         str | None,
@@ -48,73 +47,104 @@ def doctor(
         Path | None,
         typer.Option(help="Also write a .tar.gz for a bug report; user, host, addresses, secrets masked."),
     ] = None,
+    lang: LanguageOption = None,
 ) -> int:
     """Find what keeps this machine from training, and how to fix it. Only --deep needs torch.
 
     \b
     ascendtune doctor
     ascendtune doctor versions libraries
+    ascendtune doctor recipe.yaml
     ascendtune doctor --fix
     ascendtune doctor --bundle report.tar.gz
     ascendtune doctor --nodes node1,node2
 
     Exit code 1: a failure was found; 4: no check could give an answer.
     """
-    import sys
+    import os
 
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
+    from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
+    from ascendtune.check.doctor.language import say
     from ascendtune.check.doctor.mend import plan
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
     from ascendtune.cli.terminal import paint, width
+    from ascendtune.core import language
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_place_for
-    from ascendtune.core.units import count_of
 
-    if yes and not mend:
-        raise InputError("--yes needs --fix", code="conflicting-options", remedy="add --fix, or remove --yes")
-    chosen = _known(codes or [], has_nodes=nodes is not None)
+    if yes and not mend and bundle is None:
+        raise InputError(
+            "--yes needs --fix or --bundle", code="conflicting-options", remedy="add --fix, or remove --yes"
+        )
+    recipe, words = _recipe_among(codes or [])
+    chosen = _known(words, has_nodes=nodes is not None)
     if as_list:
         print(_list(as_json))
         return 0
     if nodes is not None:
         from ascendtune.cli.doctor_nodes import doctor_nodes
 
-        if mend or bundle is not None:
+        if mend or bundle is not None or recipe is not None:
             raise InputError(
-                "--fix and --bundle work on one machine",
+                "--fix, --bundle and a recipe work on one machine",
                 code="conflicting-options",
                 remedy="run them on that machine, without --nodes",
             )
         return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
     if bundle is not None:
         require_place_for(bundle)
-    outside = Outside()
+    outside = Outside(needs=recipe)
     if deep:
         chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
-    examination = examine(outside, chosen)
-    sentence = verdict(examination, outside)
-    todo = plan(examination, outside) if mend else None
-    if as_json:
-        further = {"fix": todo.as_json(carry_out(todo) if yes else [])} if todo else {}
-        not_applicable = list(examination.not_applicable)
-        print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
-    else:
-        fine = [] if verbose or codes else [each for each in examination.findings if each.status == "ok"]
-        shown = [each for each in examination.findings if each not in fine]
-        print(as_text(sentence, shown, columns=width(sys.stdout), paint=paint))
-        if fine:
-            print(f"{count_of(len(fine), 'finding')} ok (--verbose lists them)")
-        if codes and examination.not_applicable:
-            print(f"not applicable on this machine: {', '.join(examination.not_applicable)}")
-        if todo:
-            fix(todo, yes=yes)
+    # Programs that read JSON get English, unless they ask for something else.
+    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+        examination = examine(outside, chosen)
+        sentence = verdict(examination, outside)
+        todo = plan(examination, outside) if mend else None
+        if as_json:
+            further = {"fix": todo.as_json(carry_out(todo) if yes else [])} if todo else {}
+            not_applicable = list(examination.not_applicable)
+            print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
+        else:
+            fine = [] if verbose or words else [each for each in examination.findings if each.status == "ok"]
+            shown = [each for each in examination.findings if each not in fine]
+            print(as_text(sentence, shown, columns=width(sys.stdout), paint=paint))
+            if fine:
+                print(say("{count} checks ok (--verbose lists them)", count=len(fine)))
+            if words and examination.not_applicable:
+                names = ", ".join(examination.not_applicable)
+                print(say("not applicable on this machine: {names}", names=names))
+            if todo:
+                fix(todo, yes=yes)
     if bundle is not None:
-        _write_bundle(bundle, sentence, examination, outside)
+        _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
     return exit_code(examination.findings)
+
+
+def _recipe_among(words: list[str]) -> tuple[Needs | None, list[str]]:
+    """What the recipe among the arguments needs, and the other arguments.
+
+    Raises:
+        InputError: there are two.
+        RecipeError: it cannot be read.
+    """
+    files = [word for word in words if word.endswith((".yaml", ".yml", ".json")) or "/" in word]
+    if not files:
+        return None, words
+    from ascendtune.check.doctor.needs import needs_of
+    from ascendtune.core.errors import InputError
+    from ascendtune.recipe.recipe import Recipe
+
+    if len(files) > 1:
+        raise InputError(
+            f"one recipe at a time: {', '.join(files)}", code="conflicting-options", remedy="keep one of them"
+        )
+    return needs_of(Recipe.load(files[0]), Path(files[0])), [word for word in words if word not in files]
 
 
 def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
@@ -132,7 +162,7 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
         if code in NODE_CHECKS and not has_nodes:
             raise InputError(
                 f"the check {code} compares several machines",
-                code="missing-option",
+                code="option-missing",
                 remedy="add --nodes host1,host2",
             )
     return codes
@@ -158,12 +188,27 @@ def _list(as_json: bool) -> str:
     )
 
 
-def _write_bundle(path: Path, sentence: str, examination: Examination, outside: Outside) -> None:
-    import sys
+def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
+    """Show what goes into the bundle, ask on a terminal, and write it."""
+    from ascendtune.check.doctor.bundle import masked_words, write_bundle
+    from ascendtune.core.terminal_text import safe
+    from ascendtune.core.units import format_bytes
 
-    from ascendtune.check.doctor.bundle import write_bundle
-
-    write_bundle(path, sentence, examination, outside)
+    print(f"{path} will contain:", file=sys.stderr)
+    for name, text in files.items():
+        print(f"  {safe(name)} ({format_bytes(len(text.encode()))})", file=sys.stderr)
+    masked = ", ".join(f"{count} {kind}" for kind, count in masked_words(files).items())
+    print(f"masked: {masked or 'nothing was found to mask'}", file=sys.stderr)
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        answer = typer.prompt("Write it? (y)es, (n)o, (v)iew the text first", default="y", err=True)
+        if answer.lower().startswith("v"):
+            for name, text in files.items():
+                print(f"--- {safe(name)}", *map(safe, text.splitlines()), sep="\n", file=sys.stderr)
+            answer = "y" if typer.confirm("Write it?", err=True) else "n"
+        if not answer.lower().startswith("y"):
+            print("nothing was written", file=sys.stderr)
+            return
+    write_bundle(path, files)
     print(f"wrote {path}: review it before you send it", file=sys.stderr)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, Quiet
 from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.hub.modelscope import Kind
 
@@ -39,6 +40,7 @@ def fetch(
     verify: Annotated[bool, typer.Option("--verify", help="Only compare the files with what was fetched.")] = False,
     export_script: Annotated[bool, typer.Option("--export-script", help="Print a script with curl instead.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fetch models and data sets through mirrors; an interrupted fetch continues where it stopped.
 
@@ -51,13 +53,14 @@ def fetch(
     Every file is checked against the hash that the hub lists before it gets its name. Nothing is overwritten. Without
     --from: HF_ENDPOINT if it is set, then huggingface.co, then hf-mirror.com. HF_TOKEN goes to the first two only.
     """
+    from ascendtune.cli.complain import suggest_next
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.hub.supply.fetch import Mirrors
     from ascendtune.hub.supply.source import choose_sources
     from ascendtune.hub.supply.supplies import LockFile
 
-    log.set_up()
+    log.set_up(quiet=quiet)
     supplies = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
     mirrors = Mirrors(choose_sources(source or [], os.environ))
     if export_script:
@@ -74,6 +77,8 @@ def fetch(
         print(json.dumps(results, indent=2, ensure_ascii=False))
     else:
         print("\n".join(_line(each) for each in results))
+        if (model := next((each["directory"] for each in results if each["kind"] == "model"), None)) and not verify:
+            suggest_next(f"ascendtune init --model {shlex.quote(model)} --data DATA")
     if wrong := [line for each in results for line in each["wrong"]]:
         raise CheckFailed(
             f"{len(wrong)} of the fetched files have changed since they were fetched: {'; '.join(wrong[:5])}",
@@ -99,20 +104,20 @@ def _asked(
         if kind is not None or to or revision or include or exclude:
             raise InputError(
                 "-f cannot be combined with an ID, --to, --revision, --include or --exclude",
-                code="contradicting-options",
+                code="conflicting-options",
                 remedy="write them into the file",
             )
         return read_supplies(file)
     if kind is None or not names:
         raise InputError(
             "no model or data set is named",
-            code="fetch-target-missing",
+            code="option-missing",
             remedy="use: ascendtune fetch model OWNER/NAME, or fetch dataset OWNER/NAME, or fetch -f supplies.yaml",
         )
     if to is not None and len(names) > 1:
         raise InputError(
             "--to takes one repository, and several are named",
-            code="contradicting-options",
+            code="conflicting-options",
             remedy="give one ID, or a list with -f",
         )
     try:
@@ -197,7 +202,7 @@ def _bytes_per_second(text: str) -> float:
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise InputError(
             f"--min-speed {text} is not a speed",
-            code="invalid-speed",
+            code="invalid-option-value",
             remedy="give bytes a second, such as 64K or 2M; 0 accepts any speed",
         )
     return float(int(number) * _UNITS.get(unit, 1))

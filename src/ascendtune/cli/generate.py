@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.options import ChatTemplate, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
+from ascendtune.cli.run_names import complete_weights, weights_named
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -22,9 +23,9 @@ def generate(
         str,
         typer.Argument(
             metavar="RUN_OR_MODEL",
-            help="A run, a model directory or a hub id.",
+            help="A run, a checkpoint (run@120, run@best), a model directory or a hub id.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_weights,
         ),
     ],
     prompt: Annotated[
@@ -42,6 +43,7 @@ def generate(
     template: ChatTemplate = "auto",
     trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each answer.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Generate answers with a run's final weights, or any model.
 
@@ -52,15 +54,16 @@ def generate(
     Prompts use the chat template of training. Rows have `prompt`, `messages`, or any format of training data; the last
     answer in a row is not part of the prompt, and is printed as `expected` by --json.
     """
+    from ascendtune.cli.complain import suggest_next
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.infer.engine import load
 
-    log.set_up()
+    log.set_up(quiet=quiet)
     prompts = _prompts(prompt, file, system)
     with Progress(sys.stderr) as progress:
         with progress.counting("loading the model"):
-            engine = load(run_named(model), template=template, trust_remote_code=trust_remote_code)
+            engine = load(weights_named(model), template=template, trust_remote_code=trust_remote_code)
         answers = engine.generate(
             [each.messages for each in prompts],
             max_new_tokens,
@@ -73,6 +76,7 @@ def generate(
         )
     for asked, answer in zip(prompts, answers, strict=True):
         print(_json_line(asked, answer) if as_json else answer)
+    suggest_next(f"ascendtune chat {shlex.quote(model)}")
 
 
 def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[Prompt]:
@@ -89,12 +93,12 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
         if sys.stdin.isatty():
             raise InputError(
                 "no prompt was given",
-                code="no-prompt",
+                code="prompt-missing",
                 remedy="give a PROMPT or --file; for a conversation use `ascendtune chat`",
             )
         prompt = sys.stdin.read().rstrip("\n")
     if not prompt:
-        raise InputError("the prompt is empty", code="no-prompt", remedy="give a text")
+        raise InputError("the prompt is empty", code="prompt-missing", remedy="give a text")
     messages: list[Message] = [{"role": "user", "content": prompt}]
     if system:
         messages.insert(0, {"role": "system", "content": system})

@@ -131,7 +131,7 @@ def _decided(facts: DataFacts, yes: bool) -> DataFacts:
 
 def _ask(what: str, flag: str) -> str:
     if not sys.stdin.isatty():
-        raise InputError(f"{flag} is missing, and stdin is not a terminal", code="missing-option", remedy=f"add {flag}")
+        raise InputError(f"{flag} is missing, and stdin is not a terminal", code="option-missing", remedy=f"add {flag}")
     return str(typer.prompt(what)).strip()
 
 
@@ -155,7 +155,7 @@ def _require_free(output: Path, yes: bool) -> None:
     if not output.parent.is_dir():
         raise InputError(
             "no such directory",
-            code="no-such-directory",
+            code="path-missing",
             remedy=f"mkdir -p {output.parent}",
             where=output.parent,
         )
@@ -164,7 +164,7 @@ def _require_free(output: Path, yes: bool) -> None:
     if not (sys.stdin.isatty() and typer.confirm(f"{output} exists. Overwrite it?")):
         raise InputError(
             "the file exists",
-            code="file-exists",
+            code="path-exists",
             remedy="give another with --output, or add --yes",
             where=output,
         )

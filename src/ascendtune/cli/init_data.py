@@ -28,6 +28,7 @@ _TASKS_OF_STAGE: dict[str, tuple[Task, ...]] = {
 }
 STAGES = tuple(_TASKS_OF_STAGE)
 _ROWS_SHOWN = 2
+_COLUMNS_SHOWN = 40
 _LONGEST_VALUE = 70
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
@@ -143,7 +144,10 @@ def preview(facts: DataFacts) -> list[str]:
     lines = [f"{facts.path}: {count_of(len(facts.found), 'column')}{delimiter}"]
     for number, row in enumerate(facts.raw[:_ROWS_SHOWN], 1):
         lines.append(f"  row {number}")
-        lines += [f"    {column.ljust(min(size, 24))}  {_short(row.values.get(column))}" for column in facts.found]
+        shown = facts.found[:_COLUMNS_SHOWN]
+        lines += [f"    {column.ljust(min(size, 24))}  {_short(row.values.get(column))}" for column in shown]
+        if len(facts.found) > _COLUMNS_SHOWN:
+            lines.append(f"    and {count_of(len(facts.found) - _COLUMNS_SHOWN, 'more column')}")
     roles = ", ".join(f"{word} = {column}" for column, word in words.items())
     state = " (a guess)" if facts.is_undecided else ""
     return [*lines, f"  format {facts.format}{': ' if roles else ''}{roles}{state}"]
@@ -156,7 +160,8 @@ def _delimiter(file: Path) -> str:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(value.split()) if isinstance(value, str) else repr(value)
+    # Four times as much: white space is joined.
+    text = " ".join(value.lstrip()[: 4 * _LONGEST_VALUE].split()) if isinstance(value, str) else repr(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from ascendtune.job.follow import LogLine
     from ascendtune.job.record import Job
 
-_SILENT_STEPS = 5
-_LEAST_SILENT_SECONDS = 10.0
-_SILENT_BEFORE_PACE_SECONDS = 60.0
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -46,13 +43,12 @@ JobId = Annotated[
 
 def state_in_words(job: Job) -> str:
     """ "running", "running, silent for 4:00 (usual step 1.2 s)", "ended (1)", "lost": for `jobs list`, `show`."""
-    from ascendtune.core.units import format_duration
+    from ascendtune.core.silence import silence_in_words
     from ascendtune.job.record import state_of
 
     state = state_of(job)
     if state == "running" and (silence := silence_of(job)):
-        pace = "" if silence.step_seconds is None else f" (usual step {silence.step_seconds:.2g} s)"
-        return f"running, silent for {format_duration(silence.seconds)}{pace}"
+        return f"running, {silence_in_words(silence.seconds, silence.step_seconds)}"
     if state == "ended" and job.exit_code is not None:
         return "finished" if job.exit_code == 0 else f"ended ({job.exit_code})"
     return state
@@ -72,11 +68,11 @@ def silence_of(job: Job) -> Silence | None:
     """The silence of a running job; None if its last heartbeat is recent, or its phase takes long without one."""
     from ascendtune.core.errors import AscendtuneError
     from ascendtune.core.rundir import RunDir
+    from ascendtune.core.silence import is_silent
     from ascendtune.job.hang.heartbeat import newest_beats
-    from ascendtune.job.hang.judge import Limits
 
     beats = [beat for beat in newest_beats(job.run_dir) if beat.process()]
-    if not beats or any(beat.phase in Limits().phases for beat in beats):
+    if not beats:
         return None
     seconds = time.monotonic() - max(beat.monotonic for beat in beats)
     last = None
@@ -85,8 +81,7 @@ def silence_of(job: Job) -> Silence | None:
     measured = last.get("seconds") if last else None
     step = measured.get("step") if isinstance(measured, dict) else None
     pace = float(step) if isinstance(step, int | float) else None
-    limit = _SILENT_BEFORE_PACE_SECONDS if pace is None else max(_LEAST_SILENT_SECONDS, _SILENT_STEPS * pace)
-    return Silence(seconds, pace) if seconds > limit else None
+    return Silence(seconds, pace) if all(is_silent(beat.phase, seconds, pace) for beat in beats) else None
 
 
 def devices_in_words(job: Job) -> str:

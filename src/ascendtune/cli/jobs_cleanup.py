@@ -98,7 +98,7 @@ def _picked(found: list[Leftover]) -> list[Leftover]:
         if not each.may_be_ended:
             raise MachineError(
                 f"pid {each.stat.pid} belongs to {user_name(each.uid)}; nothing was ended",
-                code="not-the-owner",
+                code="owned-by-another-user",
                 remedy="ask that user; this command ends only your own processes",
             )
     return chosen

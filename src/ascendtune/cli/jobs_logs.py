@@ -41,7 +41,7 @@ def logs(
 
     if rank is not None and rank >= found.nproc and found.is_local and not logs_of(found.logs, rank):
         raise InputError(
-            f"{found.id} has no rank {rank}", code="no-such-rank", remedy=f"name one from 0 to {found.nproc - 1}"
+            f"{found.id} has no rank {rank}", code="unknown-rank", remedy=f"name one from 0 to {found.nproc - 1}"
         )
     if rank in (None, 0) and has_the_terminal(found):
         print(f"rank 0 writes to the terminal where {found.id} was started", file=sys.stderr)

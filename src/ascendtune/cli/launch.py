@@ -138,6 +138,6 @@ def _require_torch() -> None:
     if find_spec("torch") is None:
         raise MachineError(
             f"torchrun, which starts the processes, is not installed for {sys.executable}",
-            code="torch-missing",
+            code="package-missing",
             remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
         )

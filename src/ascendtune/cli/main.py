@@ -80,7 +80,7 @@ def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
         return None
     return MachineError(
         f"this command needs {module}, which is not installed",
-        code="package-not-installed",
+        code="package-missing",
         remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
     )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import AsJson
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.options import AsJson, Quiet
+from ascendtune.cli.run_names import complete_weights, weights_named
 
 if TYPE_CHECKING:
     from ascendtune.merge.merge import Merged
@@ -21,9 +22,9 @@ def merge(
         str,
         typer.Argument(
             metavar="RUN_OR_ADAPTER",
-            help="A run, or a PEFT LoRA adapter.",
+            help="A run, a checkpoint (run@120, run@best), or a PEFT LoRA adapter.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_weights,
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the merged model; must not exist.")],
@@ -42,6 +43,7 @@ def merge(
         ),
     ] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Merge a LoRA adapter into its base model.
 
@@ -52,24 +54,25 @@ def merge(
     Dtypes and file names are those of the base, tokenizer and chat template those of training. Tensors are merged one
     by one, so a model of any size needs little memory; only the comparison at the end loads it. DIR is created last.
     """
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.complain import suggest_next, warn
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.merge.merge import merge as merge_adapters
 
-    log.set_up()
+    log.set_up(quiet=quiet)
     with Progress(sys.stderr) as progress:
         sources = [_named(each) for each in (source, *(adapter or []))]
         merged = merge_adapters(sources, to, onto=onto, verify=not no_verify, progress=progress.show)
     for note in merged.notes:
         warn(note)
     print(json.dumps(_as_json(merged), indent=2, ensure_ascii=False) if as_json else _as_text(merged))
+    suggest_next(f"ascendtune chat {shlex.quote(str(merged.directory))}")
 
 
 def _named(source: str) -> str:
     """A run by its name, with the weight behind it."""
     name, equals, weight = source.partition("=")
-    return f"{run_named(name)}{equals}{weight}"
+    return f"{weights_named(name)}{equals}{weight}"
 
 
 def _as_text(merged: Merged) -> str:

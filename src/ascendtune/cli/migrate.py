@@ -99,7 +99,7 @@ def run(
     if not script.is_file():
         raise InputError(
             "no such script",
-            code="no-such-path",
+            code="path-missing",
             remedy=path_suggestion(script, "give the path of a Python file"),
             where=script,
         )

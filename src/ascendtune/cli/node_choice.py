@@ -114,7 +114,7 @@ def choose_nodes(
     if nodes is None:
         if min_nodes is not None:
             raise InputError(
-                "--min-nodes needs --nodes", code="option-needs-another", remedy="name the hosts: --nodes host1,host2"
+                "--min-nodes needs --nodes", code="option-not-applicable", remedy="name the hosts: --nodes host1,host2"
             )
         from ascendtune.job.nodes.by_hand import place_by_hand
 
@@ -122,14 +122,14 @@ def choose_nodes(
         if max_restarts and not place.is_alone:
             raise InputError(
                 "--max-restarts cannot restart nodes that were started one by one (NNODES)",
-                code="contradicting-options",
+                code="conflicting-options",
                 remedy="let the scheduler run the command again, which resumes; or start all nodes with --nodes",
             )
         return ChosenNodes(place)
     if device_ids is not None:
         raise InputError(
             "--device-ids is for one machine, --nodes for several",
-            code="contradicting-options",
+            code="conflicting-options",
             remedy="use --devices N, or set the visible devices on each machine",
         )
     from ascendtune.job.nodes.cluster_spec import ClusterSpec, hosts_of

@@ -9,7 +9,13 @@ import typer
 
 from ascendtune.cli.run_names import complete_key
 
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only results, warnings and errors.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print notices in full.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+LanguageOption = Annotated[
+    str | None, typer.Option("--lang", metavar="en|zh", help="Language of the output (default: as the locale).")
+]
 
 Overrides = Annotated[
     list[str] | None,

@@ -53,7 +53,7 @@ def require_command(word: str, known: list[str]) -> None:
         InputError: with the command that does the same here.
     """
     if word not in known and (remedy := _COMMANDS.get(word)):
-        raise InputError(f"no such command '{word}'", code="no-such-command", remedy=remedy)
+        raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
 
 
 def option_remedy(option: str) -> str | None:

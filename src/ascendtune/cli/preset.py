@@ -35,7 +35,7 @@ def load_preset(name: str) -> Preset:
     if not path.is_file():
         raise InputError(
             f"there is no recipe '{name}' to start from",
-            code="preset-unknown",
+            code="unknown-preset",
             remedy=f"{did_you_mean(name, known)} give a file, or one of: {', '.join(known)}".lstrip(),
         )
     with path.open(encoding="utf-8") as file:

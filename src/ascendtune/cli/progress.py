@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from ascendtune.core.log import is_quiet
 from ascendtune.core.terminal_text import control
 from ascendtune.core.units import format_duration
 
@@ -21,7 +22,7 @@ _BAR = 24
 
 
 class Progress:
-    """A context manager; the line is erased at the end."""
+    """A context manager; the line is erased at the end. Shows nothing after --quiet."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -39,6 +40,8 @@ class Progress:
 
     def show(self, what: str, done: int, total: int) -> None:
         """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown."""
+        if is_quiet():
+            return
         now = time.monotonic()
         if what != self._what:
             self._what, self._began = what, now

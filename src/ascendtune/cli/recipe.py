@@ -130,7 +130,7 @@ def _require_files(recipe: Recipe) -> None:
     from ascendtune.hub.verify import check_model_directory, require_unquantised
     from ascendtune.recipe.deepspeed_config import zero_config
     from ascendtune.train.adapters import find_adapters
-    from ascendtune.train.run_choice import require_checkpoint
+    from ascendtune.train.run_choice import checkpoint_to_resume, require_checkpoint
 
     if recipe.method.preference.reference and (path := find_local(recipe.method.preference.reference, "model")):
         check_model_directory(path, weights_needed=True)
@@ -139,7 +139,7 @@ def _require_files(recipe: Recipe) -> None:
         base = find_local(recipe.model.path, "model") if recipe.model.init == "pretrained" else None
         find_adapters(recipe.method, base)
     if recipe.checkpoint.resume not in ("auto", "never"):
-        require_checkpoint(Path(recipe.checkpoint.resume))
+        require_checkpoint(checkpoint_to_resume(recipe))
     if recipe.parallel.strategy == "deepspeed":
         zero_config(recipe, compute=None, ranks=None, hidden_size=None)
 
@@ -213,7 +213,7 @@ def convert(
                 file.write(text)
         except FileExistsError:
             raise InputError(
-                "the file exists", code="file-exists", remedy="give another name with -o", where=output
+                "the file exists", code="path-exists", remedy="give another name with -o", where=output
             ) from None
     print(f"wrote {output}")
 

@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascendtune.core.checkpoint_names import named_weights, split_checkpoint_name, weight_names
+from ascendtune.core.errors import AscendtuneError, InputError
+
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
 
 _RUNS = Path("runs")
+_PLAIN = re.compile(r"[\w.-]+")
+"""What a recipe's `name` may be, and a state. The shell puts what it completes unquoted into the line that it runs."""
 
 
 def run_named(text: str | Path) -> str:
     """The directory of the run that `runs list` or `jobs list` shows under this name; any other text as it is.
 
     A path that exists stands for itself; then a run below `runs/` of the working directory, then the run of a job.
+
+    Raises:
+        InputError: the text names a checkpoint, as `run@120`, and the command takes runs.
     """
     name = str(text)
+    run, which = split_checkpoint_name(name)
+    if which is not None:
+        raise InputError(
+            f"{name} names a checkpoint, and this command takes a run",
+            code="checkpoint-not-taken",
+            remedy=f"give {run}; chat, generate, merge and the recipe key checkpoint.resume take checkpoints",
+        )
     if Path(name).exists() or "/" in name or name in ("", "-"):
         return name
     found = [run for run in _runs() if run.path.name == name]
     if len(found) == 1:
         return str(found[0])
     return _run_of_job(name) or name
+
+
+def weights_named(text: str | Path) -> str:
+    """`run_named` for commands that use weights; a checkpoint, `run@120`, `run@best` or `run@last`, is exported first.
+
+    Raises:
+        InputError: the run has no such checkpoint.
+        MachineError: the checkpoint is damaged, or the disk is full.
+    """
+    run, which = split_checkpoint_name(str(text))
+    if which is None:
+        return run_named(text)
+    from ascendtune.core.rundir import RunDir
+
+    directory = RunDir.open(run_named(run))
+    found = named_weights(directory, which)
+    if found == directory.model:
+        return str(found)
+    # Here: it imports torch, which a wrong name need not wait for.
+    from ascendtune.train.checkpoint_weights import checkpoint_weights
+
+    return str(checkpoint_weights(directory, found))
 
 
 def _run_of_job(name: str) -> str | None:
@@ -43,16 +81,29 @@ def _runs() -> list[RunDir]:
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """Names of runs that begin so, the newest first, each with its state."""
+    """Names of runs that begin so, the newest first, each with its state; no name that a shell would interpret."""
     from ascendtune.cli.runs import state_of
-    from ascendtune.core.errors import AscendtuneError
 
     shown = []
     for run in reversed([run for run in _runs() if run.path.name.startswith(incomplete)]):
         # A shell that completes shows no warnings.
         with suppress(AscendtuneError, OSError):
             shown.append((run.path.name, state_of(run.read())))
-    return shown
+    return [each for each in shown if all(map(_PLAIN.fullmatch, each))]
+
+
+def complete_weights(incomplete: str) -> list[tuple[str, str]]:
+    """`complete_run`; behind `@` the checkpoints of the run, the newest first."""
+    from ascendtune.core.rundir import RunDir
+
+    run, at, which = incomplete.rpartition("@")
+    if not at:
+        return complete_run(incomplete)
+    directory = RunDir(run_named(run))
+    # A shell that completes shows no warnings.
+    with suppress(AscendtuneError, OSError):
+        return [(f"{run}@{name}", "checkpoint") for name in weight_names(directory) if name.startswith(which)]
+    return []
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:

@@ -209,7 +209,7 @@ def find_runs(directory: Path) -> list[RunDir]:
     if not directory.is_dir():
         raise InputError(
             "no such directory",
-            code="no-such-directory",
+            code="path-missing",
             remedy="give the directory that contains your runs; `ascendtune train` creates the first one",
             where=directory,
         )

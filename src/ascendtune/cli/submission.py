@@ -154,26 +154,26 @@ def _check(asked: SubmitOptions) -> None:
     if asked.image is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", asked.image):
         raise InputError(
             f"--image {asked.image!r} is not the name of an image",
-            code="bad-image-name",
+            code="invalid-option-value",
             remedy="write it as registry/name:tag",
         )
     if asked.hours is not None and not _FEWEST_HOURS <= asked.hours < math.inf:
         raise InputError(
             f"--hours {asked.hours:g} is not a duration of at least {_FEWEST_HOURS:g} hours",
-            code="bad-hours",
+            code="invalid-option-value",
             remedy="allow time to start, train and write a checkpoint; without --hours the engine's limit applies",
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(
             f"--partition {asked.partition!r} is not a name of Slurm's",
-            code="bad-partition",
+            code="invalid-option-value",
             remedy="`sinfo --summarize` lists them",
         )
     for option in asked.sbatch:
         if not re.fullmatch(r"--?[a-zA-Z][^\n\r]*", option):
             raise InputError(
                 f"--sbatch {option!r} is not an option of sbatch",
-                code="bad-sbatch-option",
+                code="invalid-option-value",
                 remedy="give one option each, as --sbatch=--qos=high",
             )
     for name in asked.env:
@@ -189,7 +189,7 @@ def _require_name(option: str, name: str | None, pattern: str) -> None:
     if name is not None and not re.fullmatch(pattern, name):
         raise InputError(
             f"{option}: '{name}' is not a valid Kubernetes name (lower-case letters, digits and '-')",
-            code="bad-kubernetes-name",
+            code="invalid-kubernetes-name",
             remedy="use lower-case letters, digits and '-', such as my-team",
         )
 
@@ -216,7 +216,7 @@ def _image(asked: SubmitOptions, kind: Kind) -> str:
         return image
     raise InputError(
         f"--to {asked.to} needs an image",
-        code="image-missing",
+        code="option-missing",
         remedy="set --image to an image that contains ascendtune[train] and bash",
     )
 
@@ -230,7 +230,9 @@ def _volume(text: str) -> tuple[Path, str]:
     claim, colon, path = text.partition(":")
     if not colon or not claim or not path.startswith("/"):
         raise InputError(
-            f"--volume {text} is not CLAIM:PATH", code="bad-volume", remedy="write it as --volume my-claim:/data"
+            f"--volume {text} is not CLAIM:PATH",
+            code="invalid-option-value",
+            remedy="write it as --volume my-claim:/data",
         )
     _require_name("--volume", claim, _KUBERNETES_NAMES["secret"])
     return Path(path), claim
@@ -260,7 +262,7 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
     for path in _files(recipe):
         if not path.exists():
             raise RecipeError(
-                "a file in the recipe does not exist", code="no-such-path", remedy="check the path", where=path
+                "a file in the recipe does not exist", code="path-missing", remedy="check the path", where=path
             )
         read |= _with_targets(path)
     return _distinct(read, written), variables

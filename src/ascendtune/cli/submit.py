@@ -117,7 +117,7 @@ def _save(file: Path, text: str) -> None:
         if file.exists() and HEADER not in file.read_text(encoding="utf-8", errors="replace")[:500]:
             raise InputError(
                 "this file exists, and was not written by this command",
-                code="foreign-file",
+                code="path-exists",
                 remedy="give another name with --output",
                 where=file,
             )

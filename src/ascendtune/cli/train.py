@@ -11,7 +11,18 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.complain import complain, notice_ignored, warn
-from ascendtune.cli.options import Detach, DeviceCount, DeviceIds, DryRun, Hosts, MaxRestarts, MinNodes, Overrides
+from ascendtune.cli.options import (
+    Detach,
+    DeviceCount,
+    DeviceIds,
+    DryRun,
+    Hosts,
+    MaxRestarts,
+    MinNodes,
+    Overrides,
+    Quiet,
+    Verbose,
+)
 from ascendtune.cli.terminal import width
 
 
@@ -40,6 +51,8 @@ def train(
     no_plan: Annotated[
         bool, typer.Option("--no-plan", help="Start a large model without estimating its memory first.")
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train the model that a recipe describes.
 
@@ -52,10 +65,12 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. The same command resumes. The run directory
     contains the model, the metrics and a plot of the loss.
     """
+    from ascendtune.cli.data_show import sample_lines
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.core.errors import InputError
     from ascendtune.core.ownership import restrict_umask
     from ascendtune.core.rundir import RunDir
     from ascendtune.core.terminal_text import wrapped
@@ -66,9 +81,13 @@ def train(
     from ascendtune.train.prepare import prepare_run
     from ascendtune.train.run_choice import planned_run
 
-    log.set_up()
+    log.set_up(quiet=quiet, verbose=verbose)
     restrict_umask()
     require_one_starter(os.environ)
+    if dump_steps is not None and not dump_steps.strip():
+        raise InputError(
+            "--dump-steps names no steps", code="invalid-option-value", remedy="give steps and ranges, such as 1-3,10"
+        )
     dumped = [f"align.dump_steps={dump_steps}"] if dump_steps is not None else []
     loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *dumped])
     chosen_nodes = choose_nodes(
@@ -113,8 +132,10 @@ def train(
         )
     for message in ready.prepared.warnings:
         warn(message)
-    for line in (*lines(ready.prepared.report, width(sys.stderr) or 100), *ready.messages):
-        print(wrapped(line, width(sys.stderr)), file=sys.stderr)
+    if not quiet:
+        shown = sample_lines(loaded, recipe, whole=verbose)
+        for line in (*lines(ready.prepared.report, width(sys.stderr) or 100), *shown, *ready.messages):
+            print(wrapped(line, width(sys.stderr)), file=sys.stderr)
     if prepare:
         print(f"tokens: {ready.prepared.directory}")
         return

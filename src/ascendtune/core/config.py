@@ -124,13 +124,13 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
         remedy = f"add it under '{dotted}'" if dotted else "add it"
-        return _Complaint(where, f"the key '{missing}' is missing", remedy, "missing-recipe-key")
+        return _Complaint(where, f"the key '{missing}' is missing", remedy, "recipe-key-missing")
     if kind == "value_error" and isinstance(error := item.get("ctx", {}).get("error"), Contradiction):
         at = document.place(error.path) if error.path else where
         return _Complaint(at, error.what, error.remedy, error.code)
     value = item.get("input")
     what = f"'{dotted}: {_short(value)}' is not possible"
-    return _Complaint(where, what, _expectation(item), "impossible-value")
+    return _Complaint(where, what, _expectation(item), "invalid-value")
 
 
 class Contradiction(ValueError):
@@ -153,7 +153,7 @@ def other_names(remedies: Mapping[str, str]) -> BeforeValidator:
 
     def point_to_ours(value: Any) -> Any:
         if isinstance(value, str) and (remedy := remedies.get(value.lower())):
-            raise Contradiction(f"'{value}' is not a value of this key", code="impossible-value", remedy=remedy)
+            raise Contradiction(f"'{value}' is not a value of this key", code="invalid-value", remedy=remedy)
         return value
 
     return BeforeValidator(point_to_ours)

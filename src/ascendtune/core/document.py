@@ -146,13 +146,13 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
         text = content.decode("utf-8")
     except FileNotFoundError:
         raise RecipeError(
-            f"no such {what}", code="file-missing", remedy=_missing_file_remedy(path, what), where=path
+            f"no such {what}", code="path-missing", remedy=_missing_file_remedy(path, what), where=path
         ) from None
     except IsADirectoryError:
         resumed = "; a run is resumed with its recipe.yaml" if what == _RECIPE else ""
         raise RecipeError(
             f"this is a directory, not a {what}",
-            code="path-is-a-directory",
+            code="not-a-file",
             remedy=f"give the file in it{resumed}",
             where=path,
         ) from None

@@ -112,8 +112,8 @@ _WRITE_FAULTS = {
     errno.EPERM: ("operation-not-permitted", "the operation is not permitted", _NOT_OURS),
     errno.ENOENT: ("path-missing", "nothing can be created there", "choose a directory that can be written"),
     errno.EEXIST: ("path-exists", "a file of that name exists", "choose another path, or remove it"),
-    errno.EISDIR: ("path-is-a-directory", "a directory of that name exists", "choose another path"),
-    errno.ENOTDIR: ("path-not-a-directory", "a part of the path is a file, not a directory", "choose another path"),
+    errno.EISDIR: ("not-a-file", "a directory of that name exists", "choose another path"),
+    errno.ENOTDIR: ("not-a-directory", "a part of the path is a file, not a directory", "choose another path"),
     errno.EIO: ("input-output-error", "the disk reports an input/output error", "look at `dmesg`; choose another disk"),
     errno.EFBIG: (
         "file-too-large",
@@ -140,8 +140,8 @@ _READ_FAULTS = {
 }
 _WRONG_PATHS = {
     errno.ENOENT: ("path-missing", "it does not exist", "check the path"),
-    errno.EISDIR: ("path-is-a-directory", "it is a directory", "give a file"),
-    errno.ENOTDIR: ("path-not-a-directory", "a part of the path is a file, not a directory", "check the path"),
+    errno.EISDIR: ("not-a-file", "it is a directory", "give a file"),
+    errno.ENOTDIR: ("not-a-directory", "a part of the path is a file, not a directory", "check the path"),
     errno.ENAMETOOLONG: ("name-too-long", "its name is too long", "check the path"),
     errno.ELOOP: ("symbolic-link-loop", "a symbolic link leads to itself", "check the path"),
 }

@@ -226,6 +226,26 @@ def sync_tree(path: Path) -> None:
     sync_directory(path)
 
 
+def walk(directory: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """`os.walk` for a directory of any depth, which os.walk of Python 3.11 ends with a RecursionError.
+
+    Directories that cannot be listed are passed over. The caller may sort the names of directories, or remove some.
+
+    Returns:
+        Of each directory its path, the names of the directories in it, and the names of its other entries, links to
+        directories among them: links are not followed.
+    """
+    waiting = [directory]
+    while waiting:
+        place = waiting.pop()
+        directories, others = list[str](), list[str]()
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                (directories if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+        yield place, directories, others
+        waiting += [place / name for name in reversed(directories)]
+
+
 def digest_of_file(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:

@@ -105,7 +105,7 @@ def parsed_json(content: bytes, path: Path) -> Any:
         parsed = json.loads(content.decode(), object_pairs_hook=_without_contradictions)
         _require_shallow_unicode(parsed)
     except _Unfit as error:
-        raise RecipeError(f"{path.name}: {error}", code="json-contradiction", remedy=_AGAIN, where=path) from error
+        raise RecipeError(f"{path.name}: {error}", code="invalid-json", remedy=_AGAIN, where=path) from error
     except RecursionError as error:
         raise RecipeError(
             f"{path.name} is nested too deeply", code="json-too-deep", remedy=_AGAIN, where=path
@@ -125,7 +125,7 @@ def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = 
     """
     return RecipeError(
         f"{path.name}: {key} is {shown_value(value)}, and must be {expected}",
-        code="impossible-field",
+        code="invalid-field",
         remedy=remedy or f"correct {key}, or copy {path.name} again from where the model came from",
         where=path,
     )

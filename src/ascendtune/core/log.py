@@ -28,14 +28,38 @@ class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generi
         super().emit(record)
 
 
-def set_up() -> None:
-    """Send our messages to stderr. Libraries' own loggers are left alone."""
+_VERBOSITY = "ASCENDTUNE_VERBOSITY"
+"""Environment variable, which workers inherit: `quiet`, `verbose`, or absent."""
+
+
+def set_up(*, quiet: bool | None = None, verbose: bool = False) -> None:
+    """Send our messages to stderr. Libraries' own loggers are left alone.
+
+    Args:
+        quiet: only warnings and errors, no notices, progress or closing lines, here and in workers; None takes what
+            the process that started this one was told.
+        verbose: notices in full.
+    """
+    if quiet is not None:
+        os.environ.pop(_VERBOSITY, None)
+        if quiet or verbose:
+            os.environ[_VERBOSITY] = "quiet" if quiet else "verbose"
     _logger.handlers.clear()
     handler = _CurrentStderr()
     handler.setFormatter(_Format())
     _logger.addHandler(handler)
     _logger.propagate = False
-    _logger.setLevel(logging.INFO)
+    _logger.setLevel(logging.WARNING if is_quiet() else logging.INFO)
+
+
+def is_quiet() -> bool:
+    """Whether notices, progress and closing lines are left out."""
+    return os.environ.get(_VERBOSITY) == "quiet"
+
+
+def is_verbose() -> bool:
+    """Whether notices are printed in full."""
+    return os.environ.get(_VERBOSITY) == "verbose"
 
 
 def say(message: str) -> None:

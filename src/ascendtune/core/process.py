@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import IO, Any, NoReturn
 import psutil
 
 from ascendtune.core.errors import MachineError
+from ascendtune.core.procfs import stats
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,13 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
 def _end(process: subprocess.Popen[str]) -> None:
     # Not poll(): until the leader is waited for, its process id names this group and no other.
     if process.returncode is None:
+        # Beyond the group: `timeout` in a script starts the program in a group of its own, in the same session.
+        others = [stat.pid for stat in stats() if stat.session == process.pid and stat.pid != process.pid]
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        for pid in others:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
     for stream in (process.stdout, process.stderr):
@@ -114,25 +119,6 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise MachineError(
             f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
         ) from error
-
-
-def keep_interrupts() -> None:
-    """Raise a KeyboardInterrupt again that Python drops, as it does in destructors and in callbacks of imports.
-
-    Python would print "Exception ignored in …" and continue as if Ctrl-C had not been pressed.
-    """
-    others = sys.unraisablehook
-
-    def raise_again(caught: Any) -> None:
-        if caught.exc_type is not KeyboardInterrupt:
-            others(caught)
-            return
-        # Not from here: it would be dropped again.
-        again = threading.Timer(_AGAIN_SECONDS, signal.raise_signal, [signal.SIGINT])
-        again.daemon = True
-        again.start()
-
-    sys.unraisablehook = raise_again
 
 
 def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -293,7 +279,6 @@ class Dialogue:
 
 _KILL_SECONDS = 1.0
 """Seconds that a killed program may take to end."""
-_AGAIN_SECONDS = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

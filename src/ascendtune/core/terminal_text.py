@@ -12,9 +12,9 @@ import io
 import json
 import os
 import re
-import secrets
 import sys
 import textwrap
+import unicodedata
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -33,7 +33,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 # Random: only this process can write a sequence that passes.
-_OURS = f"\x1b{secrets.token_hex(16)}"
+_OURS = f"\x1b{os.urandom(16).hex()}"
 _PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
 
 
@@ -111,14 +111,17 @@ _HANDLER = "ascendtune.stand_in"
 def make_streams_safe() -> None:
     """Let a closed stream be /dev/null, show control characters, and let ASCII stand for what cannot be encoded.
 
-    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. To be called first: a file
-    that is opened earlier could get the descriptor of a closed stream, and be written to.
+    Characters without a stand-in become JSON's escapes, so that printed JSON stays JSON. Bytes of stdin that are not
+    UTF-8 become halves of surrogate pairs, as on the command line. To be called first: a file that is opened earlier
+    could get the descriptor of a closed stream, and be written to.
     """
     codecs.register_error(_HANDLER, _stand_in)
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             _connect_to_nothing(descriptor)
             setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, SafeStream):
@@ -152,6 +155,10 @@ _LABEL = re.compile(r" *(?:\[rank \d+\] )?[a-z]+: ")
 _USUAL_COLUMNS = 80
 _NARROWEST = 20
 _HANGING = 2
+_WIDE = "\u3000-\u303f\u3400-\u9fff\uff00-\uff60"
+_NOT_FIRST = "，。；：、！？）」』】》"
+"""Punctuation that stays with the character before it."""
+_PIECE = re.compile(rf"[{_WIDE}][{_NOT_FIRST}]*\s?|[^\s{_WIDE}]+[{_NOT_FIRST}]*\s?")
 
 
 def terminal_width(stream: TextIO) -> int | None:
@@ -184,11 +191,39 @@ def _broken(line: str, columns: int, indent: int | None) -> str:
         return line
     label = _LABEL.match(line)
     begin = indent if indent is not None else label.end() if label else 0
-    return textwrap.fill(
-        line[begin:],
-        max(columns, begin + _NARROWEST),
-        initial_indent=line[:begin],
-        subsequent_indent=" " * (begin or _HANGING),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    rest = " " * (begin or _HANGING)
+    return "\n".join(wrap_words(line[begin:], max(columns, begin + _NARROWEST), line[:begin], rest))
+
+
+def wrap_words(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
+    """Lines of at most `columns` columns, broken at blanks and between Chinese characters, which take two columns each.
+
+    Args:
+        first: stands before the first line, and counts.
+        rest: the same for the other lines.
+    """
+    if text.isascii() or not any(map(_is_wide, text)):
+        return textwrap.wrap(
+            text,
+            columns,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    lines, line = [], first
+    for piece in _PIECE.findall(" ".join(text.split())):
+        if columns_of(line + piece.rstrip()) > columns and line.strip() and line not in (first, rest):
+            lines.append(line.rstrip())
+            line = rest
+        line += piece
+    return [*lines, line.rstrip()]
+
+
+def columns_of(text: str) -> int:
+    """Columns that `text` takes on a terminal."""
+    return len(text) if text.isascii() else len(text) + sum(map(_is_wide, text))
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from ascendtune.core.errors import DataError, read_fault
-from ascendtune.core.files import expanded, is_endless
+from ascendtune.core.files import expanded, is_endless, walk
 from ascendtune.core.log import say
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of
@@ -28,6 +28,8 @@ _MOST_BLANK_LINES, _MOST_BLANK_BYTES = 100_000, 64 << 20
 _MOST_UNPACKED, _MOST_TIMES = 1 << 30, 200
 """A whole file of more bytes than the first may be at most this many times its size on the disk."""
 _PIECE = 64 << 20
+_MOST_ENTRIES = 300_000
+"""Files and directories in the directory of a data set; a whole file system has millions."""
 
 
 @contextmanager
@@ -209,9 +211,20 @@ def _require_file(path: Path) -> None:
 
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
-    # Raises where the directory cannot be read; a glob pattern would silently find nothing.
+    # Raises where the directory cannot be read; walking it would silently find nothing.
     next(folder.iterdir(), None)
-    files = [file for file in sorted(folder.rglob("*")) if _is_data(file.relative_to(folder)) and file.exists()]
+    found, entries = list[Path](), 0
+    for place, directories, names in walk(folder):
+        found += [place / name for name in names]
+        entries += len(directories) + len(names)
+        if entries > _MOST_ENTRIES:
+            raise DataError(
+                f"the directory holds more than {_MOST_ENTRIES:,} files and directories",
+                code="directory-too-large",
+                remedy="give the directory of one data set",
+                where=folder,
+            )
+    files = [file for file in sorted(found) if _is_data(file.relative_to(folder)) and file.exists()]
     files = [file for file in files if not file.is_dir()]
     if others := [file for file in files if data_suffix(file) not in _MARKDOWN]:
         # Beside data of another kind, Markdown describes it.

@@ -111,7 +111,7 @@ class DataSection(Section):
         # A path is looked at when it is read: the run may be somewhere else by then.
         if is_name(template) and template not in ("auto", *NAMED) and not Path(template).exists():
             what, remedy = unknown(template)
-            raise Contradiction(what, code="template-unknown", remedy=remedy)
+            raise Contradiction(what, code="unknown-template", remedy=remedy)
         return template
 
     @model_validator(mode="after")
@@ -120,7 +120,7 @@ class DataSection(Section):
         if len(asked) > 1:
             raise Contradiction(
                 f"data.{asked[0]} and data.{asked[1]} contradict each other",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="keep one of them",
                 path=("data", asked[1]),
             )

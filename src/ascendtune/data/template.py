@@ -243,7 +243,7 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
     except (OSError, UnicodeDecodeError) as error:
         what, remedy = unknown(template)
         raise read_fault(error, path) or RecipeError(
-            what, code="template-unknown", remedy=remedy, where=path
+            what, code="unknown-template", remedy=remedy, where=path
         ) from error
 
 

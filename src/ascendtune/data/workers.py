@@ -39,13 +39,13 @@ def run_in_workers(
     remaining = iter(range(pieces))
     try:
         for number in islice(remaining, min(processes, pieces)):
-            ours, theirs = context.Pipe()
-            child = context.Process(target=_serve, args=(work, theirs, ours, os.getpid()), daemon=True)
+            end, child_end = context.Pipe()
+            child = context.Process(target=_serve, args=(work, child_end, end, os.getpid()), daemon=True)
             with _interrupts_held():
                 child.start()
-            theirs.close()
-            children[ours] = child
-            ours.send(number)
+            child_end.close()
+            children[end] = child
+            end.send(number)
         yield from _collect(children, remaining)
     finally:
         for child in children.values():

@@ -197,7 +197,7 @@ def _check_layer_types(path: Path, section: Mapping[str, Any], prefix: str) -> N
     if isinstance(kinds, list) and isinstance(layers, int) and len(kinds) < layers:
         raise RecipeError(
             f"config.json: {prefix}layer_types has {len(kinds)} entries, and {prefix}num_hidden_layers is {layers}",
-            code="impossible-field",
+            code="invalid-field",
             remedy="give layer_types one entry per layer, or copy config.json again from where the model came from",
             where=path,
         )

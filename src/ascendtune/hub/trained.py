@@ -58,7 +58,7 @@ def base_of_adapter(adapter: Path) -> Path:
     if not base:
         raise InputError(
             "the adapter does not name its base model",
-            code="adapter-base-unknown",
+            code="base-model-unknown",
             remedy="export or download the adapter again",
             where=config,
         )

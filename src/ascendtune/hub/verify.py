@@ -32,7 +32,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
     if not path.is_dir():
         raise RecipeError(
             "a model is a directory, this is a file",
-            code="model-not-a-directory",
+            code="not-a-directory",
             remedy="give the directory that holds config.json",
             where=path,
         )

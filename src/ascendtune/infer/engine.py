@@ -152,6 +152,8 @@ class Engine:
         return self._text(ids)
 
     def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
+        for message in messages:
+            _require_utf8(message["content"])
         try:
             return self.tokenizer.encode(self.template.render_prompt(messages, tools))
         except Refused as error:
@@ -188,7 +190,7 @@ def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:
     if name == "auto" and "default" not in tokenizer.chat_templates:
         raise InputError(
             "these weights have no chat template",
-            code="no-chat-template",
+            code="template-missing",
             remedy=f"choose a template: --template {', '.join(NAMED)}, or the path of a Jinja file",
             where=tokenizer.directory,
         )
@@ -259,3 +261,17 @@ def _require_text(directory: Path) -> None:
         "the whole conversation in its chat template; to chat, give a model of another stage",
         where=directory,
     )
+
+
+def _require_utf8(text: str) -> None:
+    """Refuse bytes that are not UTF-8; in text from stdin and the command line they are halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"half a surrogate pair (U+{code:04X})"
+        raise InputError(
+            f"the message is not UTF-8: {what} at character {error.start + 1}",
+            code="not-utf8",
+            remedy="convert it, e.g. iconv -f GB18030 -t UTF-8",
+        ) from error

@@ -74,13 +74,13 @@ def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
 def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:
     if isinstance(found, BadRow):
         detail = f": {found.detail}" if found.detail else ""
-        raise DataError(f"{found.reason}{detail}", code="bad-row", remedy="fix this row", where=row.place)
+        raise DataError(f"{found.reason}{detail}", code="bad-rows", remedy="fix this row", where=row.place)
     messages, expected = list(found.messages), None
     if messages and messages[-1]["role"] == "assistant":
         expected = messages.pop()["content"]
     if not messages or messages[-1]["role"] not in ("user", "tool"):
         remedy = "end the row with a user message, or with the answer to one"
-        raise DataError("no question", code="bad-row", remedy=remedy, where=row.place)
+        raise DataError("no question", code="bad-rows", remedy=remedy, where=row.place)
     if system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
     return Prompt(messages, found.tools, expected)

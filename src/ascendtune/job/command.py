@@ -84,7 +84,7 @@ def checked_port(given: str, address: str) -> int:
     if not given.isdecimal() or len(given) > 5 or not 0 < int(given) < 65536:
         raise InputError(
             f"MASTER_PORT={given} is not a port",
-            code="bad-port",
+            code="invalid-node-variable",
             remedy="set a number from 1 to 65535, or unset it to use a free port",
             where="environment variable MASTER_PORT",
         )
@@ -120,7 +120,7 @@ def program(word: str) -> str:
     if not path.is_file():
         otherwise = "check its name and PATH"
         remedy = path_suggestion(path, otherwise) if "/" in word or path.suffix else otherwise
-        raise InputError(f"no such program: '{word}'", code="no-such-program", remedy=remedy)
+        raise InputError(f"no such program: '{word}'", code="program-missing", remedy=remedy)
     if not os.access(path, os.X_OK):
         remedy = f"start it as `python {word}`" if path.suffix == ".py" else f"chmod +x {word}, or name its interpreter"
         raise InputError(f"'{word}' is not executable", code="program-not-executable", remedy=remedy, where=path)

@@ -186,7 +186,7 @@ def find(text: str, *, newest: bool = False) -> Job:
         return fitting[0]
     if not fitting:
         raise InputError(
-            f"there is no job '{text}'", code="no-such-job", remedy="`ascendtune jobs list --all` shows them"
+            f"there is no job '{text}'", code="unknown-job", remedy="`ascendtune jobs list --all` shows them"
         )
     named = ", ".join(job.id for job in fitting[-5:])
     more = "…, " if len(fitting) > 5 else ""

@@ -87,7 +87,7 @@ def require_ours(job: Job) -> None:
             place = f" (pid {driver.pid})" if driver else ""
             raise MachineError(
                 f"{job.id} belongs to {procfs.user_name(uid)}{place}",
-                code="not-the-owner",
+                code="owned-by-another-user",
                 remedy="only its owner may stop it",
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.language import say
 
 _DEV = Path("/dev")
 
@@ -24,8 +25,9 @@ def gpus() -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
     except pynvml.NVMLError_LibraryNotFound:
         return (), None, ()
     except pynvml.NVMLError as error:
-        remedy = "restart after a driver update; check `nvidia-smi`"
-        return (), None, (Trouble("nvml_fails", f"NVML cannot be opened: {error}", remedy, str(error), blinding=True),)
+        what = say("NVML cannot be opened: {error}", error=error)
+        remedy = say("restart after a driver update; check `nvidia-smi`")
+        return (), None, (Trouble("nvml_fails", what, remedy, str(error), blinding=True),)
     try:
         return _read(pynvml)
     finally:
@@ -35,7 +37,7 @@ def gpus() -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
 def _without_library() -> tuple[Trouble, ...]:
     if not any(_DEV.glob("nvidia[0-9]*")):
         return ()
-    what, remedy = "NVIDIA GPUs are here, and nvidia-ml-py is not", "pip install 'ascendtune[cuda]'"
+    what, remedy = say("NVIDIA GPUs are here, and nvidia-ml-py is not installed"), "pip install 'ascendtune[cuda]'"
     return (Trouble("nvml_missing", what, remedy, blinding=True),)
 
 
@@ -51,8 +53,8 @@ def _read(nvml: Any) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble
     for index in range(told(nvml.nvmlDeviceGetCount) or 0):
         handle = told(nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
-            what = f"GPU {index} does not answer"
-            troubles.append(Trouble("gpu_lost", what, "look at the kernel log for Xid; restart the machine"))
+            what = say("GPU {index} does not answer", index=index)
+            troubles.append(Trouble("gpu_lost", what, say("look at the kernel log for Xid; restart the machine")))
         else:
             found.append(_gpu(nvml, index, handle, told))
     return tuple(found), _text(told(nvml.nvmlSystemGetDriverVersion)), tuple(troubles)

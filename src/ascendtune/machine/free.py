@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
+from ascendtune.machine.language import say
 from ascendtune.machine.vendor.find import ACCELERATORS, vendor_of
 
 # Idle 910B cards show 2.6 to 4.2 GB of 32 or 64 GB (transcripts of drivers 23.0 to 26.1): the driver's own share. In a
@@ -25,7 +26,9 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
     kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
     ours = [device for device in devices if device.kind in kinds[:1] and _is_visible(device, env)]
     if not ours:
-        raise MachineError("no accelerator is visible", code="no-accelerator", remedy="look at `ascendtune devices`")
+        raise MachineError(
+            say("no accelerator is visible"), code="no-accelerator", remedy=say("look at `ascendtune devices`")
+        )
     looked_at = [(device, why_not_free(device)) for device in ours]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
@@ -48,18 +51,22 @@ def _is_visible(device: Accelerator, env: Mapping[str, str]) -> bool:
 def why_not_free(device: Accelerator) -> str | None:
     """Why a device is not free, or None when it is."""
     if device.logical_id is None:
-        return "its logical id is unknown, npu-smi's answer has gaps"
+        return say("its logical id is unknown, npu-smi's answer has gaps")
     if (device.health or "").lower() in ("critical", "unknown"):
-        return f"its health is {device.health}"
+        return say("its health is {health}", health=device.health)
     if device.processes:
-        return "in use by " + ", ".join(map(_holder, device.processes))
+        return say("in use by {holders}", holders=", ".join(map(_holder, device.processes)))
     if not device.processes_known:
-        return "its processes are unknown, npu-smi's answer is cut off"
+        return say("its processes are unknown, npu-smi's answer is cut off")
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if used is None or not total:
-        return "its used memory is unknown"
+        return say("its used memory is unknown")
     if used > IDLE_RATIO * total:
-        return f"{format_bytes(used)} of {format_bytes(total)} are used by processes that are not visible here"
+        return say(
+            "{used} of {total} are used by processes that are not visible here",
+            used=format_bytes(used),
+            total=format_bytes(total),
+        )
     return None
 
 
@@ -70,8 +77,14 @@ def _holder(process: DeviceProcess) -> str:
 
 def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:
     held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
+    asked = say(
+        "{devices} requested, {free} of {total} free",
+        devices=count_of(count, "free device"),
+        free=free,
+        total=len(looked_at),
+    )
     return MachineError(
-        "\n       ".join([f"{count_of(count, 'free device')} requested, {free} of {len(looked_at)} free", *held]),
-        code="not-enough-devices",
-        remedy="request fewer devices, wait, or stop these processes",
+        "\n       ".join([asked, *held]),
+        code="too-few-devices",
+        remedy=say("request fewer devices, wait, or stop these processes"),
     )

@@ -10,7 +10,7 @@ import torch
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.plan import Output, StackChange
+from ascendtune.merge.output import Output, StackChange
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -32,7 +32,7 @@ def require_finite(adapters: list[Adapter]) -> None:
             if not torch.isfinite(_read(adapter.file, name, scratch)).all():
                 raise InputError(
                     f"the adapter is damaged: {name} has numbers that are not finite",
-                    code="not-finite",
+                    code="weights-not-finite",
                     remedy="take an earlier checkpoint, and train with on_nan: stop",
                     where=adapter.file.path,
                 )

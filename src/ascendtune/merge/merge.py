@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import CheckFailed
 from ascendtune.core.files import require_writable
-from ascendtune.merge.plan import Plan, Progress, plan_merge
+from ascendtune.merge.matching import plan_merge
+from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.source import find_sources, read_base
 from ascendtune.merge.write import appearing, require_absent, require_place, write_model
 
@@ -84,7 +85,7 @@ def merge(
     )
 
 
-def _verify(plan: Plan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
+def _verify(plan: MergePlan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
     from ascendtune.merge.verify import CannotVerify, rounded_types, verify
 
     try:

@@ -132,7 +132,7 @@ def _place(text: str) -> tuple[Path, float]:
         before, _, number = text.rpartition("=")
         if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", number):
             raise InputError(
-                f"'{number}' is not a weight", code="impossible-value", remedy="write a number, as in runs/a=0.5"
+                f"'{number}' is not a weight", code="invalid-value", remedy="write a number, as in runs/a=0.5"
             )
         path, weight = expanded(before), float(number)
     if (path / "run.json").is_file():

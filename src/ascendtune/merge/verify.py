@@ -24,7 +24,7 @@ from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.merge.arithmetic import DTYPES, Merger
-from ascendtune.merge.plan import Output, Plan, Progress
+from ascendtune.merge.output import MergePlan, Output, Progress
 from ascendtune.merge.source import Base
 
 _ROUNDED = {"F16": "fp16", "BF16": "bf16"}
@@ -32,18 +32,18 @@ _ROUNDED = {"F16": "fp16", "BF16": "bf16"}
 _SLACK = 1e-6
 
 
-def rounded_outputs(plan: Plan) -> dict[str, Output]:
+def rounded_outputs(plan: MergePlan) -> dict[str, Output]:
     """Tensors that are computed in fp32 and written in half precision, by name."""
     outputs = (each for shard in plan.shards.values() for each in shard)
     return {each.name: each for each in outputs if each.is_changed and each.dtype in _ROUNDED}
 
 
-def rounded_types(plan: Plan) -> str:
+def rounded_types(plan: MergePlan) -> str:
     """What tensors are rounded to, e.g. `bf16`; empty where none is."""
     return " and ".join(sorted({_ROUNDED[each.dtype] for each in rounded_outputs(plan).values()}))
 
 
-def unround(model: Any, plan: Plan) -> list[str]:
+def unround(model: Any, plan: MergePlan) -> list[str]:
     """Put into `model`, loaded in fp32 from the merged files, what they hold before it was rounded.
 
     Returns:
@@ -69,7 +69,9 @@ def unround(model: Any, plan: Plan) -> list[str]:
     return list(left)
 
 
-def _put(target: torch.Tensor, merger: Merger, output: Output, plan: Plan, rows: tuple[int, int] | None = None) -> None:
+def _put(
+    target: torch.Tensor, merger: Merger, output: Output, plan: MergePlan, rows: tuple[int, int] | None = None
+) -> None:
     """Put into `target`, a parameter or one expert of it, what `output` is before it is rounded.
 
     Args:
@@ -153,7 +155,7 @@ class CannotVerify(Exception):
     """The comparison is not possible; the merge itself may be correct."""
 
 
-def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:
+def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
     """Compare logits; one model is in memory at a time.
 
     Raises:
@@ -181,7 +183,7 @@ def verify(plan: Plan, merged: Path, progress: Progress) -> Verification:
     )
 
 
-def _require_memory(plan: Plan) -> None:
+def _require_memory(plan: MergePlan) -> None:
     counts = [torch.Size(each.shape).numel() for file in plan.base.files.values() for each in file.tensors.values()]
     # One tensor at a time is computed again and compared: it, its change and what lies between.
     largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
@@ -199,7 +201,7 @@ def _tokens(base: Base) -> torch.Tensor:
     return torch.randint(0, int(text.get("vocab_size", 256)), (1, _TOKENS), generator=generator)
 
 
-def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of base with adapters, and of the base alone."""
     from peft import PeftModel
 
@@ -220,7 +222,7 @@ def _ask_adapter(plan: Plan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return tuned.eval()(input_ids=ids, use_cache=False).logits, base
 
 
-def _ask_merged(plan: Plan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of the merged weights before they were rounded, and as they are written."""
     model = _load(plan, merged)
     rounded = model(input_ids=ids, use_cache=False).logits
@@ -240,12 +242,12 @@ def _combine(tuned: Any, adapters: list[Adapter]) -> None:
                 module.set_scale(name, adapter.weight)
 
 
-def _rows(plan: Plan) -> int | None:
+def _rows(plan: MergePlan) -> int | None:
     shapes = [each.shape for shard in plan.shards.values() for each in shard if each.name == plan.base.table]
     return shapes[0][0] if shapes else None
 
 
-def _load(plan: Plan, directory: Path) -> Any:
+def _load(plan: MergePlan, directory: Path) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.utils import logging
 

@@ -15,7 +15,7 @@ from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree, write_json
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.weight_files import INDEX
-from ascendtune.merge.plan import Output, Plan, Progress
+from ascendtune.merge.output import MergePlan, Output, Progress
 
 if TYPE_CHECKING:
     from ascendtune.merge.arithmetic import Merger
@@ -93,7 +93,7 @@ def require_absent(target: Path) -> None:
     if target.exists() or target.is_symlink():
         raise InputError(
             "the target exists already",
-            code="target-exists",
+            code="path-exists",
             remedy="choose another --to, or remove it first",
             where=target,
         )
@@ -135,7 +135,7 @@ def appearing(target: Path) -> Iterator[Path]:
                 lock.unlink(missing_ok=True)
 
 
-def write_model(plan: Plan, directory: Path, progress: Progress) -> None:
+def write_model(plan: MergePlan, directory: Path, progress: Progress) -> None:
     """Weights, index and config into `directory`, and what else belongs to a model."""
     # Imported here: a target that cannot be written is reported before torch is imported.
     from ascendtune.merge.arithmetic import Merger
@@ -188,7 +188,7 @@ def _follows(first: Output, second: Output) -> bool:
     return before.begin + before.size == after.begin
 
 
-def _copy_companions(plan: Plan, directory: Path) -> None:
+def _copy_companions(plan: MergePlan, directory: Path) -> None:
     """Tokenizer and template from one place, the adapter's when it has them; everything else from the base."""
     base = plan.base.directory
     speaker = next(

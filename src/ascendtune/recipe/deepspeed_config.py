@@ -18,7 +18,7 @@ from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_f
 from ascendtune.recipe.recipe import Recipe
 
 AUTO = "auto"
-_IMPOSSIBLE = "impossible-value"
+_IMPOSSIBLE = "invalid-value"
 Config = dict[str, Any]
 OFFLOADED = ("offload_optimizer", "offload_param")
 
@@ -175,7 +175,7 @@ class _Comparison:
         for part, device in devices.items():
             if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
                 what, remedy = "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path"
-                self._complain(f"{keys}.{part}", what, remedy, "missing-recipe-key")
+                self._complain(f"{keys}.{part}", what, remedy, "recipe-key-missing")
 
     def _same(self, key: str, expected: Any, name: str) -> None:
         found = self._find(key)
@@ -184,7 +184,7 @@ class _Comparison:
 
     def _contradiction(self, key: str, what: str) -> None:
         agree = "remove it" if key in _OURS else 'make them agree, or write "auto": then the recipe\'s value counts'
-        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree, "contradictory-keys")
+        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree, "conflicting-keys")
 
     def _complain(self, key: str, what: str, remedy: str, code: str) -> None:
         place = self._document.place(tuple(key.split(".")))

@@ -41,7 +41,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
     loss = method.preference.loss
     stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
     no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
-    is_adamw = optim.optimizer in ("auto", "adamw")
+    has_adamw = optim.optimizer in ("auto", "adamw", "muon")
     return [
         ("method.lora.", method.tuner != "lora", f"tuner is {method.tuner}"),
         *(
@@ -49,6 +49,8 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             for key in ("target", "rank", "alpha", "rslora", "dora", "modules_to_save")
         ),
         ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),
+        ("method.sft.", stage != "sft", f"stage is {stage}"),
+        ("method.sft.eaft_alpha", stage == "sft" and method.sft.loss != "eaft", f"loss is {method.sft.loss}"),
         ("method.reward.", stage != "reward", f"stage is {stage}"),
         ("method.preference.", stage != "preference", f"stage is {stage}"),
         *(
@@ -73,7 +75,8 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
         ),
         ("optim.warmup", no_warmup, "it is zero"),
         ("optim.min_learning_rate_ratio", optim.scheduler == "constant", "the scheduler is constant"),
-        ("optim.beta", not is_adamw, f"the optimizer is {optim.optimizer}"),
-        ("optim.epsilon", not is_adamw, f"the optimizer is {optim.optimizer}"),
+        ("optim.beta", not has_adamw, f"the optimizer is {optim.optimizer}"),
+        ("optim.muon_momentum", optim.optimizer != "muon", f"the optimizer is {optim.optimizer}"),
+        ("optim.epsilon", not has_adamw, f"the optimizer is {optim.optimizer}"),
         ("model.dtype", recipe.model.init == "random" and recipe.model.dtype != "fp32", "random weights are fp32"),
     ]

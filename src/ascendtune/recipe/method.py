@@ -31,6 +31,12 @@ _OTHER_LOSSES = {
 }
 
 
+_OTHER_SFT_LOSSES = {
+    "asft": "ASFT is not in this version; dft is its first term",
+    "nll": "use cross_entropy",
+    "chunked_nll": "use cross_entropy, which is computed in chunks",
+}
+
 ALL_LINEAR = "all-linear"
 ALL_EXPERTS = "all-experts"
 
@@ -103,6 +109,18 @@ class FreezeSection(Section):
         return 0 if self.first_layers or self.extra else 2
 
 
+class SftSection(Section):
+    """Supervised fine-tuning: how much each labelled token counts."""
+
+    loss: Annotated[Literal["cross_entropy", "dft", "eaft"], other_names(_OTHER_SFT_LOSSES)] = "cross_entropy"
+    """`dft` weights each token by its probability, `eaft` by the entropy of the prediction, both without a gradient;
+    the evaluation loss stays the cross-entropy."""
+    eaft_alpha: float = Field(default=1.0, gt=0, le=100)
+    """eaft: power of the normalised entropy."""
+    neftune_alpha: float | None = Field(default=None, gt=0, le=1000)
+    """NEFTune: noise on the embeddings in training, uniform within alpha / sqrt(tokens × hidden size)."""
+
+
 class RewardSection(Section):
     """Reward models: a score that is higher for the chosen answer."""
 
@@ -140,6 +158,7 @@ class MethodSection(Section):
     """`full` trains every weight, `freeze` a few layers, `lora` small adapters beside frozen weights."""
     lora: LoraSection = LoraSection()
     freeze: FreezeSection = FreezeSection()
+    sft: SftSection = SftSection()
     reward: RewardSection = RewardSection()
     preference: PreferenceSection = PreferenceSection()
 
@@ -149,14 +168,14 @@ class MethodSection(Section):
         if options.label_smoothing and options.loss != "sigmoid":
             raise Contradiction(
                 f"method.preference.label_smoothing is defined for loss: sigmoid, not for {options.loss}",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="remove it, or use loss: sigmoid",
                 path=("method", "preference", "label_smoothing"),
             )
         if options.reference and options.loss in ("orpo", "simpo"):
             raise Contradiction(
                 f"method.preference.loss: {options.loss} has no reference model",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="remove method.preference.reference",
                 path=("method", "preference", "reference"),
             )

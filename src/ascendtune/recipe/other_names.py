@@ -54,7 +54,7 @@ _KEYS = {name: key.becomes for name, key in TRANSLATED.items() if " " not in key
 
 
 def key_here(name: str) -> str | None:
-    """The key, or keys with commas between them, that a name of another tool stands for; None if it is no such name."""
+    """The key, or keys with commas between them, that a name of another tool stands for; None for other names."""
     return _KEYS.get(name)
 
 

@@ -53,7 +53,7 @@ class DeepSpeedSection(Section):
                     raise Contradiction(
                         f"parallel.deepspeed.{key} and parallel.deepspeed.config contradict each other: "
                         "the JSON file sets it",
-                        code="contradictory-keys",
+                        code="conflicting-keys",
                         remedy=f"remove {key}, or config",
                         path=("parallel", "deepspeed", key),
                     )
@@ -66,7 +66,7 @@ class DeepSpeedSection(Section):
         if "nvme" in (self.offload_optimizer, self.offload_param) and not self.nvme_path:
             raise Contradiction(
                 "offloading to nvme needs a directory",
-                code="missing-recipe-key",
+                code="recipe-key-missing",
                 remedy="set parallel.deepspeed.nvme_path",
                 path=("parallel", "deepspeed"),
             )
@@ -81,9 +81,7 @@ def offload_fault(keys: str, stage: int, offload_optimizer: str, offload_param: 
     """
 
     def fault(key: str, why: str, remedy: str) -> Contradiction:
-        return Contradiction(
-            f"{keys}.{key}{why}", code="contradictory-keys", remedy=remedy, path=(*keys.split("."), key)
-        )
+        return Contradiction(f"{keys}.{key}{why}", code="conflicting-keys", remedy=remedy, path=(*keys.split("."), key))
 
     if offload_param != "none" and stage != 3:
         return fault(

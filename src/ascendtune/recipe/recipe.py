@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,6 +17,7 @@ from ascendtune.data.spec import DataSection
 from ascendtune.recipe.ignored_keys import ignored_keys
 from ascendtune.recipe.llamafactory.detect import is_llamafactory_key, is_llamafactory_recipe
 from ascendtune.recipe.llamafactory.translate import translate
+from ascendtune.recipe.llamafactory.v1 import is_v1_key, is_v1_recipe, translate_v1
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.other_names import REMEDIES
 from ascendtune.recipe.parallel import ParallelSection
@@ -41,7 +42,7 @@ def _a_plain_name(value: str) -> str:
     if not re.fullmatch(r"[\w][\w.-]*", value):
         raise Contradiction(
             f"'{value}' is not a name for a directory",
-            code="impossible-value",
+            code="invalid-value",
             remedy="use letters, digits, '.', '_' and '-'",
             path=("name",),
         )
@@ -49,7 +50,7 @@ def _a_plain_name(value: str) -> str:
     if len(value.encode()) > _LONGEST_NAME:
         raise Contradiction(
             f"a name of {len(value.encode())} bytes is too long for a directory",
-            code="impossible-value",
+            code="invalid-value",
             remedy=f"use at most {_LONGEST_NAME}",
             path=("name",),
         )
@@ -60,7 +61,7 @@ def _with_known_placeholders(value: str) -> str:
     if unknown := [found for found in re.findall(r"\{[^}]*\}?", value) if found != "{name}"]:
         raise Contradiction(
             f"run_dir: '{unknown[0]}' is not a placeholder",
-            code="impossible-value",
+            code="invalid-value",
             remedy="the only one is {name}",
             path=("run_dir",),
         )
@@ -162,10 +163,11 @@ class Recipe(Section):
         """
         document = read_document(Path(path))
         native = list(overrides)
-        if is_llamafactory_recipe(document, cls.model_fields):
-            foreign = [word for word in overrides if is_llamafactory_key(word.partition("=")[0])]
-            native = [word for word in overrides if word not in foreign]
-            apply_overrides(document, foreign)
+        if is_v1_recipe(document):
+            native = _apply_foreign(document, overrides, is_v1_key)
+            document = translate_v1(document)
+        elif is_llamafactory_recipe(document, cls.model_fields):
+            native = _apply_foreign(document, overrides, is_llamafactory_key)
             document = translate(document, os.environ)
         apply_overrides(document, native)
         require_no_secrets(document, _SECRETS)
@@ -207,6 +209,13 @@ class Recipe(Section):
     def without_effect(self, origins: dict[str, str]) -> list[str]:
         """Sentences on keys that are set but change nothing in this recipe."""
         return ignored_keys(self, origins)
+
+
+def _apply_foreign(document: Document, overrides: Sequence[str], is_foreign: Callable[[str], bool]) -> list[str]:
+    """Apply the overrides whose key belongs to the recipe's own form; the native ones are left."""
+    foreign = [word for word in overrides if is_foreign(word.partition("=")[0])]
+    apply_overrides(document, foreign)
+    return [word for word in overrides if word not in foreign]
 
 
 def _let_overrides_win(document: Document, overrides: Sequence[str]) -> None:

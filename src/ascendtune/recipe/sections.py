@@ -29,6 +29,13 @@ class ModelSection(Section):
     """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
 
 
+NEEDS_WHOLE_MATRICES = {
+    "adafactor": "Adafactor keeps means over rows and columns of each matrix",
+    "muon": "Muon orthogonalises the update of each matrix as a whole",
+}
+"""Optimizers that do not work on shards of a matrix, with the reason."""
+
+
 class OptimSection(Section):
     """The optimizer, its learning rate schedule, and the length of training."""
 
@@ -46,14 +53,17 @@ class OptimSection(Section):
     """Applied to matrices, not to biases and norms."""
     max_grad_norm: float | None = Field(default=1.0, gt=0, le=MOST)
     """Clip gradients to this norm; null: do not clip."""
-    optimizer: Literal["auto", "adamw", "adafactor", "sgd"] = "auto"
-    """`auto` is AdamW, fused where the device can."""
+    optimizer: Literal["auto", "adamw", "adafactor", "muon", "sgd"] = "auto"
+    """`auto` is AdamW, fused where the device can. `muon` (torch's, one device or ddp) orthogonalises the updates of
+    matrices, and takes AdamW for embeddings, head, biases and norms."""
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    """muon: decay of the mean of gradients."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW: decay of the mean of gradients."""
+    """AdamW, and muon's AdamW: decay of the mean of gradients."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    """AdamW: decay of the mean of squared gradients."""
+    """AdamW, and muon's AdamW: decay of the mean of squared gradients."""
     epsilon: float = Field(default=1e-8, gt=0, le=1)
-    """AdamW: added to the divisor."""
+    """AdamW, and muon's AdamW: added to the divisor."""
     epochs: float | None = Field(default=None, gt=0, le=1_000_000)
     """Passes over the data (default 1, when `max_steps` is not given)."""
     max_steps: int | None = Field(default=None, ge=1, le=MOST)
@@ -64,14 +74,14 @@ class OptimSection(Section):
         if self.epochs is not None and self.max_steps is not None:
             raise Contradiction(
                 "optim.epochs and optim.max_steps contradict each other",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="keep one of them",
                 path=("optim", "max_steps"),
             )
         if self.warmup_ratio and self.warmup_steps is not None:
             raise Contradiction(
                 "optim.warmup_ratio and optim.warmup_steps contradict each other",
-                code="contradictory-keys",
+                code="conflicting-keys",
                 remedy="keep one of them",
                 path=("optim", "warmup_steps"),
             )
@@ -136,7 +146,8 @@ class CheckpointSection(Section):
     best: bool = False
     """Also keep the checkpoint with the lowest evaluation loss, and export that one at the end."""
     resume: str = "auto"
-    """`auto`: from the newest complete checkpoint of this run, if any; `never`; or the path of a checkpoint."""
+    """`auto`: from the newest complete checkpoint of this run, if any; `never`; a checkpoint's path or name: `run@120`,
+    `run@best`, `run@last`."""
 
 
 class TrackSection(Section):
@@ -188,7 +199,7 @@ def steps_in(text: int | str | None) -> list[range]:
         if not 1 <= first <= last:
             raise Contradiction(
                 f"'{part}' is not a step or a range of steps",
-                code="impossible-value",
+                code="invalid-value",
                 remedy="write steps from 1 on and ranges, such as 1-3,10",
                 path=("align", "dump_steps"),
             )

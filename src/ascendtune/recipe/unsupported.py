@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ascendtune.core.document import Path_
 from ascendtune.recipe.method import ALL_EXPERTS
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
+from ascendtune.recipe.sections import NEEDS_WHOLE_MATRICES
 
 
 def _table() -> Iterator[tuple[str, str]]:
@@ -101,10 +102,21 @@ REFUSALS = (
         "keep one of them",
         ("method", "lora", "init"),
     ),
+    *(
+        Refusal(
+            lambda recipe, name=name: (  # type: ignore[misc]  # a default binds the name of this turn
+                recipe.parallel.strategy in ("fsdp", "deepspeed") and recipe.optim.optimizer == name
+            ),
+            f"{reason}, and a rank that holds a shard of it cannot",
+            "use optim.optimizer: adamw, or parallel.strategy: ddp",
+            ("optim", "optimizer"),
+        )
+        for name, reason in NEEDS_WHOLE_MATRICES.items()
+    ),
     Refusal(
-        lambda recipe: recipe.parallel.strategy in ("fsdp", "deepspeed") and recipe.optim.optimizer == "adafactor",
-        "Adafactor keeps means over rows and columns of each matrix, and a rank that holds a shard of it has neither",
-        "use optim.optimizer: adamw, or parallel.strategy: ddp",
+        lambda recipe: recipe.method.tuner == "lora" and recipe.optim.optimizer == "muon",
+        "optim.optimizer: muon is for the matrices of a model, and adapters are none: all of them would take AdamW",
+        "use optim.optimizer: adamw, or method.tuner: full or freeze",
         ("optim", "optimizer"),
     ),
     Refusal(

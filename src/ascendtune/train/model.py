@@ -44,7 +44,7 @@ def read_config(section: ModelSection, directory: Path) -> Any:
         elif type(error).__name__.startswith("StrictDataclass"):
             remedy = "correct this field of config.json, or copy the file again from where the model came from"
         raise RecipeError(
-            f"the model cannot be read: {first_line(error)}", code="model-not-readable", remedy=remedy, where=directory
+            f"the model cannot be read: {first_line(error)}", code="model-not-loadable", remedy=remedy, where=directory
         ) from error
     return without_own_implementations(config)
 

@@ -46,7 +46,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
         # What transformers raises. An operator that the device lacks (NotImplementedError) is another matter.
         raise RecipeError(
             f"this model does not support packed documents: {str(error).strip().splitlines()[0]}",
-            code="packing-not-possible",
+            code="packing-unsupported",
             remedy="set data.packing: auto or false",
         ) from error
     in_other_company = _hidden(model, [(first + 1) % vocabulary, *others])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ def make_optimizer(
     *,
     fused: bool,
     plus_ratio: float | None = None,
+    tables: Collection[nn.Parameter] = (),
 ) -> torch.optim.Optimizer:
     """An optimizer over the trainable parameters; matrices decay, biases and norms do not.
 
@@ -26,6 +27,7 @@ def make_optimizer(
 
     Args:
         fused: whether AdamW does all of its step in one kernel.
+        tables: embeddings and heads, whose rows muon leaves to AdamW; see `tables_of`.
         plus_ratio: LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the factor of adapters' B matrices.
     """
     groups = parameter_groups(named_parameters, section.weight_decay, plus_ratio or 1.0)
@@ -47,16 +49,83 @@ def make_optimizer(
             return torch.optim.SGD(groups, lr=learning_rate)
         case "adafactor":
             return torch.optim.Adafactor(groups, lr=learning_rate)
+        case "muon":
+            return MuonWithAdamW(section, groups, learning_rate, tables)
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """torch.optim.Muon for the matrices of a model, AdamW for everything else, over one set of groups and states.
+
+    Muon is that of Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon) with the scale of Liu et al. 2025,
+    arXiv:2502.16982, equation 4: an update of 0.2 · sqrt(max(rows, columns)) times the learning rate, so that one rate
+    suits both parts.
+
+    Args:
+        groups: of `parameter_groups`.
+        tables: parameters of two dimensions that are not matrices of the model.
+    """
+
+    def __init__(
+        self,
+        section: OptimSection,
+        groups: list[dict[str, Any]],
+        learning_rate: float,
+        tables: Collection[nn.Parameter] = (),
+    ) -> None:
+        kept = {id(each) for each in tables}
+        divided = []
+        for group in groups:
+            matrices = [each for each in group["params"] if each.ndim == 2 and id(each) not in kept]
+            others = [each for each in group["params"] if each.ndim != 2 or id(each) in kept]
+            divided += [{**group, "params": matrices, "is_muon": True}, {**group, "params": others, "is_muon": False}]
+        super().__init__([group for group in divided if group["params"]], {})
+        of_muon, of_adamw = (
+            [group for group in self.param_groups if group["is_muon"] is kind] for kind in (True, False)
+        )
+        # Their defaults go into the groups, which are shared.
+        self._parts: dict[bool, torch.optim.Optimizer] = {}
+        if of_muon:
+            self._parts[True] = torch.optim.Muon(
+                of_muon, lr=learning_rate, momentum=section.muon_momentum, adjust_lr_fn="match_rms_adamw"
+            )
+        betas = section.beta1, section.beta2
+        if of_adamw:
+            self._parts[False] = torch.optim.AdamW(of_adamw, lr=learning_rate, eps=section.epsilon, betas=betas)
+        self._share()
+
+    def _share(self) -> None:
+        """Give the parts this optimizer's groups and states, which loading a checkpoint replaces."""
+        for kind, part in self._parts.items():
+            part.param_groups = [group for group in self.param_groups if group["is_muon"] is kind]
+            part.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # the loop never gives a closure
+        """One step of each part, over the gradients that are there."""
+        self._share()
+        for part in self._parts.values():
+            part.step()
+
+
+def tables_of(model: nn.Module) -> list[nn.Parameter]:
+    """Weights of `model` whose rows stand for tokens or positions: embeddings, (entries, hidden), and the head."""
+    modules: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    return [
+        parameter for module in [*modules, *([head] if head is not None else [])] for parameter in module.parameters()
+    ]
 
 
 def states_per_parameter(section: OptimSection) -> int:
     """Tensors of a parameter's size that the optimizer keeps.
 
-    Adafactor keeps one row and one column for each matrix; they count as 0.
+    Adafactor keeps one row and one column for each matrix; they count as 0. Muon keeps one for each matrix, and two for
+    embeddings and head.
     """
     match section.optimizer:
         case "auto" | "adamw":
             return 2
+        case "muon":
+            return 1
         case "sgd" | "adafactor":
             return 0
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.checkpoint_names import named_checkpoint, split_checkpoint_name
 from ascendtune.core.claim import Claim, is_unfinished_start
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.files import file_lock, require_writable
@@ -73,7 +74,7 @@ def planned_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: b
 def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
     wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
     if resume not in ("auto", "never"):
-        return _from_path(recipe, Path(resume), newest, allow_change, trust_checkpoint)
+        return _from_path(recipe, checkpoint_to_resume(recipe), newest, allow_change, trust_checkpoint)
     if not newest.run_json.is_file():
         is_run = RunDir(wanted).run_json.is_file()
         taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
@@ -101,6 +102,19 @@ def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_c
         )
     free = _next_of_series(wanted)
     return Choice(free, None, None, [f"starting {free}: {reason}"])
+
+
+def checkpoint_to_resume(recipe: Recipe) -> Path:
+    """The checkpoint that `checkpoint.resume` names: a path, or `run@120`, where the run is a path or a sibling's name.
+
+    Raises:
+        InputError: the run has no such checkpoint.
+    """
+    name, which = split_checkpoint_name(recipe.checkpoint.resume)
+    if which is None:
+        return Path(recipe.checkpoint.resume)
+    sibling = recipe.run_directory().parent / name
+    return named_checkpoint(RunDir.open(sibling if sibling.is_dir() else name), which)
 
 
 def require_checkpoint(checkpoint: Path) -> None:

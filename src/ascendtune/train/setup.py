@@ -49,7 +49,7 @@ from ascendtune.train.model import (
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
-from ascendtune.train.optimizer import Schedule, make_optimizer
+from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
 from ascendtune.train.precision import Precision, choose_precision, export_dtype
 from ascendtune.train.reference import attention_of_reference, reference_key, reference_log_probs, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
@@ -145,6 +145,7 @@ def set_up(
         lambda: make_optimizer(
             recipe.optim, model.named_parameters(), recipe.learning_rate,
             fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+            tables=tables_of(model),
         ),
     )  # fmt: skip
     in_loop = strategy.loop_precision(precision)
@@ -349,6 +350,8 @@ def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
             return f"{recipe.method.preference.loss}, {how}"
         case "reward":
             return "pairwise, on the score of the last token"
+        case "sft":
+            return f"{recipe.method.sft.loss}, {how}"
         case _:
             return how
 

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
+from ascendtune.core.interrupts import keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
-from ascendtune.core.process import keep_interrupts
 from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
 from ascendtune.core.terminal_text import make_streams_safe
 

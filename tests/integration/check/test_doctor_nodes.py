@@ -70,7 +70,7 @@ def test_json_and_a_node_that_does_not_answer(machines: Cluster) -> None:
     assert secret not in out + err
 
 
-def test_nobody_answers(machines: Cluster) -> None:
+def test_doctor_exits_with_3_when_no_node_answers(machines: Cluster) -> None:
     doctor = _start(machines, "--nodes", "nodec", "limits")
     out, err = doctor.communicate(timeout=60)
     assert doctor.returncode == 3 and out == "" and "error: the connection to nodec has ended" in err
@@ -92,7 +92,7 @@ def test_nothing_is_left_where_the_asker_was_killed(machines: Cluster, tmp_path:
 
 def test_what_does_not_go_with_nodes(machines: Cluster) -> None:
     for words, said in (
-        (["clock_skew"], "code: missing-option"),
+        (["clock_skew"], "code: option-missing"),
         (["--nodes", "a,b", "--fix"], "--fix and --bundle work on one machine"),
         (["--nodes", "a,a"], "a is named twice"),
     ):

@@ -19,6 +19,9 @@ import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
 from tests.integration.train.test_fsdp import EXACT, go_on
 
+from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.side import read_side
+from ascendtune.check.align.stages import compare
 from ascendtune.core.errors import CheckFailed, MachineError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
@@ -54,10 +57,17 @@ def deepspeed(**section: Any) -> dict[str, Any]:
     ids=["0", "1-lora", "2-offload-packed-recomputed", "3-lora", "3-offload-packed-recomputed"],
 )
 def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, changes: dict[str, Any]) -> None:
-    together = train_on_ranks(
-        2, optim=SHORT, batch={"per_device": 1, "accumulate": 2}, parallel=deepspeed(**section), **changes
-    )
-    assert_same(together, train(optim=SHORT, batch={"per_device": 4}, **changes))
+    dumped = {"optim": SHORT, "align": {"dump_steps": "1-2"}, **changes}
+    together = train_on_ranks(2, batch={"per_device": 1, "accumulate": 2}, parallel=deepspeed(**section), **dumped)
+    alone = train(batch={"per_device": 4}, **dumped)
+    assert_same(together, alone)
+    # Gradients are gathered from all ranks and complete; parameters are those in fp32.
+    one, other = read_side(alone.run.path), read_side(together.run.path)
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is None, found.parted
+    assert found.dumps.steps == (1, 2) and {"start", "backward", "update"} <= found.dumps.agreeing
+    gradients = [row for row in found.dumps.rows if row.key.phase == "gradient"]
+    assert len(gradients) == len(alone.weights())
 
 
 @pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.soak), 3])

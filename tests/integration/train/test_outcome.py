@@ -243,7 +243,7 @@ def test_new_adapter_changes_nothing(train: Train, tiny_model: Path) -> None:
     assert all(weight.count_nonzero() == 0 for name, weight in adapted.weights().items() if "lora_B" in name)
 
 
-def test_new_tokens(train: Train, tiny_model: Path) -> None:
+def test_new_tokens_add_rows_and_leave_the_others_unchanged(train: Train, tiny_model: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoTokenizer
 

@@ -27,7 +27,7 @@ def _text(columns: int | None) -> str:
     return as_text("this machine cannot train", FINDINGS, columns=columns, paint=lambda text, colour: text)
 
 
-def test_wide() -> None:
+def test_wide_table_puts_expectation_and_remedy_below_each_finding() -> None:
     assert _text(100).splitlines() == [
         "this machine cannot train",
         "failure  versions  driver 23.0.3 is too old for CANN 8.1.RC1",
@@ -55,14 +55,14 @@ def test_a_command_is_never_cut_within_a_word() -> None:
     assert path in text
 
 
-def test_json() -> None:
+def test_json_holds_findings_and_exit_code() -> None:
     told = json.loads(as_json("v", FINDINGS, not_applicable=["cuda"]))
     assert told["exit_code"] == 1 and told["not_applicable"] == ["cuda"]
     assert [each["code"] for each in told["findings"]] == ["versions", "network", "disk"]
     assert set(told["findings"][0]) == {"code", "status", "measured", "expected", "remedy", "evidence"}
 
 
-def test_exit_codes() -> None:
+def test_exit_code_is_that_of_the_worst_finding() -> None:
     assert exit_code(FINDINGS) == 1 and exit_code(FINDINGS[::2]) == 0
     assert exit_code([unknown("a", "b")]) == 4 and exit_code([]) == 0
 

@@ -44,4 +44,4 @@ def test_data_show_writes_json_and_an_escaped_page(ascendtune: Any, recipe: Path
     page = (tmp_path / "page.html").read_text()
     assert "<mark>&lt;b&gt;Five.&lt;/b&gt;&lt;|im_end|&gt;</mark>" in page and "<b>" not in page
     again = ascendtune("data", "show", recipe, "--html", "page.html")
-    assert again.returncode == 2 and "code: file-exists" in again.stderr
+    assert again.returncode == 2 and "code: path-exists" in again.stderr

@@ -56,7 +56,7 @@ def test_devices_json_equals_the_golden_file(ascendtune: Run, printing: Callable
     assert told == expected
 
 
-def test_a_table_for_people(ascendtune: Run, printing: Callable[[str], str]) -> None:
+def test_devices_prints_a_table_with_memory_and_processes(ascendtune: Run, printing: Callable[[str], str]) -> None:
     result = ascendtune("devices", PATH=printing("info_a3_24.1.rc3.3_two_dies"))
     assert result.returncode == 0 and "\x1b" not in result.stdout
     lines = result.stdout.splitlines()
@@ -91,7 +91,7 @@ def _on_terminal(path: str, columns: int, *words: str, **env: str) -> str:
     return shown.decode()
 
 
-def test_a_narrow_terminal(printing: Callable[[str], str]) -> None:
+def test_table_of_devices_fits_a_narrow_terminal(printing: Callable[[str], str]) -> None:
     path = printing("info_a3_24.1.rc3.3_two_dies")
     for columns in (60, 100):
         shown = _on_terminal(path, columns, NO_COLOR="1")
@@ -104,7 +104,7 @@ def test_an_alarm_is_coloured(printing: Callable[[str], str]) -> None:
     assert "\x1b[31m310B4" in _on_terminal(printing("info_310b4_23.0.0_alarm"), 100)
 
 
-def test_free_devices(ascendtune: Run, printing: Callable[[str], str]) -> None:
+def test_free_prints_ids_or_names_who_holds_the_others(ascendtune: Run, printing: Callable[[str], str]) -> None:
     path = printing("info_a3_24.1.rc3.3_two_dies")
     result = ascendtune("devices", "--free", "2", PATH=path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "0,1\n", "")
@@ -114,7 +114,7 @@ def test_free_devices(ascendtune: Run, printing: Callable[[str], str]) -> None:
     assert "NPU 4 chip 1: in use by pt_main_thread (pid 957770, 48.1 GiB)" in result.stderr
 
 
-def test_topology(ascendtune: Run, printing: Callable[[str], str]) -> None:
+def test_topology_prints_links_and_near_cores(ascendtune: Run, printing: Callable[[str], str]) -> None:
     result = ascendtune("devices", "--topology", PATH=printing("topo_950_ub"))
     assert result.returncode == 0
     lines = result.stdout.splitlines()
@@ -164,7 +164,7 @@ def test_options_that_exclude_each_other(ascendtune: Run, words: list[str]) -> N
     assert ascendtune("devices", *words).returncode == 2
 
 
-def test_no_torch() -> None:
+def test_devices_does_not_import_torch() -> None:
     look = (
         "import sys; from ascendtune.cli.main import main\n"
         "try: main(['devices'])\n"

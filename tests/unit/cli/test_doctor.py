@@ -25,7 +25,7 @@ def test_a_machine_without_accelerators(ascendtune: Run) -> None:
     assert lines[-1] == "not applicable on this machine: npu_smi"
 
 
-def test_json(ascendtune: Run) -> None:
+def test_doctor_json_holds_verdict_findings_and_exit_code(ascendtune: Run) -> None:
     result = ascendtune("doctor", "--json", **PLAIN)
     told = json.loads(result.stdout)
     assert told["exit_code"] == result.returncode == 0
@@ -35,11 +35,12 @@ def test_json(ascendtune: Run) -> None:
 
 def test_a_bundle_beside_json(ascendtune: Run, tmp_path: Path) -> None:
     result = ascendtune("doctor", "limits", "--json", "--bundle", "report.tar.gz", **PLAIN)
-    assert json.loads(result.stdout)["findings"] and result.stderr.startswith("wrote report.tar.gz")
+    assert json.loads(result.stdout)["findings"] and "wrote report.tar.gz" in result.stderr
+    assert result.stderr.startswith("report.tar.gz will contain:\n  doctor.json (") and "masked: " in result.stderr
     assert (tmp_path / "report.tar.gz").stat().st_size > 500
 
 
-def test_the_list(ascendtune: Run) -> None:
+def test_doctor_list_describes_every_check(ascendtune: Run) -> None:
     result = ascendtune("doctor", "--list")
     assert result.returncode == 0 and "npu_network" in result.stdout
     told = json.loads(ascendtune("doctor", "--list", "--json").stdout)
@@ -64,7 +65,7 @@ def test_a_hanging_npu_smi_costs_five_seconds_once(ascendtune: Run, tmp_path: Pa
     assert result.stdout.startswith("this machine cannot train: npu-smi info gave no answer within 5 s; do: ")
 
 
-def test_no_torch() -> None:
+def test_doctor_does_not_import_torch() -> None:
     look = (
         "import sys; from ascendtune.cli.main import main\n"
         "try: main(['doctor'])\n"
@@ -72,3 +73,20 @@ def test_no_torch() -> None:
     )
     result = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_recipe_is_checked_in_chinese(ascendtune: Run, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(
+        "model: {path: ./none}\ndata: {train: ./rows.jsonl}\nparallel: {strategy: deepspeed}\n"
+    )
+    result = ascendtune("doctor", "r.yaml", "recipe", "--lang", "zh", **PLAIN)
+    assert result.returncode == 1 and "配方需要的包没有安装：deepspeed" in result.stdout
+    assert "./none" in result.stdout and "./rows.jsonl" in result.stdout
+    english = ascendtune("doctor", "r.yaml", "recipe", "--json", LANG="zh_CN.UTF-8", **PLAIN)
+    assert "the recipe needs packages that are not installed: deepspeed" in english.stdout
+
+
+def test_recipe_that_is_wrong_stops(ascendtune: Run, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("model: {path: org/m}\ndata: {train: x.jsonl}\nprecission: bf16\n")
+    result = ascendtune("doctor", "r.yaml", **PLAIN)
+    assert result.returncode == 2 and "unknown-recipe-key" in result.stderr

@@ -28,7 +28,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield held
 
 
-def test_one_repository(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetch_writes_the_files_of_one_repository(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fetch", "model", "o/m", "--from", hub.endpoint, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)[0]
     assert (facts["commit"], facts["files"], facts["directory"]) == (COMMIT, 2, "models/m")
@@ -62,14 +62,14 @@ def test_a_list_is_pinned_by_its_lock_file(hub: Hub, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["fetch"], "fetch-target-missing"),
-        (["fetch", "model"], "fetch-target-missing"),
-        (["fetch", "model", "a/b", "c/d", "--to", "x"], "contradicting-options"),
+        (["fetch"], "option-missing"),
+        (["fetch", "model"], "option-missing"),
+        (["fetch", "model", "a/b", "c/d", "--to", "x"], "conflicting-options"),
         (["fetch", "model", "../b"], "invalid-hub-id"),
         (["fetch", "model", "a/b", "--revision", "x\ny"], "invalid-hub-id"),
-        (["fetch", "model", "a/b", "--from", "ftp://x"], "unknown-hub"),
+        (["fetch", "model", "a/b", "--from", "ftp://x"], "invalid-option-value"),
         (["fetch", "model", "a/b", "--verify"], "nothing-fetched"),
-        (["fetch", "model", "-f", "s.yaml"], "contradicting-options"),
+        (["fetch", "model", "-f", "s.yaml"], "conflicting-options"),
     ],
 )
 def test_wrong_use_is_told_before_any_request(

@@ -150,7 +150,7 @@ def test_logs_that_are_not_there_are_told_as_that(called: Called, tmp_path: Path
     assert (code, out, err) == (
         2,
         "",
-        f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n code: no-such-rank\n",
+        f"error: {job.id} has no rank 9\n   do: name one from 0 to 1\n code: unknown-rank\n",
     )
     gone = f"warning: no log of rank 1 is in {job.logs}: it was removed, or never written\n"
     assert called("logs", job.id, "--rank", "1") == (1, "", gone)
@@ -181,7 +181,7 @@ def test_an_unknown_job_is_an_error_with_a_remedy(called: Called) -> None:
         assert (
             code == 2
             and err
-            == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n code: no-such-job\n"
+            == "error: there is no job 'x'\n   do: `ascendtune jobs list --all` shows them\n code: unknown-job\n"
         )
 
 

@@ -16,7 +16,10 @@ from ascendtune.cli.commands import COMMANDS, GROUPS, Entry
 from ascendtune.core.errors import InputError, MachineError, RecipeError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-HEAVY = ("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib")
+HEAVY = (
+    *("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib"),
+    *("psutil", "ctypes", "socket", "hashlib"),
+)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +40,10 @@ def test_help_is_light_and_as_recorded(ascendtune: Any, words: list[str]) -> Non
 @pytest.mark.parametrize("words", [[], ["train"]], ids=" ".join)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     look = (
-        "import sys; from ascendtune.cli.main import main\n"
-        "try: main(sys.argv[2:])\n"
-        "except SystemExit: print([name for name in sys.argv[1].split(',') if name in sys.modules], file=sys.stderr)"
+        "import sys; from ascendtune.__main__ import main\n"
+        "names, sys.argv[1:] = sys.argv[1].split(','), sys.argv[2:]\n"
+        "try: main()\n"
+        "except SystemExit: print([name for name in names if name in sys.modules], file=sys.stderr)"
     )
     argv = [sys.executable, "-c", look, ",".join(HEAVY), *words, "--help"]
     result = subprocess.run(argv, capture_output=True, text=True, check=True)
@@ -54,7 +58,7 @@ def test_every_command_exists_and_shows_an_example(name: str) -> None:
     assert name.count(" ") == 0 or name.split()[0] in GROUPS
 
 
-def test_version(ascendtune: Any) -> None:
+def test_version_option_prints_the_version(ascendtune: Any) -> None:
     assert ascendtune("--version").stdout == f"ascendtune {__version__}\n"
 
 

@@ -42,7 +42,7 @@ def test_init_never_overwrites_unasked(ascendtune: Any, tiny_model: Path, data: 
     (tmp_path / "recipe.yaml").write_text("mine")
     words = ("init", "--model", tiny_model, "--data", data)
     refused = ascendtune(*words)
-    assert refused.returncode == 2 and "code: file-exists" in refused.stderr
+    assert refused.returncode == 2 and "code: path-exists" in refused.stderr
     assert (tmp_path / "recipe.yaml").read_text() == "mine"
     assert ascendtune(*words, "--yes", "--tuner", "lora").returncode == 0
     assert "tuner: lora" in (tmp_path / "recipe.yaml").read_text()

@@ -45,7 +45,7 @@ def test_converted_recipe_equals_the_original(ascendtune: Any, recipe: Path, tmp
     ours = Recipe.load("ours.yaml")
     assert ours.model_dump() == Recipe.load(recipe, ["optim.max_steps=3"]).model_dump() and not ours.notes
     again = ascendtune("recipe", "convert", recipe, "-o", "ours.yaml")
-    assert again.returncode == 2 and "code: file-exists" in again.stderr
+    assert again.returncode == 2 and "code: path-exists" in again.stderr
     assert "code: already-native-recipe" in ascendtune("recipe", "convert", "ours.yaml").stderr
 
 

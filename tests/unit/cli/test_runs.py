@@ -53,12 +53,12 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
 
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
     result = ascendtune("runs", "list")
-    assert result.returncode == 2 and "code: no-such-directory" in result.stderr
+    assert result.returncode == 2 and "code: path-missing" in result.stderr
     (tmp_path / "runs").mkdir()
     assert ascendtune("runs", "list").stdout == "no runs in runs\n"
 
 
-def test_show(ascendtune: Any, runs: Path) -> None:
+def test_runs_show_prints_state_and_last_metrics(ascendtune: Any, runs: Path) -> None:
     shown = ascendtune("runs", "show", "runs/a").stdout
     assert shown.startswith("runs/a: finished, 1 attempt\n") and "step_10" in shown
     facts = json.loads(ascendtune("runs", "show", "runs/a", "--json").stdout)

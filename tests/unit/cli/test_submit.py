@@ -136,7 +136,7 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("docker", ["data.train=no.jsonl"], "no such data set path"),
         ("slurm", ["data.train=no.jsonl"], "no such data set path"),
         ("kubernetes", ["data.train=no.jsonl"], "no such data set path"),
-        ("docker", ["data.template=no/such.jinja"], "code: no-such-path"),
+        ("docker", ["data.template=no/such.jinja"], "code: path-missing"),
         ("compose", ["--nodes", "2"], "NODE_RANK and MASTER_ADDR are not set"),
         ("docker", ["optim.epoch=2"], "unknown key 'optim.epoch'"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, file_lock, is_endless, write_json
+from ascendtune.core.files import LineWriter, file_lock, is_endless, walk, write_json
 
 
 def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:
 def test_path_without_a_name_is_a_directory(path: str) -> None:
     with pytest.raises(MachineError) as caught:
         write_json(Path(path), {})
-    assert caught.value.code == "path-is-a-directory"
+    assert caught.value.code == "not-a-file"
 
 
 def test_files_and_pipes_of_the_shell_end(tmp_path: Path) -> None:
@@ -87,3 +87,39 @@ def test_writer_notices_that_its_file_was_removed(tmp_path: Path) -> None:
         writer.write({"step": 2})
     assert caught.value.code == "file-removed"
     writer.close()
+
+
+def test_walk_names_what_os_walk_names_and_follows_no_link(tmp_path: Path) -> None:
+    for name in ("a/b/one", "a/two", "c/three"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "c" / "up").symlink_to(tmp_path)
+    found = {place: (set(directories), set(others)) for place, directories, others in walk(tmp_path)}
+    assert found == {
+        tmp_path: ({"a", "c"}, set()),
+        tmp_path / "a": ({"b"}, {"two"}),
+        tmp_path / "a/b": (set(), {"one"}),
+        tmp_path / "c": (set(), {"three", "up"}),
+    }
+
+
+def test_walk_visits_directories_that_the_caller_leaves_in_the_given_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "left-out"):
+        (tmp_path / name).mkdir()
+    visited = []
+    for place, directories, _ in walk(tmp_path):
+        visited.append(place.name)
+        directories[:] = sorted(name for name in directories if name != "left-out")
+    assert visited[1:] == ["a", "b"]
+
+
+def test_walk_has_no_depth_at_which_it_ends(tmp_path: Path) -> None:
+    deep = [Path(f"{tmp_path}{'/d' * level}") for level in range(1, 1201)]
+    for path in deep:
+        path.mkdir()
+    try:
+        assert sum(1 for _ in walk(tmp_path)) == 1201
+    finally:
+        # pytest would remove them level by level, in calls of calls.
+        for path in reversed(deep):
+            path.rmdir()

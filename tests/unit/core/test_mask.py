@@ -20,7 +20,7 @@ from ascendtune.core.mask import Mask, command_without_secrets
         ("tokens_per_second: 812.5, max_length: 2048", "tokens_per_second: 812.5, max_length: 2048"),
     ],
 )
-def test_text(text: str, masked: str) -> None:
+def test_names_hosts_and_addresses_are_masked_in_text(text: str, masked: str) -> None:
     assert Mask(users=["wanglei"], hosts=["npu-a7"], versions=["23.0.2.1"]).text(text) == masked
 
 

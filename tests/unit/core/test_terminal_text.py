@@ -182,6 +182,16 @@ def test_a_file_name_that_is_no_text_is_printed_as_it_is() -> None:
     assert _printed(ascii(os.fsdecode(b"a\xff.log")), PYTHONIOENCODING="utf-8") == b"a\xff.log"
 
 
+def test_bytes_of_stdin_that_are_not_utf8_are_read_as_those_of_the_command_line() -> None:
+    look = "import sys; from ascendtune.core.terminal_text import make_streams_safe; make_streams_safe(); "
+    look += "print(ascii(sys.stdin.read()), ascii(sys.argv[1]))"
+    read = subprocess.run(
+        [sys.executable, "-c", look, b"a\xff"], input=b"a\xff", capture_output=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )  # fmt: skip
+    assert read.stdout == b"'a\\udcff' 'a\\udcff'\n"
+
+
 def test_a_line_goes_on_behind_its_label_and_words_stay_whole() -> None:
     said = "error: one two three four five six\n   do: /a/path/that/is/longer/than/the/line --option\n"
     said += "where: a place of some length"

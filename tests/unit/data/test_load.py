@@ -158,7 +158,9 @@ def test_unreadable_syntax_stops_also_when_bad_rows_are_skipped(tmp_path: Path) 
         ("gsm8k_train.jsonl", {"columns": {"prompt": "question", "completion": "answer"}}, 7473, "prompt_completion"),
     ],
 )
-def test_real_data(shared: Path, name: str, keys: dict[str, Any], count: int, name_of_format: str) -> None:
+def test_real_data_sets_load_with_their_row_counts(
+    shared: Path, name: str, keys: dict[str, Any], count: int, name_of_format: str
+) -> None:
     loaded = _load(DatasetSpec(path=str(shared / "data" / name), **keys))
     (report,) = loaded.datasets
     assert (report.rows_read, report.rows_used, report.format) == (count, count, name_of_format)

@@ -335,7 +335,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_full_disk(
+def test_full_disk_ends_preparation_and_leaves_no_entry(
     processes: int, model: Path, tmp_path: Path, small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ascendtune.data.tokenize._SMALLEST_SHARD", 1000)

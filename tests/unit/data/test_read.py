@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascendtune.core.errors import DataError
+from ascendtune.data import files
 from ascendtune.data.conversation import RawRow
 from ascendtune.data.files import data_files
 from ascendtune.data.read import read_rows, rows_of_file
@@ -332,7 +333,9 @@ def test_a_directory_without_data_says_so(tmp_path: Path) -> None:
         ("glaive_toolcall_en_demo.json", 300, None),
     ],
 )
-def test_real_files(shared: Path, name: str, count: int, last_line: int | None) -> None:
+def test_real_files_are_read_with_the_line_of_each_row(
+    shared: Path, name: str, count: int, last_line: int | None
+) -> None:
     path = shared / "data" / name
     rows = _read(path)
     assert len(rows) == count
@@ -435,3 +438,12 @@ def test_markdown_files_are_rows_unless_they_describe_other_data(tmp_path: Path)
     assert [row.values["text"] for row in read_rows(DatasetSpec(path=str(tmp_path)))] == ["B\n", "# A\n\nText.\n"]
     (tmp_path / "rows.jsonl").write_text('{"text": "row"}\n')
     assert [row.values["text"] for row in read_rows(DatasetSpec(path=str(tmp_path)))] == ["row"]
+
+
+def test_directory_of_everything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    monkeypatch.setattr(files, "_MOST_ENTRIES", 2)
+    with pytest.raises(DataError) as caught:
+        _read(tmp_path)
+    assert caught.value.code == "directory-too-large"

@@ -79,7 +79,7 @@ def test_a_template_file_comes_before_the_config(make_model: Callable[..., Path]
     assert Tokenizer.load(directory).chat_templates == {"default": "file"}
 
 
-def test_a_list_of_templates(make_model: Callable[..., Path]) -> None:
+def test_default_of_a_list_of_templates_is_taken(make_model: Callable[..., Path]) -> None:
     given = [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]
     template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=given)))
     assert template.render_prompt(HELLO) == "D"

@@ -55,7 +55,7 @@ def expected(row: Conversation, template: ChatTemplate) -> tuple[list[int], list
     return encoding.ids, [token if yes else IGNORED for token, yes in zip(encoding.ids, learnt, strict=True)]
 
 
-def test_tokens_and_labels(template: ChatTemplate, tmp_path: Path) -> None:
+def test_tokens_and_labels_equal_the_rendered_conversation(template: ChatTemplate, tmp_path: Path) -> None:
     rows = [chat("a", "b"), chat(" a ", "\nb  "), ROWS[16], chat("天气", "很好👩‍👩‍👧")]
     outcome, dataset = run(rows, template, tmp_path / "out")
     for index, row in enumerate(rows):

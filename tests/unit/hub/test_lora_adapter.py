@@ -46,7 +46,7 @@ def _module(name: str) -> dict[str, tuple[int, ...]]:
     ],
     ids=str,
 )
-def test_scaling(config: dict[str, Any], scaling: float, tmp_path: Path) -> None:
+def test_scaling_follows_alpha_rank_and_rslora(config: dict[str, Any], scaling: float, tmp_path: Path) -> None:
     [found] = _adapter(tmp_path, _module("layers.0.q_proj"), **config).low_rank
     assert (found.module, found.scaling, found.shape) == ("layers.0.q_proj", scaling, (8, 6))
 

@@ -119,14 +119,14 @@ def test_layers_of_files_and_config_must_agree(tmp_path: Path, held: int, named:
 def test_fewer_layer_types_than_layers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         read_model_config(written(tmp_path, layer_types=["full_attention"] * 2))
-    assert caught.value.code == "impossible-field" and "layer_types" in caught.value.what
-    assert caught.value.code == "impossible-field" and "layer_types" in caught.value.remedy
+    assert caught.value.code == "invalid-field" and "layer_types" in caught.value.what
+    assert caught.value.code == "invalid-field" and "layer_types" in caught.value.remedy
 
 
 def test_an_unknown_activation_is_reported_with_its_field(tmp_path: Path) -> None:
     path = written(tmp_path, hidden_act="swishy")
     fault = activation_fault(path, "swishy")
-    assert fault is not None and fault.code == "impossible-field" and 'hidden_act is "swishy"' in fault.what
+    assert fault is not None and fault.code == "invalid-field" and 'hidden_act is "swishy"' in fault.what
     assert activation_fault(path, "model_type") is None
 
 

@@ -86,7 +86,7 @@ def test_random_weights_need_none(model: Path) -> None:
 def test_a_file_is_not_a_model(model: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         check_model_directory(model / "config.json", weights_needed=True)
-    assert caught.value.code == "model-not-a-directory"
+    assert caught.value.code == "not-a-directory"
 
 
 def test_quantised_weights_are_not_trained_on(model: Path) -> None:

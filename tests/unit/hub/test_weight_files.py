@@ -64,9 +64,9 @@ _DAMAGES: dict[str, tuple[Any, ...]] = {
     "tensor in another file": (_index({"a": ONE, "b": TWO, "c": TWO}), "weight-index-mismatch", "about b"),
     "index without map": (_index({}), "weight-index-damaged"),
     "index with a list": (_index([]), "weight-index-damaged"),
-    "index out of the folder": (_index({"a": "../x.safetensors"}), "impossible-field", "weight_map of a"),
-    "index with a number": (_index({"a": 1}), "impossible-field", "weight_map of a is 1"),
-    "index names a pickle": (_index({"a": "pytorch_model.bin"}), "impossible-field", "weight_map of a"),
+    "index out of the folder": (_index({"a": "../x.safetensors"}), "invalid-field", "weight_map of a"),
+    "index with a number": (_index({"a": 1}), "invalid-field", "weight_map of a is 1"),
+    "index names a pickle": (_index({"a": "pytorch_model.bin"}), "invalid-field", "weight_map of a"),
     "no index": (lambda path: (path / INDEX).unlink(), "weight-index-missing", ONE),
     "distributed checkpoint": (
         lambda path: save_file(_tensor("a"), path / "shard-00001-model-00001-of-00002.safetensors"),

@@ -240,3 +240,12 @@ def make_llama(directory: Path) -> Path:
         torch.manual_seed(0)
         LlamaForCausalLM(config).save_pretrained(directory)
     return directory
+
+
+@pytest.mark.parametrize("text", [b"caf\xe9".decode(errors="surrogateescape"), "half \ud83d of a pair"])
+def test_message_that_is_not_utf8_is_refused_as_that(make_engine: Callable[..., Engine], text: str) -> None:
+    engine = make_engine(END_OF_TURN)
+    for ask in (lambda asked: engine.generate([asked]), lambda asked: engine.stream(asked, print)):
+        with pytest.raises(InputError) as caught:
+            ask([{"role": "user", "content": text}])
+        assert caught.value.code == "not-utf8"

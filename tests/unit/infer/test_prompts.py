@@ -34,11 +34,11 @@ def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
         ({"instruction": "why?", "input": "", "output": "because"}, Prompt([USER], None, "because")),
     ],
 )
-def test_forms_of_rows(tmp_path: Path, row: dict[str, Any], expected: Prompt) -> None:
+def test_every_form_of_a_row_becomes_a_prompt(tmp_path: Path, row: dict[str, Any], expected: Prompt) -> None:
     assert read_prompts(rows_in(tmp_path, row, row)) == [expected, expected]
 
 
-def test_lines_of_text(tmp_path: Path) -> None:
+def test_each_line_of_a_text_file_is_a_prompt(tmp_path: Path) -> None:
     (tmp_path / "questions.txt").write_text("why?\n\nwhy?\n")
     assert read_prompts(tmp_path / "questions.txt") == [Prompt([USER]), Prompt([USER])]
 
@@ -51,10 +51,10 @@ def test_a_system_message_for_rows_that_have_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        ({"prompt": 3}, "bad-row"),
-        ({"messages": []}, "bad-row"),
-        ({"messages": [SYSTEM]}, "bad-row"),
-        ({"messages": "text"}, "bad-row"),
+        ({"prompt": 3}, "bad-rows"),
+        ({"messages": []}, "bad-rows"),
+        ({"messages": [SYSTEM]}, "bad-rows"),
+        ({"messages": "text"}, "bad-rows"),
         ({"question": "why?"}, "data-format-mismatch"),
     ],
 )

@@ -68,11 +68,11 @@ def test_a_taken_master_port_is_refused() -> None:
 def test_a_master_port_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(InputError) as caught:
         command(_spec(2, is_foreign=True), {"MASTER_PORT": given})
-    assert caught.value.code == "bad-port"
+    assert caught.value.code == "invalid-node-variable"
 
 
 @pytest.mark.parametrize("given", ["", "0", "65536", "-1", "1.5", "²", "port", "9" * 5000])
 def test_master_port_that_is_not_a_port_is_refused(given: str) -> None:
     with pytest.raises(InputError) as caught:
         checked_port(given, "127.0.0.1")
-    assert caught.value.code == "bad-port"
+    assert caught.value.code == "invalid-node-variable"

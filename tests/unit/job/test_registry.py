@@ -140,7 +140,7 @@ def test_a_job_is_found_by_what_people_type() -> None:
     for nothing in ("", "zzzzz", "../a"):
         with pytest.raises(InputError) as caught:
             registry.find(nothing)
-        assert caught.value.code == "no-such-job"
+        assert caught.value.code == "unknown-job"
 
 
 @pytest.mark.parametrize(("name", "begins"), [("runs/阿里 2", "阿里-2-"), ("..", "job-"), ("x" * 200, "x" * 60 + "-")])
@@ -173,4 +173,4 @@ def test_unwritable_directory_raises_machine_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(MachineError) as caught:
         registry.register(SPEC, [], watched=True)
-    assert caught.value.code == "path-not-a-directory"
+    assert caught.value.code == "not-a-directory"

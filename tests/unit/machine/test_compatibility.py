@@ -57,7 +57,7 @@ def test_fitting_wheels_match_python_and_cann() -> None:
     assert fitting_wheels("3.14", "8.1.RC1") == [] and fitting_wheels("3.14", None)[0].torch == "2.12.0"
 
 
-def test_drivers() -> None:
+def test_drivers_follow_the_cann_release() -> None:
     exact = drivers_for("8.2.RC1")
     assert exact is not None and exact.oldest == "24.1.RC2" and "25.2.0" in exact.versions
     before = drivers_for("8.0.0")

@@ -57,7 +57,7 @@ def test_not_enough_free_devices_names_their_users(device: Accelerator, said: st
 def test_two_devices_that_look_alike_are_two() -> None:
     with pytest.raises(MachineError) as caught:
         pick_free([_npu(None), _npu(None)], 1, {})
-    assert caught.value.code == "not-enough-devices" and "0 of 2" in caught.value.what
+    assert caught.value.code == "too-few-devices" and "0 of 2" in caught.value.what
 
 
 def test_alarm_is_normal_on_small_boards() -> None:

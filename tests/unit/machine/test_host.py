@@ -11,7 +11,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_this_machine() -> None:
+def test_facts_of_this_host_are_plausible() -> None:
     host = look_at_host()
     assert host.hostname and host.kernel and host.cores_usable == len(os.sched_getaffinity(0))
     assert 0 < host.memory_available_bytes <= host.memory_total_bytes

@@ -161,13 +161,13 @@ def test_deepspeed_file_that_is_not_a_json_object_is_refused(tmp_path: Path, tex
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         zero_config(recipe({"config": str(tmp_path / "x.json")}), compute=None, ranks=None, hidden_size=None)
-    assert caught.value.code == "file-missing"
+    assert caught.value.code == "path-missing"
 
 
 def test_the_file_takes_the_place_of_the_keys() -> None:
     with pytest.raises(RecipeError) as caught:
         recipe({"config": "ds.json", "stage": 3})
-    assert caught.value.code == "contradictory-keys"
+    assert caught.value.code == "conflicting-keys"
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -175,4 +175,4 @@ def test_state_on_disk_needs_stage_3(stage: int) -> None:
     """In stages 1 and 2 DeepSpeed takes `nvme` for `cpu`, without a word."""
     with pytest.raises(RecipeError) as caught:
         recipe({"stage": stage, "offload_optimizer": "nvme", "nvme_path": "/fast"})
-    assert caught.value.code == "contradictory-keys"
+    assert caught.value.code == "conflicting-keys"

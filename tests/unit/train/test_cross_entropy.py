@@ -5,12 +5,15 @@ import torch
 from torch import nn
 
 from ascendtune.train.objective.head import HeadForm
-from ascendtune.train.objective.sft import linear_cross_entropy
+from ascendtune.train.objective.sft import EmbeddingNoise, dft_weight, eaft_weight, linear_cross_entropy
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.objective.logit_chunks.softmax_rows", lambda vocabulary: 4)
+    monkeypatch.setattr(
+        "ascendtune.train.objective.logit_chunks.product_rows", lambda vocabulary, hidden, is_trained: 7
+    )
 
 
 class Wrapped(nn.Module):
@@ -75,7 +78,7 @@ def test_uniform_logits_cost_the_log_of_the_vocabulary():
 @pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
 def test_the_sum_over_a_million_labels_equals_fp64(wrap, monkeypatch):
     """Each of them counts, in 8,192 chunks, as a large vocabulary makes them."""
-    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 128)
+    monkeypatch.setattr("ascendtune.train.objective.logit_chunks.softmax_rows", lambda vocabulary: 128)
     torch.manual_seed(0)
     head = nn.Linear(4, 8).requires_grad_(False)
     hidden, targets = torch.randn(1 << 20, 4), torch.randint(0, 8, (1 << 20,))
@@ -113,3 +116,77 @@ def test_under_autocast_products_are_bf16_and_sums_are_not():
     for mine, reference in zip(ours, theirs, strict=True):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, reference, rtol=0.03, atol=0.03)
+
+
+def reference_dft(logits, targets):
+    """-sg(p) log p, summed (Wu et al. 2025)."""
+    probabilities = torch.softmax(logits, -1).gather(1, targets[:, None]).squeeze(1)
+    return -(probabilities.detach() * probabilities.log()).sum()
+
+
+def reference_eaft(logits, targets, alpha=1.0):
+    """-(H / ln 20)^alpha log p, summed; H of the renormalised 20 largest probabilities (Diao et al. 2026)."""
+    probabilities = torch.softmax(logits, -1)
+    largest = probabilities.detach().sort(-1, descending=True).values[:, :20]
+    largest = largest / largest.sum(-1, keepdim=True)
+    entropy = -(largest * largest.log()).sum(-1)
+    return -((entropy / math.log(20)) ** alpha * probabilities.gather(1, targets[:, None]).squeeze(1).log()).sum()
+
+
+@pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
+@pytest.mark.parametrize("cap", [None, 1.5])
+@pytest.mark.parametrize(
+    ("weigh", "reference"),
+    [
+        (dft_weight, reference_dft),
+        (eaft_weight(1.0), reference_eaft),
+        (eaft_weight(2.5), lambda logits, targets: reference_eaft(logits, targets, 2.5)),
+    ],
+    ids=["dft", "eaft", "eaft-2.5"],
+)
+def test_weighted_losses_equal_the_papers_formulas_in_fp64(wrap, cap, weigh, reference):
+    hidden, head, targets = case()
+    logits = 3 * head(hidden)
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    found = linear_cross_entropy(hidden, wrap(head), targets, HeadForm(3, cap), weigh)
+    expected = reference(logits, targets)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    for ours, theirs in zip(gradients(hidden, head, 3 * found), gradients(hidden, head, 3 * expected), strict=True):
+        # Near the cap the slope, 1 - (logit / cap)², has few digits in fp32, and is small.
+        assert (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+
+
+def test_a_certain_prediction_counts_nothing_for_eaft_and_a_uniform_one_counts_whole():
+    logits = torch.zeros(2, 50)
+    logits[0, 3] = 200.0
+    torch.testing.assert_close(eaft_weight(0.5)(logits, torch.zeros(2)), torch.tensor([0.0, 1.0]))
+    assert eaft_weight(1.0)(torch.zeros(1, 5), torch.zeros(1)).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
+def test_weighted_losses_of_no_position_are_zero(wrap):
+    hidden, head, targets = case()
+    loss = linear_cross_entropy(hidden[:0], wrap(head), targets[:0], weigh=dft_weight)
+    assert loss.item() == 0
+    assert all(not gradient.any() for gradient in gradients(hidden, head, loss))
+
+
+@pytest.mark.parametrize(("ends", "lengths"), [(None, [40]), ((0, 10, 40), [10, 30])])
+def test_noise_on_embeddings_is_uniform_within_the_papers_bound(ends, lengths):
+    """alpha / sqrt(L · d) (Jain et al. 2023); a uniform variable on ±b has the variance b² / 3."""
+    torch.manual_seed(0)
+    table, noise = nn.Embedding(9, 256), EmbeddingNoise(5.0)
+    ids = torch.randint(0, 9, (1, 40))
+    plain = table(ids)
+    table.register_forward_hook(noise)
+    noise.document_ends = ends
+    difference = (table(ids) - plain)[0]
+    at = 0
+    for length in lengths:
+        bound, found = 5.0 / math.sqrt(length * 256), difference[at : at + length]
+        assert 0.98 * bound < found.abs().max() <= bound * (1 + 1e-4)
+        assert found.pow(2).mean().item() == pytest.approx(bound**2 / 3, rel=0.06)
+        at += length
+    table.eval()
+    assert torch.equal(table(ids), plain)

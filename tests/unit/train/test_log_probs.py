@@ -26,7 +26,10 @@ class Wrapped(nn.Module):
 def test_values_and_gradients_are_those_of_log_softmax(
     monkeypatch: pytest.MonkeyPatch, bias: bool, wrapped: bool, positions: int, form: HeadForm
 ) -> None:
-    monkeypatch.setattr("ascendtune.train.objective.head.rows_per_chunk", lambda vocabulary: 7)
+    monkeypatch.setattr("ascendtune.train.objective.logit_chunks.softmax_rows", lambda vocabulary: 4)
+    monkeypatch.setattr(
+        "ascendtune.train.objective.logit_chunks.product_rows", lambda vocabulary, hidden, is_trained: 7
+    )
     torch.manual_seed(3)
     head = nn.Linear(16, 50, bias=bias).double()
     hidden = torch.randn(positions, 16, dtype=torch.float64)

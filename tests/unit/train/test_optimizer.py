@@ -15,7 +15,7 @@ from ascendtune.train.optimizer import make_optimizer, states_per_parameter
 
 RATE = 0.01
 USUAL: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}
-STATES = {"auto": 2, "adamw": 2, "sgd": 0, "adafactor": 0}
+STATES = {"auto": 2, "adamw": 2, "muon": 1, "sgd": 0, "adafactor": 0}
 """Tensors of a parameter's size that each optimizer keeps."""
 
 

@@ -174,7 +174,7 @@ def test_kto_of_a_hundred_random_sets() -> None:
     ("loss", "expected"),
     [("sigmoid", math.log(2)), ("hinge", 1.0), ("ipo", 1 / (4 * BETA**2))],
 )
-def test_a_policy_that_is_its_reference(loss: str, expected: float) -> None:
+def test_loss_of_a_policy_equal_to_its_reference_is_the_closed_form(loss: str, expected: float) -> None:
     options = PreferenceSection.model_validate({"loss": loss, "beta": BETA})
     log_probs = [to_double_float(torch.tensor(each)) for each in ([-3.0, -50.0], [-7.0, -20.0])]
     pairs = Pairs(*log_probs, *torch.tensor([[2.0, 40.0], [5.0, 11.0]]), *log_probs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
 import pty
 import re
@@ -104,6 +105,39 @@ def test_plain_display_prints_few_lines(clock: Callable[[float], None], capsys: 
     ]
 
 
+def test_a_silence_is_printed_at_its_beginning_and_when_it_has_doubled(
+    clock: Callable[[float], None], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascendtune.train.report.progress._LOOK_SECONDS", 0.001)
+    run = RunDir(tmp_path)
+    run.heartbeats.mkdir()
+    display = ProgressDisplay(run)
+    display.on_start(RunFacts("alpaca-qwen", 9, 0, 1))
+    display.on_step(record(1))
+    printed = capsys.readouterr().err
+
+    def beat(phase: str, seconds_ago: float) -> None:
+        text = json.dumps({"phase": phase, "monotonic": time.monotonic() - seconds_ago})
+        (run.heartbeats / "rank_0.json").write_text(text)
+
+    def until(lines: int) -> list[str]:
+        nonlocal printed
+        deadline = time.perf_counter() + 60
+        while (found := printed.splitlines())[lines - 1 :] == [] and time.perf_counter() < deadline:
+            time.sleep(0.001)
+            printed += capsys.readouterr().err
+        return found
+
+    beat("forward", 30)
+    assert until(2)[1] == "step 1/9  silent for 30.0 s (usual step 2 s)"
+    beat("forward", 59)
+    beat("forward", 61)
+    assert until(3)[2] == "step 1/9  silent for 1:01 (usual step 2 s)"
+    beat("checkpoint", 600)
+    display.on_end()
+    assert len((printed + capsys.readouterr().err).splitlines()) == 3
+
+
 def test_learning_from_preferences_tells_how_often_it_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     display = started()
     display.on_step({**record(1), "accuracy": 0.8125, "margin": -0.02, "chosen_reward": 1.0, "kl": None})
@@ -139,11 +173,12 @@ def test_a_plain_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, name
 
 def test_a_live_display_fits_and_lets_messages_through(monkeypatch: pytest.MonkeyPatch) -> None:
     with Terminal(monkeypatch) as terminal:
-        stderr, stdout, threads = sys.stderr, sys.stdout, threading.active_count()
+        stderr, stdout, threads = sys.stderr, sys.stdout, threading.enumerate()
         monkeypatch.setattr("ascendtune.train.report.progress._REDRAW_SECONDS", 0)
         display = started()
         assert sys.stdout is stdout
-        assert threading.active_count() == threads
+        # One that looks for silences, and none that refreshes.
+        assert [each.name for each in threading.enumerate() if each not in threads] == ["silence"]
         for step in range(1, 151):
             display.on_step({**record(step), "memory_peak_bytes": 61 * 2**30})
         display.on_evaluation({"step": 150, "loss": 2.5, "seconds": 75.0})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,24 +155,33 @@ def read_rank(path: Path) -> RankDump:
     header = _parsed(lines[0], path, 1)
     if header.get("format") != FORMAT:
         raise damaged(f"{path}:1", f"its format is not {FORMAT}")
+    for name, pattern, part in (("step", _STEP, path.parent.name), ("rank", _RANK, path.name)):
+        named = pattern.fullmatch(part)
+        if named and header.get(name) != int(named[1]):
+            raise damaged(f"{path}:1", f"it is of another {name} than its path says")
     tensors: dict[Key, Tensor] = {}
+    seen: Counter[Key] = Counter()
     for number, found in enumerate(_rows(lines[1:], path), 2):
         if found is not None:
             try:
                 key, tensor = _tensor(found)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise damaged(f"{path}:{number}", "a field is missing, or of another kind") from error
-            add_tensor(tensors, key, tensor)
+            add_tensor(tensors, seen, key, tensor)
     world_size = header.get("world_size")
     values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
     return RankDump(path, world_size if type(world_size) is int else 1, tensors, values)
 
 
-def add_tensor(tensors: dict[Key, Tensor], key: Key, tensor: Tensor) -> None:
-    """Add a tensor of any shape under the first free `nth`."""
-    while key in tensors:
-        key = key._replace(nth=key.nth + 1)
-    tensors[key] = tensor
+def add_tensor(tensors: dict[Key, Tensor], seen: Counter[Key], key: Key, tensor: Tensor) -> None:
+    """Add a tensor of any shape under the first free `nth`.
+
+    Args:
+        key: with `nth` 0.
+        seen: key with `nth` 0 -> tensors added under it; counted here.
+    """
+    tensors[key._replace(nth=seen[key]) if seen[key] else key] = tensor
+    seen[key] += 1
 
 
 def read_values(dump: RankDump, tensor: Tensor) -> Floats | None:

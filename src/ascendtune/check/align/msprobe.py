@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,11 @@ def read_msprobe(path: Path) -> RankDump:
         raise damaged(path, "it has no object `data`")
     parents = _parents(path.with_name("construct.json"))
     tensors: dict[Key, Tensor] = {}
+    seen: Counter[Key] = Counter()
     for call, content in data.items():
         try:
             for key, kind, found in _of_call(call, content, parents):
-                add_tensor(tensors, key, _tensor(found, kind, order=len(tensors)))
+                add_tensor(tensors, seen, key, _tensor(found, kind, order=len(tensors)))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise damaged(path, f"a statistic of {call[:200]} is missing, or of another kind") from error
     return RankDump(path, max(1, len(_ranks(path.parent.parent))), tensors)

@@ -202,7 +202,8 @@ def _first(
             continue
         rank = min(parted, key=lambda each: (parted[each].key.micro_batch or 0, parted[each].reference.order, each))
         row = parted[rank]
-        if stage in ("start", "data", "forward") and not has_effect:
+        shows = has_effect and (stage != "forward" or _passes_on(every))
+        if stage in ("start", "data", "forward") and not shows:
             harmless = harmless or row
             continue
         if stage == "backward" and "shapes" in obstacle:
@@ -210,6 +211,16 @@ def _first(
         ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
         return Place(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless
     return None, harmless
+
+
+def _passes_on(rows: Sequence[Row]) -> bool:
+    """Whether differences of the forward pass show in a loss or in the gradient of an output, if those were dumped.
+
+    Else they are in positions that are not trained on, such as padding: a parameter's gradient or update that parts
+    in the same step has another cause.
+    """
+    found = [row.is_parted for row in rows if row.key.phase in ("loss", "backward")]
+    return any(found) or not found
 
 
 def _first_row(rows: Sequence[Row], stage: str) -> Row | None:

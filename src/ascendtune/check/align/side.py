@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from ascendtune.check.align.dump import Dump, find_dump
 from ascendtune.check.align.msprobe import find_msprobe
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
-from ascendtune.core.files import open_regular
+from ascendtune.core.files import open_regular, walk
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.changes import leaves_of
@@ -41,6 +40,7 @@ _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
+_SHOWN = 5
 _LONGEST_FIELD = 128 << 10
 """In bytes; the limit of the csv module is one for the process, and reading of data raises it."""
 
@@ -90,14 +90,14 @@ def read_side(path: Path) -> Side:
     """Find out what `path` is, and read it.
 
     Raises:
-        InputError: the path does not exist, or holds no record of a training.
+        InputError: the path does not exist, or holds no record of a training, or records of several.
         DataError: the file has no step or no loss.
         MachineError: a file cannot be read.
     """
     if not path.exists():
         raise InputError(
             "no such file or directory",
-            code="no-such-path",
+            code="path-missing",
             remedy="give a run directory or the log of another trainer",
             where=path,
         )
@@ -128,11 +128,27 @@ def _read_directory(path: Path) -> Side:
         return _read_recorded(path)
     for name in ("trainer_state.json", "trainer_log.jsonl"):
         if (path / name).is_file():
-            return read_side(path / name)
-    checkpoints = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda each: each.stat().st_mtime)
+            return _within(path, path / name)
+    if checkpoints := sorted(path.glob("checkpoint-*/trainer_state.json"), key=_step_of_checkpoint):
+        # Each holds the records of all steps before it.
+        return _within(path, checkpoints[-1])
+    runs = [each.parent for name in ("run.json", _RECORDED) for each in path.glob(f"*/{name}")]
     events = _events_below(path)
-    if found := [*events[-1:], *checkpoints[-1:]]:
-        return read_side(found[-1])
+    places = {each.parent for each in events}
+    # A writer of hyperparameters makes directories below that of its training.
+    trainings = sorted({*runs, *(each for each in places if places.isdisjoint(each.parents))})
+    if len(trainings) > 1:
+        listed = ", ".join(str(each.relative_to(path)) for each in trainings[:_SHOWN])
+        raise InputError(
+            f"the directory holds {len(trainings)} trainings: {listed}{', …' if len(trainings) > _SHOWN else ''}",
+            code="several-trainings",
+            remedy="give the directory of one of them",
+            where=path,
+        )
+    if runs:
+        return _within(path, runs[0])
+    if trainings:
+        return _within(path, next(each for each in events if each.parent == trainings[0]))
     if (dump := find_msprobe(path)) is not None:
         return Side(path.name, path, "msprobe", Curve.empty(), dump=dump)
     raise InputError(
@@ -143,6 +159,16 @@ def _read_directory(path: Path) -> Side:
     )
 
 
+def _within(directory: Path, found: Path) -> Side:
+    """The record that was found in `directory`, under a name that says which one it is."""
+    return replace(read_side(found), name=str(Path(directory.name) / found.relative_to(directory)))
+
+
+def _step_of_checkpoint(state: Path) -> int:
+    number = state.parent.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() and len(number) < 16 else 0
+
+
 def _events_below(path: Path) -> list[Path]:
     """Files of TensorBoard events, sorted.
 
@@ -150,8 +176,7 @@ def _events_below(path: Path) -> list[Path]:
         InputError: there are too many directories to look into.
     """
     found: list[Path] = []
-    # Directories that cannot be read are passed over.
-    for number, (directory, _, names) in enumerate(os.walk(path), 1):
+    for number, (directory, _, names) in enumerate(walk(path), 1):
         if number > _MOST_DIRECTORIES:
             raise InputError(
                 f"the directory holds more than {_MOST_DIRECTORIES:,} directories",
@@ -159,7 +184,7 @@ def _events_below(path: Path) -> list[Path]:
                 remedy="give the directory of one training, or the file itself",
                 where=path,
             )
-        found += [Path(directory, name) for name in names if name.startswith(_EVENTS)]
+        found += [directory / name for name in names if name.startswith(_EVENTS)]
     return sorted(each for each in found if each.is_file())
 
 

@@ -1,9 +1,10 @@
 """Are two models' benchmark scores equal within sampling error? Paired by item where items are at hand.
 
-With items: the paired bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13: percentile
-interval) of the mean difference. With totals alone: the normal interval of the difference of two independent means,
-with the recorded standard errors or, of a share p of n items, sqrt(p · (1 - p) / n); it is wider, because it does not
-know that both models answered the same questions. With m tasks each interval has the level 1 - 0.05 / m (Bonferroni).
+With items: the intervals of `score_intervals`. With totals alone: the normal interval of the difference of two
+independent means, with the recorded standard errors or, of a share p of n items, at least those after one right and one
+wrong item were added (Agresti and Caffo, 2000, The American Statistician 54, 280-288): a share of 0 or 1 has an error,
+too. It is wider, because it does not know that both models answered the same questions. With m tasks each interval has
+the level 1 - 0.05 / m (Bonferroni).
 """
 
 from __future__ import annotations
@@ -18,17 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.score_intervals import paired_interval
 from ascendtune.check.finding import Finding, failure, ok
 from ascendtune.core.errors import DataError, NoVerdict
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 
 _MOST_BYTES = 1 << 30
 _MOST_ITEMS = 1 << 53
-_RESAMPLES = 10_000
 _LEVEL = 0.05
-_SEED = 0
-_CELLS_AT_ONCE = 1 << 22
 _RESULTS = re.compile(r"results_(?P<when>.+)\.json")
 # lm-eval's names, the likeliest first: what decides a leaderboard's row.
 _METRICS = ("exact_match", "acc_norm", "acc", "pass@1", "f1", "mc2", "score", "correct")
@@ -53,12 +51,13 @@ class Scores:
     items: Mapping[str, float] = field(default_factory=dict)
 
     def standard_error(self) -> float | None:
-        """As recorded, else that of a share; None where neither is known."""
-        if self.error is not None:
+        """As recorded, else that of a share; None where neither is known. An error of 0 is that of a share."""
+        if self.error:
             return self.error
         if not self.count or not 0 <= self.mean <= 1:
-            return None
-        return math.sqrt(self.mean * (1 - self.mean) / self.count)
+            return self.error
+        share = (self.mean * self.count + 1) / (self.count + 2)
+        return math.sqrt(share * (1 - share) / (self.count + 2))
 
 
 @dataclass(frozen=True)
@@ -125,36 +124,15 @@ def _ordered(scores: Mapping[str, Scores]) -> list[str]:
 def _compared(task: str, one: Scores, other: Scores, level: float) -> TaskComparison:
     common = [item for item in one.items if item in other.items]
     if common:
-        values = [np.array([side.items[item] for item in common]) for side in (one, other)]
-        low, high = bootstrap_interval(values[1] - values[0], level)
-        scores = [float(each.mean()) for each in values]
-        return TaskComparison(task, one.metric, scores[0], scores[1], low, high, len(common))
+        ours, others = (np.array([side.items[item] for item in common]) for side in (one, other))
+        low, high = paired_interval(ours, others, level)
+        return TaskComparison(task, one.metric, float(ours.mean()), float(others.mean()), low, high, len(common))
     low = high = math.nan
     errors = one.standard_error(), other.standard_error()
     if errors[0] is not None and errors[1] is not None:
         half = NormalDist().inv_cdf(1 - level / 2) * math.hypot(errors[0], errors[1])
         low, high = other.mean - one.mean - half, other.mean - one.mean + half
     return TaskComparison(task, one.metric, one.mean, other.mean, low, high, 0)
-
-
-def bootstrap_interval(differences: Floats, level: float) -> tuple[float, float]:
-    """The percentile interval of the mean of `differences`.
-
-    Args:
-        differences: (items,) float64, candidate minus reference.
-        level: probability outside the interval.
-    """
-    draw = np.random.default_rng(_SEED)
-    values, counts = np.unique(differences, return_counts=True)
-    size = len(differences)
-    # How often each value is drawn is multinomial: the same distribution as drawing items one by one.
-    chunk = max(1, _CELLS_AT_ONCE // len(values))
-    means = [
-        draw.multinomial(size, counts / size, size=min(chunk, _RESAMPLES - begin)) @ values / size
-        for begin in range(0, _RESAMPLES, chunk)
-    ]
-    low, high = np.quantile(np.concatenate(means), [level / 2, 1 - level / 2])
-    return float(low), float(high)
 
 
 def read_scores(path: Path) -> dict[str, dict[str, Scores]]:

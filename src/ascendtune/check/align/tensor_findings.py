@@ -124,10 +124,18 @@ def _of_place(place: Place) -> Finding:
 
 def _harmless(row: Row) -> Finding:
     name = f"{row.key.name} ({row.key.slot})" if row.key.slot else row.key.name
+    if row.key.phase == "parameter_before":
+        return warning(
+            row.stage,
+            f"{row.key.name} differs before step {row.step} by {row.difference:.2g}, but losses and gradients agree "
+            "within rounding",
+            remedy="compare the dtypes of the weights: DeepSpeed rounds them to bf16 at the start",
+            evidence=(_side("reference", row.reference), _side("candidate", row.candidate)),
+        )
     return warning(
         row.stage,
-        f"{name} differs in step {row.step} by {row.difference:.2g}, but neither loss nor gradients do: only positions "
-        "differ that are not trained on, such as padding",
+        f"{name} differs in step {row.step} by {row.difference:.2g}, but no loss and no gradient of an output "
+        "does: only positions differ that are not trained on, such as padding",
         remedy="nothing, unless these positions should count",
         evidence=(_side("reference", row.reference), _side("candidate", row.candidate)),
     )

@@ -132,7 +132,7 @@ def _figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MachineError(
-            "a picture needs matplotlib", code="package-not-installed", remedy="pip install matplotlib"
+            "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
         ) from error
     return Figure(figsize=(width, height), layout="constrained")
 

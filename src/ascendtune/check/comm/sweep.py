@@ -76,7 +76,7 @@ def rows_of(ran: Ran, collective: str) -> list[Row]:
     """The sizes that every rank has measured. The time of a size is the slowest rank's median; #wrong counts all ranks.
 
     Raises:
-        KeyError: there is no such collective.
+        KeyError: the collective does not exist.
     """
     rows = []
     for of_ranks in zip(*(each.of("row") for each in ran.notes), strict=False):

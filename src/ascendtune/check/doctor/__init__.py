@@ -5,6 +5,7 @@ from __future__ import annotations
 CHECKS = {
     code: f"ascendtune.check.doctor.{module}:{code.upper()}_CHECK"
     for code, module in {
+        "recipe": "recipe_needs",
         "accelerators": "accelerators",
         "device_nodes": "accelerators",
         "npu_smi": "device_state",
@@ -27,10 +28,14 @@ CHECKS = {
         "shared_memory": "limits",
         "limits": "limits",
         "disk": "disk",
+        "storage": "storage",
+        "permissions": "permissions",
+        "log_directories": "log_directories",
         "cpu_governor": "cpu",
         "numa": "cpu",
         "hugepages": "limits",
         "network": "network",
+        "tracker": "tracker",
     }.items()
 }
 """The table of checks: code -> where it is. The more decisive come first."""

@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.core.units import count_of
 
@@ -20,32 +22,49 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     elif npus and not outside.package("torch-npu"):
         yield failure(
             ACCELERATORS,
-            f"{count_of(npus, 'NPU')} found, but torch_npu is not installed: training would run on the CPU",
-            expected="torch_npu of the same version as torch",
-            remedy="pip install 'ascendtune[npu]'; `ascendtune doctor versions` names the pair that fits CANN",
+            say(
+                "{count} found, but torch_npu is not installed: training would run on the CPU",
+                count=count_of(npus, "NPU"),
+            ),
+            expected=say("torch_npu of the same version as torch"),
+            remedy=advice_for(outside).text,
         )
     elif npus:
-        yield ok(ACCELERATORS, f"{count_of(npus, 'NPU')}, torch_npu {outside.package('torch-npu')}")
+        yield ok(
+            ACCELERATORS,
+            say("{count}, torch_npu {value}", count=count_of(npus, "NPU"), value=outside.package("torch-npu")),
+        )
     if outside.gpus_on_bus and not gpus and not npus:
         yield warning(
             ACCELERATORS,
-            f"{count_of(outside.gpus_on_bus, 'NVIDIA device')} on the PCI bus, but the driver shows no GPU",
-            remedy="check `nvidia-smi` and the kernel log; install the driver, in a container start it with --gpus all",
+            say(
+                "{count} on the PCI bus, but the driver shows no GPU",
+                count=count_of(outside.gpus_on_bus, "NVIDIA device"),
+            ),
+            remedy=say(
+                "check `nvidia-smi` and the kernel log; install the driver, in a container start it with --gpus all"
+            ),
             evidence=tuple(trouble.what for trouble in outside.gpus[2]),
         )
     elif gpus:
-        yield ok(ACCELERATORS, f"{count_of(gpus, 'GPU')}, driver {outside.gpus[1] or 'of unknown version'}")
+        yield ok(
+            ACCELERATORS,
+            say("{count}, driver {value}", count=count_of(gpus, "GPU"), value=outside.gpus[1] or "of unknown version"),
+        )
     if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
         yield _cpu_alone(outside)
 
 
 def _without_driver(outside: Outside) -> Finding:
-    inside = "map /dev/davinci*, davinci_manager, devmm_svm and hisi_hdc into the container"
+    inside = say("map /dev/davinci*, davinci_manager, devmm_svm and hisi_hdc into the container")
     return failure(
         ACCELERATORS,
-        f"{count_of(outside.npus_on_bus, 'NPU')} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
-        expected="one /dev/davinciN for each chip",
-        remedy=inside if outside.in_container else "install the driver (Ascend HDK) of this card and restart",
+        say(
+            "{count} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
+            count=count_of(outside.npus_on_bus, "NPU"),
+        ),
+        expected=say("one /dev/davinciN for each chip"),
+        remedy=inside if outside.in_container else say("install the driver (Ascend HDK) of this card and restart"),
     )
 
 
@@ -53,11 +72,11 @@ def _cpu_alone(outside: Outside) -> Finding:
     if not outside.package("torch"):
         return warning(
             ACCELERATORS,
-            "no accelerator, and torch is not installed: only commands that do not train work on this machine",
-            remedy="pip install 'ascendtune[train]'",
+            say("no accelerator, and torch is not installed: only commands that do not train work on this machine"),
+            remedy=say("pip install 'ascendtune[train]'"),
         )
-    more = "none on the PCI bus or in /dev; torch trains on the CPU, which is sufficient for small models"
-    return ok(ACCELERATORS, f"no NPU and no GPU: {more}")
+    more = say("none on the PCI bus or in /dev; torch trains on the CPU, which is sufficient for small models")
+    return ok(ACCELERATORS, say("no NPU and no GPU: {more}", more=more))
 
 
 ACCELERATORS_CHECK = Check(
@@ -91,21 +110,25 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
         options = " ".join(f"--device=/dev/{name}" for name in missing)
         yield failure(
             DEVICE_NODES,
-            f"/dev has davinci0 to davinci{cards[-1].name[7:]} but not {', '.join(missing)}",
-            expected=f"{', '.join(_SHARED)} beside the cards",
-            remedy=f"start the container with {options}"
+            say(
+                "/dev has davinci0 to davinci{name} but not {names}", name=cards[-1].name[7:], names=", ".join(missing)
+            ),
+            expected=say("{names} beside the cards", names=", ".join(_SHARED)),
+            remedy=say("start the container with {options}", options=options)
             if outside.in_container
-            else "install the driver again, restart",
+            else say("install the driver again, restart"),
         )
     if closed:
         yield failure(
             DEVICE_NODES,
-            f"this user may not read and write {', '.join(f'/dev/{name}' for name in closed)}",
-            expected="read and write for this user, by the group HwHiAiUser",
-            remedy="sudo usermod -aG HwHiAiUser $USER, then log in again",
+            say("this user may not read and write {names}", names=", ".join(f"/dev/{name}" for name in closed)),
+            expected=say("read and write for this user, by the group HwHiAiUser"),
+            remedy=say("sudo usermod -aG HwHiAiUser $USER, then log in again"),
         )
     if not missing and not closed:
-        yield ok(DEVICE_NODES, f"{len(cards)} cards and {', '.join(_SHARED)} can be opened")
+        yield ok(
+            DEVICE_NODES, say("{count} cards and {names} can be opened", count=len(cards), names=", ".join(_SHARED))
+        )
 
 
 DEVICE_NODES_CHECK = Check(
@@ -142,7 +165,7 @@ def _look_at_visible_devices(outside: Outside) -> Iterator[Finding]:
             name = _NPU if npus and _NPU in env else _CUDA
             yield ok(VISIBLE_DEVICES, f"{name}={env[name]}")
     elif (npus or gpus) and not found:
-        yield ok(VISIBLE_DEVICES, f"all {npus or gpus} devices are visible")
+        yield ok(VISIBLE_DEVICES, say("all {value} devices are visible", value=npus or gpus))
 
 
 def _npu(value: str, count: int) -> Iterator[Finding]:
@@ -153,9 +176,15 @@ def _npu(value: str, count: int) -> Iterator[Finding]:
         yield Finding(
             VISIBLE_DEVICES,
             "failure" if not kept else "warning",
-            f"{_NPU}={value!r}: {problem}; a process sees {', '.join(kept) or 'no NPU at all'}",
-            expected=f"ids 0 to {count - 1}, ascending, separated by commas without blanks",
-            remedy=f"export {_NPU}={_repaired(names, count)}",
+            say(
+                "{npu}={value!r}: {problem}; a process sees {value2}",
+                npu=_NPU,
+                value=value,
+                problem=problem,
+                value2=", ".join(kept) or "no NPU at all",
+            ),
+            expected=say("ids 0 to {value}, ascending, separated by commas without blanks", value=count - 1),
+            remedy=say("export {npu}={names}", npu=_NPU, names=_repaired(names, count)),
         )
 
 
@@ -167,8 +196,8 @@ def _cuda(value: str, count: int) -> Iterator[Finding]:
         yield warning(
             VISIBLE_DEVICES,
             f"{_CUDA}={value!r}: {problem}",
-            expected=f"ids 0 to {count - 1}",
-            remedy=f"export {_CUDA}={_repaired(names, count)}",
+            expected=say("ids 0 to {value}", value=count - 1),
+            remedy=say("export {cuda}={names}", cuda=_CUDA, names=_repaired(names, count)),
         )
 
 
@@ -211,23 +240,29 @@ def _confused(outside: Outside) -> Iterator[Finding]:
         if name in outside.env:
             yield warning(
                 VISIBLE_DEVICES,
-                f"{name}={outside.env[name]} is set; the runtime does not read it",
+                say("{name}={env} is set; the runtime does not read it", name=name, env=outside.env[name]),
                 expected=_NPU,
-                remedy=f"export {_NPU}={outside.env[name]}; unset {name}",
+                remedy=say("export {npu}={env}; unset {name}", npu=_NPU, env=outside.env[name], name=name),
             )
     if _CONTAINER in outside.env and _NPU not in outside.env and not outside.in_container:
         yield warning(
             VISIBLE_DEVICES,
-            f"{_CONTAINER}={outside.env[_CONTAINER]} has no effect outside a container's start",
-            expected=f"{_NPU} to choose cards for a process",
-            remedy=f"export {_NPU}={outside.env[_CONTAINER]}; unset {_CONTAINER}",
+            say(
+                "{container}={env} has no effect outside a container's start",
+                container=_CONTAINER,
+                env=outside.env[_CONTAINER],
+            ),
+            expected=say("{npu} to choose cards for a process", npu=_NPU),
+            remedy=say(
+                "export {npu}={env}; unset {container}", npu=_NPU, env=outside.env[_CONTAINER], container=_CONTAINER
+            ),
         )
     if _CUDA in outside.env and _NPU not in outside.env:
         yield warning(
             VISIBLE_DEVICES,
-            f"{_CUDA}={outside.env[_CUDA]} does not limit NPUs",
+            say("{cuda}={env} does not limit NPUs", cuda=_CUDA, env=outside.env[_CUDA]),
             expected=_NPU,
-            remedy=f"export {_NPU}={outside.env[_CUDA]}",
+            remedy=say("export {npu}={env}", npu=_NPU, env=outside.env[_CUDA]),
         )
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import getpass
 import io
 import json
+import os
 import platform
+import re
 import socket
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import distributions
+from itertools import islice
 from pathlib import Path
 
 from ascendtune import __version__
@@ -19,10 +23,14 @@ from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
 from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.files import open_regular
 from ascendtune.core.mask import Mask
 
 _LOGS, _LOG_BYTES = 8, 200_000
 """Number of CANN log files, the newest first, and bytes from the end of each."""
+_MOST_LOGS = 20_000
+_MASKED = re.compile(r"\*\*\*|<(user|host|ip|mac)-\d+>")
+_KINDS = {"***": "secrets", "user": "user names", "host": "host names", "ip": "addresses", "mac": "hardware addresses"}
 _FILES = (
     "/usr/local/Ascend/driver/version.info",
     "/usr/local/Ascend/firmware/version.info",
@@ -33,15 +41,25 @@ _FILES = (
 )
 
 
-def write_bundle(path: Path, verdict: str, examination: Examination, outside: Outside) -> None:
-    """Write `path` (.tar.gz): findings, versions, environment, the vendor's version files and the newest plogs.
+def collect(verdict: str, examination: Examination, outside: Outside) -> dict[str, str]:
+    """Name -> masked text: findings, versions, environment, the vendor's version files and the newest plogs."""
+    return dict(_contents(verdict, examination, outside, _mask(outside)))
+
+
+def masked_words(files: dict[str, str]) -> dict[str, int]:
+    """What was masked -> how often: secrets, users, hosts and addresses."""
+    found = Counter(kind for text in files.values() for kind in _MASKED.findall(text))
+    return {_KINDS[kind or "***"]: count for kind, count in sorted(found.items())}
+
+
+def write_bundle(path: Path, files: dict[str, str]) -> None:
+    """Write `path` (.tar.gz) with the texts of `collect`.
 
     Raises:
         MachineError: `path` cannot be written.
     """
-    mask = _mask(outside)
     with translated_disk_errors(path, "writing the bundle"), tarfile.open(path, "w:gz") as bundle:
-        for name, text in _contents(verdict, examination, outside, mask):
+        for name, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(f"{path.name.partition('.')[0]}/{name}")
             entry.size, entry.mtime = len(data), int(time.time())
@@ -74,14 +92,16 @@ def _versions(outside: Outside) -> dict[str, object]:
 def _newest_logs(outside: Outside) -> list[Path]:
     home = Path(outside.env.get("HOME", "/root"))
     given = outside.env.get("ASCEND_PROCESS_LOG_PATH") or outside.env.get("ASCEND_WORK_PATH")
-    logs = [path for path in Path(given or home / "ascend/log").glob("**/plog-*.log") if path.is_file()]
-    return sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:_LOGS]
+    # In a directory that others may write a link could lead to any file of this user's.
+    found = (path for path in Path(given or home / "ascend/log").glob("**/plog-*.log") if not path.is_symlink())
+    logs = [(path.stat().st_mtime, path) for path in islice(found, _MOST_LOGS) if path.is_file()]
+    return [path for _, path in sorted(logs, reverse=True)[:_LOGS]]
 
 
 def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LOG_BYTES))
-        return file.read().decode(errors="replace")
+    with open_regular(path, follow_links=False) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        return file.read(_LOG_BYTES).decode(errors="replace")
 
 
 def _mask(outside: Outside) -> Mask:

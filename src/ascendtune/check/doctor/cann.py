@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import is_release
@@ -31,20 +32,20 @@ def _look_at_cann(outside: Outside) -> Iterator[Finding]:
     if not kits:
         yield failure(
             CANN,
-            "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
-            expected="a toolkit and the kernels (8.5 and later: ops) package of this chip",
-            remedy="install Ascend-cann-toolkit and the kernels package, then source set_env.sh",
+            say("no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH"),
+            expected=say("a toolkit and the kernels (8.5 and later: ops) package of this chip"),
+            remedy=say("install Ascend-cann-toolkit and the kernels package, then source set_env.sh"),
         )
     elif loaded is None:
         script = f"{Path(kits[-1].path).parent}/set_env.sh"
         wrong = outside.env.get("ASCEND_HOME_PATH")
         yield failure(
             CANN,
-            f"ASCEND_HOME_PATH={wrong} does not contain CANN"
+            say("ASCEND_HOME_PATH={wrong} does not contain CANN", wrong=wrong)
             if wrong
-            else "CANN is installed, but not loaded in this shell",
-            expected="ASCEND_HOME_PATH set to an installed toolkit",
-            remedy=f"source {script}",
+            else say("CANN is installed, but not loaded in this shell"),
+            expected=say("ASCEND_HOME_PATH set to an installed toolkit"),
+            remedy=say("source {script}", script=script),
             evidence=(f"installed: {names}",),
         )
     else:
@@ -57,14 +58,14 @@ def _loaded(loaded: Toolkit, kits: tuple[Toolkit, ...], names: str) -> Iterator[
     if not any(any(Path(loaded.path).glob(f"{part}{_KERNELS}/ascend*")) for part in ("", "*-linux/")):
         yield failure(
             CANN,
-            f"CANN {name} has no compiled operators: the kernels package is not installed",
-            expected=f"a directory of the chip in {_KERNELS}",
-            remedy=f"install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)",
+            say("CANN {name} has no compiled operators: the kernels package is not installed", name=name),
+            expected=say("a directory of the chip in {kernels}", kernels=_KERNELS),
+            remedy=say("install Ascend-cann-kernels-<chip> {name} (8.5 and later: Ascend-cann-<chip>-ops)", name=name),
             evidence=(loaded.path,),
         )
         return
-    others = f"; also installed: {names}" if len(kits) > 1 else ""
-    yield ok(CANN, f"CANN {name} is loaded from {loaded.path}{others}")
+    others = say("; also installed: {names}", names=names) if len(kits) > 1 else ""
+    yield ok(CANN, say("CANN {name} is loaded from {path}{others}", name=name, path=loaded.path, others=others))
 
 
 def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
@@ -77,9 +78,14 @@ def _nnal(outside: Outside, loaded: Toolkit) -> Iterator[Finding]:
     if known and loaded.version and not any(is_release(version, loaded.version) for version in known):
         yield warning(
             CANN,
-            f"nnal (ATB) {', '.join(known)} is installed beside CANN {loaded.version}",
-            expected=f"nnal {loaded.version}",
-            remedy=f"install Ascend-cann-nnal {loaded.version}, then source /usr/local/Ascend/nnal/atb/set_env.sh",
+            say(
+                "nnal (ATB) {names} is installed beside CANN {version}", names=", ".join(known), version=loaded.version
+            ),
+            expected=say("nnal {version}", version=loaded.version),
+            remedy=say(
+                "install Ascend-cann-nnal {version}, then source /usr/local/Ascend/nnal/atb/set_env.sh",
+                version=loaded.version,
+            ),
         )
 
 
@@ -116,9 +122,9 @@ def _stubs(parts: list[str]) -> Iterator[Finding]:
     if stubs := [part for part in parts if _STUBS.search(part)]:
         yield failure(
             LIBRARIES,
-            "LD_LIBRARY_PATH contains stub libraries, which can be linked against but do not compute",
-            expected="no devlib or stub directory",
-            remedy="remove them from LD_LIBRARY_PATH",
+            say("LD_LIBRARY_PATH contains stub libraries, which can be linked against but do not compute"),
+            expected=say("no devlib or stub directory"),
+            remedy=say("remove them from LD_LIBRARY_PATH"),
             evidence=tuple(stubs),
         )
 
@@ -128,9 +134,9 @@ def _several(parts: list[str]) -> Iterator[Finding]:
     if len(releases) > 1:
         yield warning(
             LIBRARIES,
-            f"LD_LIBRARY_PATH mixes CANN {', '.join(releases)}; the first one is used, file by file",
-            expected="one release",
-            remedy="open a new shell and source only one set_env.sh",
+            say("LD_LIBRARY_PATH mixes CANN {names}; the first one is used, file by file", names=", ".join(releases)),
+            expected=say("one release"),
+            remedy=say("open a new shell and source only one set_env.sh"),
             evidence=tuple(part for part in parts if _RELEASE.search(part)),
         )
 
@@ -141,25 +147,28 @@ def _unresolved(outside: Outside) -> Iterator[Finding]:
         return
     library = directory / "lib" / "libtorch_npu.so"
     if not library.exists():
-        why = f"torch_npu has no {library}: its installation is incomplete"
-        yield failure(LIBRARIES, why, remedy="pip install --force-reinstall --no-deps torch-npu")
+        why = say("torch_npu has no {library}: its installation is incomplete", library=library)
+        yield failure(LIBRARIES, why, remedy=say("pip install --force-reinstall --no-deps torch-npu"))
         return
     told = outside.run(["ldd", str(library)])
     if told.exit_code != 0:
-        yield unknown(LIBRARIES, f"ldd cannot read {library}: {(told.error or told.output).strip()[:200]}")
+        yield unknown(
+            LIBRARIES,
+            say("ldd cannot read {library}: {error}", library=library, error=(told.error or told.output).strip()[:200]),
+        )
         return
     missing = re.findall(r"^\s*(\S+) => not found", told.output, re.MULTILINE)
     missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, outside)]
     if missing:
         yield failure(
             LIBRARIES,
-            f"torch_npu cannot be loaded: {', '.join(missing)} not found",
-            expected="every library is found",
+            say("torch_npu cannot be loaded: {names} not found", names=", ".join(missing)),
+            expected=say("every library is found"),
             remedy=_where_from(missing, outside),
             evidence=tuple(f"{name} => not found" for name in missing),
         )
     else:
-        yield ok(LIBRARIES, "every library that torch_npu needs is found")
+        yield ok(LIBRARIES, say("every library that torch_npu needs is found"))
 
 
 def _is_torchs(name: str, outside: Outside) -> bool:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
 from ascendtune.core.units import count_of
 from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.machine.visible import attached
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ def _make(check: Check, outside: Outside, answers: dict[str, list[Finding]]) -> 
     try:
         answers[check.code] = list(check.look(outside))
     except Exception as error:  # noqa: BLE001  # a check that fails must not hide the others
-        why = f"the check itself failed: {type(error).__name__}: {error}"
-        answers[check.code] = [unknown(check.code, why, remedy="report this as a bug of ascendtune")]
+        why = say("the check itself failed: {kind}: {error}", kind=type(error).__name__, error=error)
+        answers[check.code] = [unknown(check.code, why, remedy=say("report this as a bug of ascendtune"))]
 
 
 def verdict(examination: Examination, outside: Outside) -> str:
@@ -107,35 +110,65 @@ def verdict(examination: Examination, outside: Outside) -> str:
     warnings = sum(each.status == "warning" for each in examination.findings)
     vital = [each for each in failures if get_check(each.code).vital]
     if vital:
-        return f"this machine cannot train: {_plain(vital[0].measured)}; do: {vital[0].remedy}"
+        what, remedy = _plain(vital[0].measured), vital[0].remedy
+        return say("this machine cannot train: {what}; do: {remedy}", what=what, remedy=remedy)
     where = trains_on(outside)
+    if where is None:
+        begin = say("this machine cannot train: no device is usable")
+    elif _is_blind(outside):
+        begin = say("it is unknown whether this machine trains: {where}", where=where)
+    else:
+        begin = say("this machine trains on {where}", where=where)
     if failures:
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        return f"this machine trains on {where}, but {_plain(failures[0].measured)}{more}; do: {failures[0].remedy}"
-    suffix = "" if not warnings else ", with 1 warning" if warnings == 1 else f", with {warnings} warnings"
-    return f"this machine trains on {where}{suffix}"
+        names = {"what": _plain(failures[0].measured), "remedy": failures[0].remedy}
+        more = say(" (and {count} more)", count=len(failures) - 1) if len(failures) > 1 else ""
+        if where is None:
+            return say("this machine cannot train: {what}{more}; do: {remedy}", more=more, **names)
+        return begin + say(", but {what}{more}; do: {remedy}", more=more, **names)
+    if warnings:
+        return begin + (say(", with 1 warning") if warnings == 1 else say(", with {count} warnings", count=warnings))
+    return begin
 
 
-def trains_on(outside: Outside) -> str:
-    """The devices that a job on this machine would use, in words."""
+def _is_blind(outside: Outside) -> bool:
+    """Whether NPUs are here, and npu-smi lists none of them."""
+    return bool(outside.npu_nodes and outside.package("torch-npu") and not outside.npu_smi[0].devices)
+
+
+def trains_on(outside: Outside) -> str | None:
+    """The devices that a job on this machine would use, in words; None if every one is out of use."""
     if outside.npu_nodes and outside.package("torch-npu"):
         return _npus(outside)
     devices = outside.gpus[0]
     if devices and outside.package("torch"):
         names = {device.name for device in devices if device.name}
         return f"{len(devices)} GPU" + (f" ({', '.join(sorted(names))})" if names else "")
-    return f"the CPU ({count_of(len(os.sched_getaffinity(0)), 'core')}); larger models need an NPU or a GPU"
+    cores = count_of(len(os.sched_getaffinity(0)), "core")
+    return say("the CPU ({cores}); larger models need an NPU or a GPU", cores=cores)
 
 
-def _npus(outside: Outside) -> str:
-    """The NPUs without those that report an alarm; of unknown health where npu-smi lists none."""
-    count, devices = len(outside.npu_nodes), outside.npu_smi[0].devices
-    if not devices:
-        return f"{count} NPU of unknown health (npu-smi lists none)"
-    names = ", ".join(sorted({device.name for device in devices if device.name}))
-    kind = f" ({names})" if names else ""
+def _npus(outside: Outside) -> str | None:
+    """The NPUs that a job can count on: visible, listed by npu-smi, without an alarm."""
+    count, listed = len(outside.npu_nodes), outside.npu_smi[0].devices
+    visible = {int(each) for each in attached(vendor_of("npu"), outside.env, outside.path("/dev"))}
+    if not visible:
+        return None
+    hidden = say(", those in ASCEND_RT_VISIBLE_DEVICES") if len(visible) < count else ""
+    if _is_blind(outside):
+        some = len(visible) if not hidden else say("{some} of {count}", some=len(visible), count=count)
+        return say("{some} NPU of unknown health (npu-smi lists none)", some=some) + hidden
+    devices = [device for device in listed if device.logical_id is None or device.logical_id in visible]
     sick = [device.label for device in devices if is_sick(device)]
-    return f"{count - len(sick)} of {count} NPU{kind}, without {', '.join(sick)}" if sick else f"{count} NPU{kind}"
+    usable, unlisted = len(devices) - len(sick), len(visible) - len(devices)
+    if usable <= 0:
+        return None
+    names = ", ".join(sorted({device.name for device in devices if device.name}))
+    some = str(usable) if usable == count else say("{some} of {count}", some=usable, count=count)
+    without = say(", without {names}", names=", ".join(sick)) if sick else ""
+    unknown_health = say(", {count} of unknown health", count=unlisted) if unlisted > 0 else ""
+    busy = sum(bool(device.processes) for device in devices)
+    in_use = say(", {count} in use now", count=busy) if busy else ""
+    return f"{some} NPU" + (f" ({names})" if names else "") + hidden + without + unknown_health + in_use
 
 
 def _plain(text: str) -> str:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, Status, ok, warning
 
 CONTAINER = "container"
 
+_DRIVER = "/usr/local/Ascend/driver"
+_NPU_SMI = "/usr/local/sbin/npu-smi"
+_TOOL: tuple[Status, str] = ("warning", "health, memory and processes of the cards are unknown")
 _MOUNTS: dict[str, tuple[Status, str]] = {
-    "/usr/local/Ascend/driver/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
-    "/usr/local/Ascend/driver/version.info": ("warning", "the driver version is unknown"),
+    f"{_DRIVER}/lib64": ("failure", "torch_npu cannot load the driver's libraries"),
+    f"{_DRIVER}/version.info": ("warning", "the driver version is unknown"),
+    f"{_DRIVER}/tools/hccn_tool": ("warning", "the network ports of the NPUs are unknown"),
     "/usr/local/dcmi": ("warning", "npu-smi fails (-9005) without it"),
     "/etc/ascend_install.info": ("warning", "tools of the driver do not find where it is installed"),
 }
@@ -29,22 +35,43 @@ def _look(outside: Outside) -> Iterator[Finding]:
     found = [*(_mounts(outside) if outside.npu_nodes else ()), *_privileges(held, has_npus=bool(outside.npu_nodes))]
     yield from found
     if not found:
-        mounted = "driver libraries, version file and dcmi are mounted" if outside.npu_nodes else "not privileged"
+        mounted = (
+            say("driver libraries, version file and dcmi are mounted") if outside.npu_nodes else say("not privileged")
+        )
         untraced = held is not None and not held >> _CAP_SYS_PTRACE & 1
-        note = "; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs"
+        note = say("; without CAP_SYS_PTRACE, which py-spy may need to show the stacks of a rank that hangs")
         yield ok(CONTAINER, mounted + (note if untraced else ""))
 
 
 def _mounts(outside: Outside) -> Iterator[Finding]:
-    for place, (status, why) in _MOUNTS.items():
-        if not outside.path(place).exists():
+    missing = [place for place in _MOUNTS if not outside.path(place).exists()]
+    if not _has_npu_smi(outside):
+        missing.append(_NPU_SMI)
+    for status in ("failure", "warning"):
+        places = [place for place in missing if _MOUNTS.get(place, _TOOL)[0] == status]
+        if places:
             yield Finding(
                 CONTAINER,
                 status,
-                f"{place} does not exist: {why}",
-                expected="mounted from the host",
-                remedy=f"start the container with -v {place}:{place}",
+                "; ".join(
+                    say("{place} does not exist: {why}", place=place, why=say(_MOUNTS.get(place, _TOOL)[1]))
+                    for place in places
+                ),
+                expected=say("mounted from the host"),
+                remedy=say("start the container with {options}", options=" ".join(_options(missing))),
             )
+
+
+def _options(places: list[str]) -> list[str]:
+    """The options that mount all of them; the driver's directory once where several of its parts are missing."""
+    parts = [place for place in places if place.startswith(f"{_DRIVER}/")]
+    whole = [_DRIVER] if len(parts) > 1 else parts
+    return [f"-v {place}:{place}" for place in (*whole, *(each for each in places if each not in parts))]
+
+
+def _has_npu_smi(outside: Outside) -> bool:
+    is_in_path = shutil.which("npu-smi", path=outside.env.get("PATH")) is not None
+    return is_in_path or any(outside.path(place).exists() for place in (_NPU_SMI, "/usr/local/bin/npu-smi"))
 
 
 def _capabilities(outside: Outside) -> int | None:
@@ -58,17 +85,19 @@ def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
         devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
         yield warning(
             CONTAINER,
-            "the container runs with --privileged, which training does not need",
+            say("the container runs with --privileged, which training does not need"),
             expected=devices,
-            remedy=f"replace --privileged by {'--device options' if has_npus else '--gpus all'}, --shm-size and, for "
-            "stack dumps, --cap-add=SYS_PTRACE",
+            remedy=say(
+                "replace --privileged by {value}, --shm-size and, for stack dumps, --cap-add=SYS_PTRACE",
+                value=say("--device options") if has_npus else say("--gpus all"),
+            ),
         )
 
 
 CONTAINER_CHECK = Check(
     CONTAINER,
-    what="In a container: checks that the driver's libraries and version file and dcmi are mounted, and that the "
-    "container is not privileged.",
+    what="In a container: checks that the driver's libraries, version file and tools (npu-smi, hccn_tool), dcmi "
+    "and /etc/ascend_install.info are mounted, and that the container is not privileged.",
     why="Images contain CANN, but not the driver, which is mounted from the host. Each missing mount fails with a "
     "different error, and none of them names the mount. With --privileged every container sees every card, and two "
     "jobs may use the same one.",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.host import numa_nodes
@@ -35,13 +36,13 @@ def _look_at_cpu_governor(outside: Outside) -> Iterator[Finding]:
     if slow and not scales_itself:
         yield warning(
             CPU_GOVERNOR,
-            f"{slow} of {sum(governors.values())} cores save power",
+            say("{slow} of {values} cores save power", slow=slow, values=sum(governors.values())),
             expected="performance",
-            remedy="sudo cpupower frequency-set -g performance",
+            remedy=say("sudo cpupower frequency-set -g performance"),
             evidence=(told,),
         )
     else:
-        yield ok(CPU_GOVERNOR, f"{told} cores")
+        yield ok(CPU_GOVERNOR, say("{told} cores", told=told))
 
 
 CPU_GOVERNOR_CHECK = Check(
@@ -65,11 +66,12 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
     homes = {device.label: _home(outside, device.bus_id) for device in devices}
     known = {label: home for label, home in homes.items() if home in nodes}
     if not known:
-        yield unknown(NUMA, "the NUMA nodes of the devices are unknown")
+        because = None if devices else "npu_smi"
+        yield unknown(NUMA, say("the NUMA nodes of the devices are unknown"), because=because)
         return
     allowed = cores_of(_status(outside, "Cpus_allowed_list"))
     if not allowed:
-        yield unknown(NUMA, "the cores of this process are unknown: /proc/self/status does not list them")
+        yield unknown(NUMA, say("the cores of this process are unknown: /proc/self/status does not list them"))
         return
     near = {node for node, cores in nodes.items() if cores & allowed}
     far = [label for label, home in known.items() if home not in near]
@@ -77,7 +79,7 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
         yield _far(outside, far, {label: known[label] for label in far}, near)
     else:
         places = ", ".join(map(str, sorted(set(known.values()))))
-        yield ok(NUMA, f"devices on NUMA node {places}; this process may run on cores of each")
+        yield ok(NUMA, say("devices on NUMA node {places}; this process may run on cores of each", places=places))
 
 
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
@@ -90,12 +92,16 @@ def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Seq
 
 def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:
     wanted = ",".join(map(str, sorted(set(homes.values()))))
-    how = "--cpuset-cpus of the container's start" if outside.in_container else "taskset, numactl or the cgroup"
+    how = (
+        say("--cpuset-cpus of the container's start") if outside.in_container else say("taskset, numactl or the cgroup")
+    )
     return warning(
         NUMA,
-        f"this process may use no core of the NUMA node of {', '.join(far[:8])}",
-        expected=f"cores of node {wanted}",
-        remedy=f"add the cores of node {wanted} with {how}, or use devices of the allowed node",
+        say("this process may use no core of the NUMA node of {names}", names=", ".join(far[:8])),
+        expected=say("cores of node {wanted}", wanted=wanted),
+        remedy=say(
+            "add the cores of node {wanted} with {how}, or use devices of the allowed node", wanted=wanted, how=how
+        ),
         evidence=(
             f"Cpus_allowed_list: {_status(outside, 'Cpus_allowed_list')}, on node {', '.join(map(str, sorted(near)))}",
             *(f"{label}: node {home}" for label, home in homes.items()),

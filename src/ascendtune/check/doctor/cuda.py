@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.machine.vendor.cuda import cuda_of_torch
@@ -24,33 +25,44 @@ def _look(outside: Outside) -> Iterator[Finding]:
         return
     torch = outside.package("torch")
     if torch is None:
-        yield failure(CUDA, "torch is not installed", remedy="pip install 'ascendtune[cuda]'")
+        yield failure(CUDA, say("torch is not installed"), remedy=say("pip install 'ascendtune[cuda]'"))
         return
     directory = outside.package_directory("torch")
     cuda = cuda_of_torch(directory) if directory else None
     if cuda is None:
         yield failure(
             CUDA,
-            f"{len(devices)} GPU found, but torch {torch} is built without CUDA",
-            expected="a build of torch for CUDA",
-            remedy="pip uninstall torch; install torch from its CUDA index",
+            say("{count} GPU found, but torch {torch} is built without CUDA", count=len(devices), torch=torch),
+            expected=say("a build of torch for CUDA"),
+            remedy=say("pip uninstall torch; install torch from its CUDA index"),
         )
         return
     branch = int(driver.split(".")[0]) if driver and driver.split(".")[0].isdecimal() else None
     oldest = _OLDEST_DRIVER.get(int(cuda.split(".")[0]))
     if branch is None or oldest is None:
         yield unknown(
-            CUDA, f"torch {torch} for CUDA {cuda}, driver {driver or 'unknown'}: not in the table of versions"
+            CUDA,
+            say(
+                "torch {torch} for CUDA {cuda}, driver {value}: not in the table of versions",
+                torch=torch,
+                cuda=cuda,
+                value=driver or "unknown",
+            ),
         )
     elif branch < oldest:
         yield failure(
             CUDA,
-            f"driver {driver} is too old for torch {torch}, which is built for CUDA {cuda}",
-            expected=f"driver {oldest} or newer",
-            remedy="update the driver, or install a torch that is built for an older CUDA",
+            say(
+                "driver {driver} is too old for torch {torch}, which is built for CUDA {cuda}",
+                driver=driver,
+                torch=torch,
+                cuda=cuda,
+            ),
+            expected=say("driver {oldest} or newer", oldest=oldest),
+            remedy=say("update the driver, or install a torch that is built for an older CUDA"),
         )
     else:
-        yield ok(CUDA, f"torch {torch} for CUDA {cuda}, driver {driver}")
+        yield ok(CUDA, say("torch {torch} for CUDA {cuda}, driver {driver}", torch=torch, cuda=cuda, driver=driver))
 
 
 CUDA_CHECK = Check(

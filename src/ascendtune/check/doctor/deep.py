@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.process import Finished
@@ -22,9 +23,9 @@ _PROBE = ("-m", "ascendtune.check.doctor.probe")
 def _why_not_asked(outside: Outside, code: str) -> Finding | None:
     """The finding if torch or devices are missing, so that no program is started."""
     if outside.package("torch") is None:
-        return unknown(code, "torch is not installed", remedy="pip install 'ascendtune[train]'")
+        return unknown(code, say("torch is not installed"), remedy=say("pip install 'ascendtune[train]'"))
     if not outside.visible.ids:
-        return unknown(code, "no device is visible", remedy="see the finding visible_devices")
+        return unknown(code, say("no device is visible"), remedy=say("see the finding visible_devices"))
     return None
 
 
@@ -81,16 +82,18 @@ def _probe(outside: Outside, visible: Visible, index: int) -> Finished:
 def _judge_product(label: str, done: Finished) -> Finding:
     told = _answer(done)
     if told is None:
-        remedy = "check the findings versions and libraries first; then `ascendtune explain` on the lines below"
+        remedy = say("check the findings versions and libraries first; then `ascendtune explain` on the lines below")
         return _no_answer(COMPUTE, f"torch on {label}", done, expected="a matrix product", remedy=remedy)
     wrong = {name: error for name, error in told["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
     if wrong:
         shown = ", ".join(f"{name} {error:.2g}" for name, error in wrong.items())
         return failure(
             COMPUTE,
-            f"{label} multiplies incorrectly: relative error {shown}",
+            say("{label} multiplies incorrectly: relative error {shown}", label=label, shown=shown),
             expected=", ".join(f"{name} below {_PRODUCT_TOLERANCE[name]:g}" for name in wrong),
-            remedy="take the device out of use and check its health (ECC errors); have it replaced if this persists",
+            remedy=say(
+                "take the device out of use and check its health (ECC errors); have it replaced if this persists"
+            ),
         )
     return ok(COMPUTE, f"{label} ({told['name']}): {_sentence(told)}")
 
@@ -126,18 +129,18 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
     if not outside.npu_nodes:
         return
     if outside.package("torch-npu") is None:
-        yield unknown(TRANSFER_TO_NPU, "torch_npu is not installed", remedy="see the finding accelerators")
+        yield unknown(TRANSFER_TO_NPU, say("torch_npu is not installed"), remedy=say("see the finding accelerators"))
         return
     visible = outside.visible
     if not visible.vendor.translates_cuda:
-        yield unknown(TRANSFER_TO_NPU, "no NPU is visible", remedy="see the finding visible_devices")
+        yield unknown(TRANSFER_TO_NPU, say("no NPU is visible"), remedy=say("see the finding visible_devices"))
         return
     # Read by torch_npu when torch loads it, as in `ascendtune migrate run`.
     there = replace(outside, env={**outside.env, "TORCH_TRANSFER_TO_NPU": "1"})
     done = there.run([outside.program, *_PROBE, "transfer_to_npu"], timeout_seconds=COMPUTE_SECONDS)
     told = _answer(done)
     if told is None:
-        remedy = (
+        remedy = say(
             "`ascendtune explain` on the lines below; if compute passes, torch_npu may be too old for this variable"
         )
         who = "a product with torch.cuda"
@@ -145,14 +148,21 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
     elif told["device"] != visible.kind or not told["is_available"] or not told["error"] <= _TRANSFER_TOLERANCE:
         yield failure(
             TRANSFER_TO_NPU,
-            f"calls of torch.cuda run on {told['device']}, relative error {told['error']:.2g}",
-            expected=f"npu, below {_TRANSFER_TOLERANCE:g}",
-            remedy="use the torch_npu that belongs to this torch (`ascendtune doctor versions`); "
-            "until then write device='npu' in the script",
+            say(
+                "calls of torch.cuda run on {value}, relative error {value2:.2g}",
+                value=told["device"],
+                value2=told["error"],
+            ),
+            expected=say("npu, below {transfer_tolerance:g}", transfer_tolerance=_TRANSFER_TOLERANCE),
+            remedy=say(
+                "use the torch_npu that belongs to this torch (`ascendtune doctor versions`); until "
+                "then write device='npu' in the script"
+            ),
         )
     else:
         yield ok(
-            TRANSFER_TO_NPU, f"calls of torch.cuda reach NPU {visible.ids[0]}: a product and its gradient are correct"
+            TRANSFER_TO_NPU,
+            say("calls of torch.cuda reach NPU {ids}: a product and its gradient are correct", ids=visible.ids[0]),
         )
 
 
@@ -210,13 +220,29 @@ def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> 
         count = told[wrong[0]]["wrong_elements"]
         return failure(
             ALL_REDUCE,
-            f"{backend} computes wrong sums: rank {wrong[0]} on {joined.label(wrong[0])} has {count} wrong elements",
-            expected="the exact sum on both ranks",
-            remedy="take the device out of use; check its health and the link between the two devices",
+            say(
+                "{backend} computes wrong sums: rank {wrong} on {wrong2} has {count} wrong elements",
+                backend=backend,
+                wrong=wrong[0],
+                wrong2=joined.label(wrong[0]),
+                count=count,
+            ),
+            expected=say("the exact sum on both ranks"),
+            remedy=say("take the device out of use; check its health and the link between the two devices"),
         )
     speed = format_bytes(min(each["bytes_per_second"] for each in told))
-    alone = "" if is_all else "; one device is visible, so collectives between devices are not tested"
-    return ok(ALL_REDUCE, f"{backend} sums over {_RANKS} ranks on {places} at {speed}/s{alone}")
+    alone = "" if is_all else say("; one device is visible, so collectives between devices are not tested")
+    return ok(
+        ALL_REDUCE,
+        say(
+            "{backend} sums over {ranks} ranks on {places} at {speed}/s{alone}",
+            backend=backend,
+            ranks=_RANKS,
+            places=places,
+            speed=speed,
+            alone=alone,
+        ),
+    )
 
 
 def _first_to_fail(ranks: Sequence[Finished], silent: Sequence[int]) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ascendtune.check.doctor.check import Check, alarm_is_normal
+from ascendtune.check.doctor.check import Check, alarm_is_normal, is_sick
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import count_of, format_bytes
@@ -38,14 +39,23 @@ def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
     chips, nodes = len(info.devices), len(outside.npu_nodes)
     if chips == nodes:
         if not troubles:
-            yield ok(NPU_SMI, f"npu-smi {info.npu_smi_version or ''} lists {count_of(chips, 'chip')}, as /dev does")
+            yield ok(
+                NPU_SMI,
+                say(
+                    "npu-smi {value} lists {count}, as /dev does",
+                    value=info.npu_smi_version or "",
+                    count=count_of(chips, "chip"),
+                ),
+            )
     else:
         yield warning(
             NPU_SMI,
-            f"npu-smi lists {count_of(chips, 'chip')}, /dev has {nodes} of davinciN",
-            expected="the same number",
-            remedy="in a container: map the cards that npu-smi shows; on the host: check the kernel log for a "
-            "card that did not start",
+            say("npu-smi lists {count}, /dev has {nodes} of davinciN", count=count_of(chips, "chip"), nodes=nodes),
+            expected=say("the same number"),
+            remedy=say(
+                "in a container: map the cards that npu-smi shows; on the host: check the kernel log "
+                "for a card that did not start"
+            ),
         )
 
 
@@ -54,16 +64,20 @@ def _trouble(trouble: Trouble) -> Finding:
         NPU_SMI,
         "failure" if trouble.code in _BROKEN else "warning",
         trouble.what,
-        expected="a table of the cards",
+        expected=say("a table of the cards"),
         remedy=trouble.remedy,
         evidence=(trouble.evidence,) if trouble.evidence else (),
     )
 
 
 def _absent(outside: Outside) -> Finding:
-    mounts = "-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi"
-    where = f"start the container with {mounts}" if outside.in_container else "add its directory to PATH"
-    why = "npu-smi was not found, so health, memory and processes are unknown; training does not need it"
+    mounts = say("-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi")
+    where = (
+        say("start the container with {mounts}", mounts=mounts)
+        if outside.in_container
+        else say("add its directory to PATH")
+    )
+    why = say("npu-smi was not found, so health, memory and processes are unknown; training does not need it")
     return unknown(NPU_SMI, why, remedy=where)
 
 
@@ -88,33 +102,53 @@ def _look_at_health(outside: Outside) -> Iterator[Finding]:
     devices = outside.npu_smi[0].devices
     if not devices:
         if outside.has_npus:
-            yield unknown(HEALTH, "npu-smi lists no cards", remedy="see the finding npu_smi")
+            yield unknown(HEALTH, say("npu-smi lists no cards"), remedy=say("see the finding npu_smi"), because=NPU_SMI)
         return
     sick = [device for device in devices if (device.health or "").upper() != "OK"]
     yield from (_of_health(device, outside) for device in sick)
     if not sick:
-        yield ok(HEALTH, f"all {len(devices)} chips report OK")
+        yield ok(HEALTH, say("all {count} chips report OK", count=len(devices)))
 
 
 def _of_health(device: Accelerator, outside: Outside) -> Finding:
     if device.health is None:
-        return unknown(HEALTH, f"npu-smi does not report the health of {device.label}")
+        return unknown(HEALTH, say("npu-smi does not report the health of {label}", label=device.label))
     facts = _details(device, outside)
     evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
     if alarm_is_normal(device):
         return ok(
-            HEALTH, f"{device.label} ({device.name}) reports Alarm, which is usual on such boards", evidence=evidence
+            HEALTH,
+            say("{label} ({name}) reports Alarm, which is usual on such boards", label=device.label, name=device.name),
+            evidence=evidence,
         )
     mild = device.health.lower() == "warning"
     code = facts.get("error_code")
     return Finding(
         HEALTH,
         "warning" if mild else "failure",
-        f"{device.label} reports {device.health}" + (f", error code {code}" if code else ""),
+        say("{label} reports {health}", label=device.label, health=device.health)
+        + (say(", error code {code}", code=code) if code else ""),
         expected="OK",
-        remedy=f"exclude it with ASCEND_RT_VISIBLE_DEVICES; check `npu-smi info -t health -i {device.npu_id}`, "
-        "look the code up in the vendor's fault list, restart the machine; if it persists, have the card replaced",
+        remedy=_after_an_alarm(device, outside),
         evidence=evidence,
+    )
+
+
+def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
+    if not is_sick(device):
+        return say("train on, and watch it: npu-smi info -t health -i {npu}", npu=device.npu_id)
+    look_up = say(
+        "look up the code of `npu-smi info -t health -i {npu}` in the vendor's fault list and restart the machine; if "
+        "the alarm returns, have the card replaced",
+        npu=device.npu_id,
+    )
+    devices = outside.npu_smi[0].devices
+    well = [str(each.logical_id) for each in devices if not is_sick(each) and each.logical_id is not None]
+    if not well:
+        return look_up
+    return (
+        say("export ASCEND_RT_VISIBLE_DEVICES={ids} leaves out the cards with an alarm; then ", ids=",".join(well))
+        + look_up
     )
 
 
@@ -157,20 +191,23 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
     if silent:
         yield _silent(silent, outside)
     if not held and not silent:
-        yield ok(DEVICE_MEMORY, f"no process holds memory on {len(devices)} chips")
+        yield ok(DEVICE_MEMORY, say("no process holds memory on {count} chips", count=len(devices)))
 
 
 def _without_npu_smi(outside: Outside) -> Finding:
     """From /proc: processes that have the device file of a card open."""
     holders = _holders(outside)
     if not holders:
-        why = "npu-smi lists no cards; no process visible to this user has a card open"
-        return unknown(DEVICE_MEMORY, why, remedy="see the finding npu_smi")
+        why = say("npu-smi lists no cards; no process visible to this user has a card open")
+        return unknown(DEVICE_MEMORY, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
     return warning(
         DEVICE_MEMORY,
-        f"npu-smi lists no cards, but {count_of(len(holders), 'process has', 'processes have')} a card open",
-        expected="no process before training starts",
-        remedy=f"if they are left over from your jobs: kill {' '.join(map(str, list(holders)[:8]))}",
+        say(
+            "npu-smi lists no cards, but {count} a card open",
+            count=count_of(len(holders), "process has", "processes have"),
+        ),
+        expected=say("no process before training starts"),
+        remedy=say("if they are left over from your jobs: kill {names}", names=" ".join(map(str, list(holders)[:8]))),
         evidence=tuple(f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(holders.items())[:16]),
     )
 
@@ -208,10 +245,13 @@ def _held(devices: list[Accelerator]) -> Finding:
     labels = ", ".join(device.label for device in devices)
     return warning(
         DEVICE_MEMORY,
-        f"processes hold memory on {labels}",
-        expected="no process before training starts",
-        remedy=f"wait for them or choose other cards (`ascendtune devices --free N`); "
-        f"if they are left over from your jobs: kill {' '.join(map(str, pids[:8]))}",
+        say("processes hold memory on {labels}", labels=labels),
+        expected=say("no process before training starts"),
+        remedy=say(
+            "wait for them or choose other cards (`ascendtune devices --free N`); if they are "
+            "left over from your jobs: kill {names}",
+            names=" ".join(map(str, pids[:8])),
+        ),
         evidence=tuple(lines[:16]),
     )
 
@@ -222,12 +262,17 @@ def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
         for each in devices
     ]
     lines += [f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(_holders(outside).items())[:16]]
-    place = "on the host, outside this container" if outside.in_container else "as root, and in every container"
+    place = (
+        say("on the host, outside this container") if outside.in_container else say("as root, and in every container")
+    )
     return warning(
         DEVICE_MEMORY,
-        f"memory of {', '.join(device.label for device in devices)} is used, but no visible process holds it",
-        expected="a few per cent, used by the driver itself",
-        remedy=f"look for the process {place} (`npu-smi info`); after a crash: ps -ef | grep python",
+        say(
+            "memory of {names} is used, but no visible process holds it",
+            names=", ".join(device.label for device in devices),
+        ),
+        expected=say("a few per cent, used by the driver itself"),
+        remedy=say("look for the process {place} (`npu-smi info`); after a crash: ps -ef | grep python", place=place),
         evidence=tuple(lines),
     )
 

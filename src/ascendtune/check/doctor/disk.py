@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
-from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.outside import Mount, Outside, existing_parent
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.units import format_bytes
 
@@ -20,86 +21,65 @@ _ELSEWHERE = {
     "cache": "export XDG_CACHE_HOME=<a directory on a local disk>",
     "download directory": "export HF_HOME=<a directory on another disk>",
 }
-_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "dpc", "lustre", "ceph", "beegfs", "gpfs", "9p")
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    places = {"working directory": outside.cwd, "cache": outside.cache} | _downloads(outside)
+    places = {"working directory": outside.cwd, "cache": outside.cache}
+    if outside.hub_cache is not None:
+        places["download directory"] = outside.hub_cache
     told: list[str] = []
     found: list[Finding] = []
     for name, path in places.items():
-        there = _existing(path)
+        there = existing_parent(path)
         free, _ = outside.space(there)
-        kind, options = _file_system(there, outside.text("/proc/self/mountinfo"))
-        told.append(f"{name} {format_bytes(free)} free on {kind or 'an unknown file system'}")
+        mount = outside.mount(there)
+        kind = mount.kind or say("an unknown file system")
+        told.append(say("{name} {free} free on {kind}", name=say(name), free=format_bytes(free), kind=kind))
         found += _room(name, there, free)
-        found += _speed(name, there, kind, options)
+        found += _kind(name, there, mount)
     yield from found
     if not found:
         yield ok(DISK, "; ".join(told))
 
 
-def _downloads(outside: Outside) -> dict[str, Path]:
-    """The download directory of huggingface_hub, by its variables."""
-    env = outside.env
-    caches = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else None)
-    home = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else None)
-    place = env.get("HF_HUB_CACHE") or (f"{home}/hub" if home else None)
-    return {"download directory": Path(place)} if place else {}
-
-
 def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
     if not os.access(path, os.W_OK):
         yield warning(
-            DISK, f"the {name} {path} is not writable", expected="a writable directory", remedy=_ELSEWHERE[name]
+            DISK,
+            say("the {name} {path} is not writable", name=say(name), path=path),
+            expected=say("a writable directory"),
+            remedy=say(_ELSEWHERE[name]),
         )
     elif free < _ENOUGH_BYTES:
         yield warning(
             DISK,
-            f"the {name} {path} has {format_bytes(free)} free",
-            expected=f"{format_bytes(_ENOUGH_BYTES)} for a 7B model and its results",
-            remedy=f"free space, or {_ELSEWHERE[name]}",
+            say("the {name} {path} has {free} free", name=say(name), path=path, free=format_bytes(free)),
+            expected=say("{enough_bytes} for a 7B model and its results", enough_bytes=format_bytes(_ENOUGH_BYTES)),
+            remedy=say("free space, or {elsewhere}", elsewhere=say(_ELSEWHERE[name])),
         )
 
 
-def _speed(name: str, path: Path, kind: str | None, options: str) -> Iterator[Finding]:
-    if kind is None or not (kind in _REMOTE or kind.startswith("fuse.")):
+def _kind(name: str, path: Path, mount: Mount) -> Iterator[Finding]:
+    if not mount.is_remote:
         return
     if name == "cache":
         yield warning(
             DISK,
-            f"the cache {path} is on {kind}",
-            expected="a local disk: every rank maps the tokens into memory",
-            remedy="export XDG_CACHE_HOME=<a directory on a local disk>",
+            say("the cache {path} is on {kind}", path=path, kind=mount.kind),
+            expected=say("a local disk: every rank maps the tokens into memory"),
+            remedy=say("export XDG_CACHE_HOME=<a directory on a local disk>"),
         )
-    elif kind.startswith("nfs") and "vers=3" in options and "nolock" in options.split(","):
+    elif mount.is_nfs and {"vers=3", "nolock"} <= set(mount.options):
         yield warning(
             DISK,
-            f"the {name} {path} is on NFS 3 mounted with nolock: file locks do not work across machines",
-            expected="NFS 4, or NFS 3 with locks, for directories shared by several machines",
-            remedy="mount it with vers=4.1",
+            say(
+                "the {name} {path} is on NFS 3 mounted with nolock: file locks do not work across machines",
+                name=say(name),
+                path=path,
+            ),
+            expected=say("NFS 4, or NFS 3 with locks, for directories shared by several machines"),
+            remedy=say("mount it with vers=4.1"),
         )
-
-
-def _existing(path: Path) -> Path:
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    return path
-
-
-def _file_system(path: Path, mounts: str) -> tuple[str | None, str]:
-    """Kind and options of the mount of `path`: the longest mount point, and of these the last one mounted."""
-    best: tuple[int, str | None, str] = (-1, None, "")
-    for line in mounts.splitlines():
-        left, dash, right = line.partition(" - ")
-        fields, rest = left.split(), right.split()
-        if not dash or len(fields) < 6 or len(rest) < 3:
-            continue
-        point = fields[4].replace("\\040", " ")
-        if path.is_relative_to(point) and len(point) >= best[0]:
-            best = (len(point), rest[0], f"{fields[5]},{rest[2]}")
-    return best[1], best[2]
 
 
 DISK_CHECK = Check(

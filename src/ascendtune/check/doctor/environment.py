@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, warning
 
@@ -31,7 +32,7 @@ def _look_at_environment(outside: Outside) -> Iterator[Finding]:
         found += [*_allocator(env), *_ranks(env), *_hccl(env), *_overflow(env), *_logs(env), *_ignored(env)]
     yield from found
     if not found:
-        yield ok(ENVIRONMENT, "no conflicting variables")
+        yield ok(ENVIRONMENT, say("no conflicting variables"))
 
 
 def _warning(measured: str, expected: str, remedy: str) -> Finding:
@@ -41,16 +42,20 @@ def _warning(measured: str, expected: str, remedy: str) -> Finding:
 def _nameless(outside: Outside) -> Iterator[Finding]:
     if outside.user_name() is None and not (outside.env.get("USER") or outside.env.get("LOGNAME")):
         yield _warning(
-            f"the user number {os.getuid()} has no name: /etc/passwd has no entry for it",
-            "an entry, or USER in the environment; torch's compiler cache, ssh and getpass fail without a name",
-            "export USER=trainer LOGNAME=trainer",
+            say("the user number {getuid} has no name: /etc/passwd has no entry for it", getuid=os.getuid()),
+            say("an entry, or USER in the environment; torch's compiler cache, ssh and getpass fail without a name"),
+            say("export USER=trainer LOGNAME=trainer"),
         )
 
 
 def _slow(env: Env) -> Iterator[Finding]:
     for name, is_slow in _SLOW.items():
         if is_slow(env.get(name, "")):
-            yield _warning(f"{name}={env[name]} makes training slow", "set only for debugging", f"unset {name}")
+            yield _warning(
+                say("{name}={env} makes training slow", name=name, env=env[name]),
+                say("set only for debugging"),
+                say("unset {name}", name=name),
+            )
 
 
 def _allocator(env: Env) -> Iterator[Finding]:
@@ -59,57 +64,72 @@ def _allocator(env: Env) -> Iterator[Finding]:
     clash = [name for name in ("max_split_size_mb", "garbage_collection_threshold") if name in options]
     if options.get("expandable_segments", "").lower() == "true" and clash:
         yield _warning(
-            f"PYTORCH_NPU_ALLOC_CONF has expandable_segments:True and {clash[0]}",
-            "one of the two; several torch_npu releases reject both",
-            "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True",
+            say("PYTORCH_NPU_ALLOC_CONF has expandable_segments:True and {clash}", clash=clash[0]),
+            say("one of the two; several torch_npu releases reject both"),
+            say("export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True"),
         )
     if value and env.get("PYTORCH_ALLOC_CONF"):
         yield _warning(
-            "PYTORCH_NPU_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set",
-            "one of them; torch_npu 26.2 raises an error for both",
-            "unset PYTORCH_ALLOC_CONF",
+            say("PYTORCH_NPU_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set"),
+            say("one of them; torch_npu 26.2 raises an error for both"),
+            say("unset PYTORCH_ALLOC_CONF"),
         )
 
 
 def _ranks(env: Env) -> Iterator[Finding]:
     if env.get("RANK_TABLE_FILE"):
         yield _warning(
-            f"RANK_TABLE_FILE={env['RANK_TABLE_FILE']} is set: HCCL reads addresses from it, not from torchrun",
-            "unset; an outdated table is a frequent cause of EI0004 and EI0014",
-            "unset RANK_TABLE_FILE",
+            say(
+                "RANK_TABLE_FILE={value} is set: HCCL reads addresses from it, not from torchrun",
+                value=env["RANK_TABLE_FILE"],
+            ),
+            say("unset; an outdated table is a frequent cause of EI0004 and EI0014"),
+            say("unset RANK_TABLE_FILE"),
         )
 
 
 def _hccl(env: Env) -> Iterator[Finding]:
-    if env.get("HCCL_WHITELIST_DISABLE") == "0" and not env.get("HCCL_WHITELIST_FILE"):
-        yield _warning(
-            "HCCL_WHITELIST_DISABLE=0 without HCCL_WHITELIST_FILE: no peer is allowed",
-            "both, or neither",
-            "unset HCCL_WHITELIST_DISABLE",
-        )
+    if env.get("HCCL_WHITELIST_DISABLE") == "0":
+        yield from _whitelist(env.get("HCCL_WHITELIST_FILE"))
     if env.get("HCCL_INTRA_ROCE_ENABLE") == "1" and env.get("HCCL_INTRA_PCIE_ENABLE") == "1":
         yield _warning(
-            "HCCL_INTRA_ROCE_ENABLE=1 and HCCL_INTRA_PCIE_ENABLE=1",
-            "one transport within a server; the documentation does not allow both",
-            "export HCCL_INTRA_PCIE_ENABLE=0",
+            say("HCCL_INTRA_ROCE_ENABLE=1 and HCCL_INTRA_PCIE_ENABLE=1"),
+            say("one transport within a server; the documentation does not allow both"),
+            say("export HCCL_INTRA_PCIE_ENABLE=0"),
+        )
+
+
+def _whitelist(file: str | None) -> Iterator[Finding]:
+    """HCCL_WHITELIST_DISABLE=0 (the default is 1) admits only the addresses of the file."""
+    if not file:
+        yield _warning(
+            say("HCCL_WHITELIST_DISABLE=0 without HCCL_WHITELIST_FILE: no peer is allowed"),
+            say("both, or neither"),
+            "unset HCCL_WHITELIST_DISABLE",
+        )
+    elif not os.access(file, os.R_OK):
+        yield _warning(
+            say("HCCL_WHITELIST_DISABLE=0, and the list {file} cannot be read: no peer is allowed", file=file),
+            say("a readable file with the addresses of all nodes"),
+            "unset HCCL_WHITELIST_DISABLE HCCL_WHITELIST_FILE",
         )
 
 
 def _overflow(env: Env) -> Iterator[Finding]:
     if env.get("INF_NAN_MODE_ENABLE") == "0":
         yield _warning(
-            "INF_NAN_MODE_ENABLE=0: overflows become the largest number, and loss scaling does not detect them",
-            "1, the default on 910B and A3, which reject 0 unless it is forced",
-            "unset INF_NAN_MODE_ENABLE INF_NAN_MODE_FORCE_DISABLE",
+            say("INF_NAN_MODE_ENABLE=0: overflows become the largest number, and loss scaling does not detect them"),
+            say("1, the default on 910B and A3, which reject 0 unless it is forced"),
+            say("unset INF_NAN_MODE_ENABLE INF_NAN_MODE_FORCE_DISABLE"),
         )
 
 
 def _logs(env: Env) -> Iterator[Finding]:
     if env.get("ASCEND_SLOG_PRINT_TO_STDOUT") == "1":
         yield _warning(
-            "ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which are needed for diagnosis",
+            say("ASCEND_SLOG_PRINT_TO_STDOUT=1: CANN writes no log files (plog), which are needed for diagnosis"),
             "unset",
-            "unset ASCEND_SLOG_PRINT_TO_STDOUT",
+            say("unset ASCEND_SLOG_PRINT_TO_STDOUT"),
         )
 
 
@@ -117,9 +137,9 @@ def _ignored(env: Env) -> Iterator[Finding]:
     ignored = [name for name in sorted(env) if name.startswith("NCCL_") or name == "PYTORCH_CUDA_ALLOC_CONF"]
     if ignored:
         yield _warning(
-            f"{', '.join(ignored)}: not read on Ascend",
-            "HCCL_* and PYTORCH_NPU_ALLOC_CONF",
-            f"unset {' '.join(ignored)}",
+            say("{names}: not read on Ascend", names=", ".join(ignored)),
+            say("HCCL_* and PYTORCH_NPU_ALLOC_CONF"),
+            say("unset {names}", names=" ".join(ignored)),
         )
 
 
@@ -156,7 +176,7 @@ def _look_at_shell_files(outside: Outside) -> Iterator[Finding]:
     yield from found
     if not found:
         files = len({file for file, _, _ in lines})
-        yield ok(SHELL_FILES, f"{files} start files set no variable twice")
+        yield ok(SHELL_FILES, say("{files} start files set no variable twice", files=files))
 
 
 def _lines(outside: Outside) -> Iterator[Line]:
@@ -186,9 +206,13 @@ def _twice(lines: list[Line]) -> Iterator[Finding]:
             shown = "***" if _SECRET.search(name) else None
             yield warning(
                 SHELL_FILES,
-                f"{name} is set {len(settings)} times, with different values; the last one replaces the others",
-                expected="one line; values are not combined",
-                remedy=f"keep one line for {name} with all options, and open a new shell",
+                say(
+                    "{name} is set {count} times, with different values; the last one replaces the others",
+                    name=name,
+                    count=len(settings),
+                ),
+                expected=say("one line; values are not combined"),
+                remedy=say("keep one line for {name} with all options, and open a new shell", name=name),
                 evidence=tuple(f"{file}:{number}: {shown or value}" for file, number, value in settings),
             )
 
@@ -201,18 +225,18 @@ def _sourced(outside: Outside, lines: list[Line]) -> Iterator[Finding]:
     if gone:
         yield warning(
             SHELL_FILES,
-            f"{gone[0][2]} is sourced and does not exist",
-            expected="set_env.sh of a CANN that is installed",
-            remedy="correct or remove the line",
+            say("{gone} is sourced and does not exist", gone=gone[0][2]),
+            expected=say("set_env.sh of a CANN that is installed"),
+            remedy=say("correct or remove the line"),
             evidence=tuple(f"{file}:{number}: {path}" for file, number, path in gone),
         )
     releases = {found[1] for _, _, path in named if (found := _RELEASE.search(path))}
     if len(releases) > 1:
         yield warning(
             SHELL_FILES,
-            f"every shell loads a mix of CANN {' and '.join(sorted(releases))}",
-            expected="one release",
-            remedy="keep one line with set_env.sh",
+            say("every shell loads a mix of CANN {names}", names=" and ".join(sorted(releases))),
+            expected=say("one release"),
+            remedy=say("keep one line with set_env.sh"),
             evidence=tuple(f"{file}:{number}: {path}" for file, number, path in named),
         )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.finding import Finding, failure, ok, warning
 
@@ -21,16 +23,22 @@ _CONNECT_SECONDS, _EXEC_SECONDS, _EVENT_SECONDS = 120, 1836, 1868
 
 def _look(outside: Outside) -> Iterator[Finding]:
     interfaces = outside.interfaces()
-    if not outside.has_npus and not any(outside.env.get(name) for name in _SOCKETS):
+    is_asked = any(outside.env.get(name) for name in (*_SOCKETS, "MASTER_PORT")) or outside.needs is not None
+    if not outside.has_npus and not outside.gpus[0] and not is_asked:
         return
     found = [*_names(outside.env, interfaces), *_address(outside.env, interfaces)]
     if outside.has_npus:
-        found += [*_waits(outside.env), *_taken_ports(outside)]
+        found += _waits(outside.env)
+    found += _taken_ports(outside)
     yield from found
     if not found:
         usable = [name for name, each in interfaces.items() if each.is_up and _is_real(name)]
         yield ok(
-            HCCL_HOST, f"interfaces that ranks can meet on: {', '.join(usable) or 'only lo, enough for one machine'}"
+            HCCL_HOST,
+            say(
+                "interfaces that ranks can meet on: {value}",
+                value=", ".join(usable) or "only lo, enough for one machine",
+            ),
         )
 
 
@@ -48,20 +56,30 @@ def _names(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Itera
             fitting = [each for each in interfaces if each == name or (not exact and each.startswith(name))]
             up = [each for each in fitting if interfaces[each].is_up]
             if not up:
-                state = f"{', '.join(fitting)} is down" if fitting else "no such interface"
+                state = say("{names} is down", names=", ".join(fitting)) if fitting else say("no such interface")
                 others = ", ".join(each for each in interfaces if _is_real(each)) or ", ".join(interfaces)
                 yield failure(
                     HCCL_HOST,
                     f"{variable}={value}: {state}",
-                    expected=f"one of {others}",
-                    remedy=f"export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
+                    expected=say("one of {others}", others=others),
+                    remedy=say(
+                        "export {variable}=<interface to the other nodes>, or unset it for jobs on one machine",
+                        variable=variable,
+                    ),
                 )
             elif not any(map(_is_real, up)):
                 yield warning(
                     HCCL_HOST,
-                    f"{variable}={value}: {up[0]} does not reach other machines",
-                    expected="the interface that reaches the other nodes",
-                    remedy=f"change {variable} for jobs on several machines; on one machine it works",
+                    say(
+                        "{variable}={value}: {up} does not reach other machines",
+                        variable=variable,
+                        value=value,
+                        up=up[0],
+                    ),
+                    expected=say("the interface that reaches the other nodes"),
+                    remedy=say(
+                        "change {variable} for jobs on several machines; on one machine it works", variable=variable
+                    ),
                 )
 
 
@@ -77,9 +95,9 @@ def _address(env: Mapping[str, str], interfaces: Mapping[str, Interface]) -> Ite
     if not known:
         yield failure(
             HCCL_HOST,
-            f"HCCL_IF_IP={value} is not an address of this machine",
-            expected="an address of one of its interfaces; it takes precedence over HCCL_SOCKET_IFNAME",
-            remedy="unset HCCL_IF_IP, or set it on each node to that node's address",
+            say("HCCL_IF_IP={value} is not an address of this machine", value=value),
+            expected=say("an address of one of its interfaces; it takes precedence over HCCL_SOCKET_IFNAME"),
+            remedy=say("unset HCCL_IF_IP, or set it on each node to that node's address"),
         )
 
 
@@ -90,41 +108,93 @@ def _waits(env: Mapping[str, str]) -> Iterator[Finding]:
     if connect is None or not 120 <= connect <= 7200:
         yield failure(
             HCCL_HOST,
-            f"HCCL_CONNECT_TIMEOUT={env['HCCL_CONNECT_TIMEOUT']} is rejected (EI0001)",
-            expected="whole seconds, 120 to 7200, the same on all nodes",
-            remedy="export HCCL_CONNECT_TIMEOUT=1200",
+            say("HCCL_CONNECT_TIMEOUT={value} is rejected (EI0001)", value=env["HCCL_CONNECT_TIMEOUT"]),
+            expected=say("whole seconds, 120 to 7200, the same on all nodes"),
+            remedy=say("export HCCL_CONNECT_TIMEOUT=1200"),
         )
     if running is None or event is None:
         name = "HCCL_EXEC_TIMEOUT" if running is None else "HCCL_EVENT_TIMEOUT"
         yield failure(
-            HCCL_HOST, f"{name}={env[name]} is not a number", expected="whole seconds", remedy=f"unset {name}"
+            HCCL_HOST,
+            say("{name}={env} is not a number", name=name, env=env[name]),
+            expected=say("whole seconds"),
+            remedy=say("unset {name}", name=name),
         )
     elif event and (running >= event or running == 0):
         yield warning(
             HCCL_HOST,
-            f"HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event times out first, and its "
-            "message does not name a rank",
-            expected="HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both",
-            remedy=f"export HCCL_EVENT_TIMEOUT={running + 32 if running else 0}",
+            say(
+                "HCCL_EXEC_TIMEOUT={running} is not below HCCL_EVENT_TIMEOUT={event}: the event "
+                "times out first, and its message does not name a rank",
+                running=running,
+                event=event,
+            ),
+            expected=say("HCCL_EVENT_TIMEOUT above HCCL_EXEC_TIMEOUT, or 0 for both"),
+            remedy=say("export HCCL_EVENT_TIMEOUT={value}", value=running + 32 if running else 0),
         )
 
 
 def _taken_ports(outside: Outside) -> Iterator[Finding]:
     """Ports that a job on this machine is going to listen on, by the kernel's tables of sockets."""
+    listening = _listening(outside)
+    rendezvous = {int(port) for port in (outside.env.get("MASTER_PORT", ""), str(_TORCHRUN_PORT)) if port.isdecimal()}
+    ports = _hccl_ports(outside.env) if outside.has_npus else set()
+    taken = sorted(listening.keys() & (rendezvous | ports))
+    if not taken:
+        return
+    names = ", ".join(map(str, taken))
+    first = min(ports, default=_HCCL_PORT)
+    holders = ((port, _holder(outside, listening[port])) for port in taken)
+    yield warning(
+        HCCL_HOST,
+        say("port {names} of torchrun or HCCL already in use on this machine", names=names)
+        if len(taken) == 1
+        else say("ports {names} of torchrun or HCCL already in use on this machine", names=names),
+        expected=say("{ports} free, unless a job runs now", ports=_expected(rendezvous, ports)),
+        remedy=say(
+            "`ss -ltnp 'sport = :{port}'` names the process; or choose others: --master_port {free}, "
+            "HCCL_IF_BASE_PORT={base}",
+            port=taken[0],
+            free=next(port for port in range(_TORCHRUN_PORT + 1, 1 << 16) if port not in listening),
+            base=first + 1000,
+        ),
+        evidence=tuple(f"{port}: {holder}" for port, holder in holders if holder),
+    )
+
+
+def _expected(rendezvous: set[int], ports: set[int]) -> str:
+    names = ", ".join(map(str, sorted(rendezvous)))
+    return say("{names} and {first} to {last}", names=names, first=min(ports), last=max(ports)) if ports else names
+
+
+def _listening(outside: Outside) -> dict[int, str]:
+    """Port -> inode of the socket that listens on it."""
     lines = [line.split() for name in _SOCKET_TABLES for line in outside.text(name).splitlines()[1:]]
-    listening = {int(words[1].rpartition(":")[2], 16) for words in lines if len(words) > 3 and words[3] == _LISTENS}
-    base = outside.env.get("HCCL_IF_BASE_PORT", "")
+    return {
+        int(words[1].rpartition(":")[2], 16): words[9] for words in lines if len(words) > 9 and words[3] == _LISTENS
+    }
+
+
+def _hccl_ports(env: Mapping[str, str]) -> set[int]:
+    """HCCL's ports on the host; HCCL_HOST_SOCKET_PORT_RANGE goes before HCCL_IF_BASE_PORT (vendor's documentation)."""
+    given = env.get("HCCL_HOST_SOCKET_PORT_RANGE", "")
+    if given == "auto":
+        return set()
+    bounds = [part.partition("-")[::2] for part in given.split(",")]
+    if given and all(low.isdecimal() and (high or low).isdecimal() for low, high in bounds):
+        return {port for low, high in bounds for port in range(int(low), min(int(high or low), 1 << 16) + 1)}
+    base = env.get("HCCL_IF_BASE_PORT", "")
     first = int(base) if base.isdecimal() else _HCCL_PORT
-    taken = sorted(listening & {_TORCHRUN_PORT, *range(first, first + _HCCL_PORTS)})
-    if taken:
-        names = ", ".join(map(str, taken))
-        yield warning(
-            HCCL_HOST,
-            f"{'port' if len(taken) == 1 else 'ports'} {names} of torchrun or HCCL already in use on this machine",
-            expected=f"{_TORCHRUN_PORT} and {first} to {first + _HCCL_PORTS - 1} free, unless a job runs now",
-            remedy=f"`ss -ltnp 'sport = :{taken[0]}'` names the process; or choose others: --master_port 29501, "
-            f"HCCL_IF_BASE_PORT={first + 1000}",
-        )
+    return set(range(first, first + _HCCL_PORTS))
+
+
+def _holder(outside: Outside, inode: str) -> str | None:
+    """pid and name of the process with a socket, if this user may see it."""
+    for process in outside.path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if any(str(each.readlink()) == f"socket:[{inode}]" for each in (process / "fd").iterdir()):
+                return f"pid {process.name} ({outside.text(f'/proc/{process.name}/comm').strip()})"
+    return None
 
 
 def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
@@ -138,7 +208,7 @@ HCCL_HOST_CHECK = Check(
     HCCL_HOST,
     what="Compares HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP with the interfaces of this machine, and the "
     "time-outs with each other; checks whether the ports of torchrun (29500) and HCCL "
-    "(60000 to 60015, or from HCCL_IF_BASE_PORT on) are free.",
+    "(60000 to 60015, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE say) are free, and MASTER_PORT.",
     why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script copied "
     "from another node has that node's name. Time-outs in the wrong order hide which rank was late.",
     fix="Set the interface that reaches the other nodes, on each node with its own name. Keep HCCL_CONNECT_TIMEOUT "

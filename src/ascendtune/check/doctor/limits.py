@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
@@ -30,12 +31,14 @@ def _look_at_limits(outside: Outside) -> Iterator[Finding]:
             found.append(
                 warning(
                     LIMITS,
-                    f"at most {soft} {name} (hard limit {_shown(hard)})",
-                    expected=f"{wanted} or more",
-                    remedy=f"ulimit {flag} {wanted}"
+                    say("at most {soft} {name} (hard limit {hard})", soft=soft, name=name, hard=_shown(hard)),
+                    expected=say("{wanted} or more", wanted=wanted),
+                    remedy=say("ulimit {flag} {wanted}", flag=flag, wanted=wanted)
                     if can
-                    else f"raise it in /etc/security/limits.conf, log in again "
-                    f"(container: --ulimit {'nofile' if flag == '-n' else 'nproc'}=65536)",
+                    else say(
+                        "raise it in /etc/security/limits.conf, log in again (container: --ulimit {value}=65536)",
+                        value="nofile" if flag == "-n" else "nproc",
+                    ),
                 )
             )
     yield from found
@@ -74,20 +77,28 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
     limit = _limit(outside)
     usable = total if limit is None else min(limit, total)
     devices = len(outside.npu_nodes) or len(outside.gpus[0])
-    where = "" if limit is None or limit >= total else f", the control group's limit ({format_bytes(total)} in total)"
-    told = f"{format_bytes(usable)} of host memory{where}"
+    where = (
+        ""
+        if limit is None or limit >= total
+        else say(", the control group's limit ({total} in total)", total=format_bytes(total))
+    )
+    told = say("{usable} of host memory{where}", usable=format_bytes(usable), where=where)
     wanted = devices * _PER_DEVICE_BYTES
     if usable < wanted:
         yield warning(
             MEMORY_LIMIT,
             told,
-            expected=f"{format_bytes(wanted)} for {devices} devices: each rank loads the weights through host memory",
-            remedy="raise the container's --memory (Kubernetes: resources.limits.memory)"
+            expected=say(
+                "{wanted} for {devices} devices: each rank loads the weights through host memory",
+                wanted=format_bytes(wanted),
+                devices=devices,
+            ),
+            remedy=say("raise the container's --memory (Kubernetes: resources.limits.memory)")
             if where
-            else "train with fewer devices at a time, or a smaller model",
+            else say("train with fewer devices at a time, or a smaller model"),
         )
     else:
-        yield ok(MEMORY_LIMIT, f"{told}, {len(os.sched_getaffinity(0))} cores")
+        yield ok(MEMORY_LIMIT, say("{told}, {count} cores", told=told, count=len(os.sched_getaffinity(0))))
 
 
 def _limit(outside: Outside) -> int | None:
@@ -127,19 +138,24 @@ def _look_at_shared_memory(outside: Outside) -> Iterator[Finding]:
     try:
         free, total = outside.space(place)
     except OSError as error:
-        yield unknown(SHARED_MEMORY, f"/dev/shm: {error.strerror}", remedy="mount a tmpfs at /dev/shm")
+        yield unknown(
+            SHARED_MEMORY, say("/dev/shm: {strerror}", strerror=error.strerror), remedy=say("mount a tmpfs at /dev/shm")
+        )
         return
     if free < _ENOUGH_BYTES:
         yield warning(
             SHARED_MEMORY,
-            f"/dev/shm has {format_bytes(free)} free of {format_bytes(total)}",
-            expected=f"{format_bytes(_ENOUGH_BYTES)} or more",
-            remedy="start the container with --shm-size=16g"
+            say("/dev/shm has {free} free of {total}", free=format_bytes(free), total=format_bytes(total)),
+            expected=say("{enough_bytes} or more", enough_bytes=format_bytes(_ENOUGH_BYTES)),
+            remedy=say("start the container with --shm-size=16g")
             if outside.in_container
-            else "delete leftovers in /dev/shm, or: sudo mount -o remount,size=50% /dev/shm",
+            else say("delete leftovers in /dev/shm, or: sudo mount -o remount,size=50% /dev/shm"),
         )
     else:
-        yield ok(SHARED_MEMORY, f"/dev/shm has {format_bytes(free)} free of {format_bytes(total)}")
+        yield ok(
+            SHARED_MEMORY,
+            say("/dev/shm has {free} free of {total}", free=format_bytes(free), total=format_bytes(total)),
+        )
 
 
 SHARED_MEMORY_CHECK = Check(
@@ -169,15 +185,22 @@ def _look_at_hugepages(outside: Outside) -> Iterator[Finding]:
     if free > _MUCH * count["MemTotal"] * 1024:
         yield warning(
             HUGEPAGES,
-            f"{format_bytes(reserved)} of host memory are reserved as huge pages, {format_bytes(free)} of them unused",
-            expected="no unused huge pages: torch and CANN use ordinary pages",
-            remedy="on the host, if no other program needs them: sudo sysctl -w vm.nr_hugepages=0",
+            say(
+                "{reserved} of host memory are reserved as huge pages, {free} of them unused",
+                reserved=format_bytes(reserved),
+                free=format_bytes(free),
+            ),
+            expected=say("no unused huge pages: torch and CANN use ordinary pages"),
+            remedy=say("on the host, if no other program needs them: sudo sysctl -w vm.nr_hugepages=0"),
             evidence=(f"HugePages_Total {count['HugePages_Total']} of {format_bytes(size)}",),
         )
         return
-    said = f"{format_bytes(reserved)} reserved" if reserved else "none reserved"
+    said = say("{reserved} reserved", reserved=format_bytes(reserved)) if reserved else say("none reserved")
     transparent = re.search(r"\[(\w+)\]", outside.text("/sys/kernel/mm/transparent_hugepage/enabled"))
-    yield ok(HUGEPAGES, said + (f"; transparent huge pages: {transparent[1]}" if transparent else ""))
+    yield ok(
+        HUGEPAGES,
+        said + (say("; transparent huge pages: {transparent}", transparent=transparent[1]) if transparent else ""),
+    )
 
 
 HUGEPAGES_CHECK = Check(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 
@@ -20,33 +21,42 @@ _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 def _look(outside: Outside) -> Iterator[Finding]:
     env = outside.env
     if env.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "ON", "YES"):
-        yield ok(NETWORK, "HF_HUB_OFFLINE is set: models are loaded from local directories only")
+        yield ok(NETWORK, say("HF_HUB_OFFLINE is set: models are loaded from local directories only"))
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
-    proxy = _value(env, "https_proxy") or _value(env, "all_proxy")
-    asked = {name: name for name in hubs}
-    if proxy:
-        asked = dict.fromkeys(hubs, proxy) | {
-            name: name for name in hubs if _bypasses(urlsplit(name).hostname or "", _value(env, "no_proxy"))
-        }
-    answers = _reach(set(asked.values()))
+    proxy = _proxy(env)
+    asked = {name: address_to_ask(name, env) for name in hubs}
+    answers = reachable(set(asked.values()))
     yield from _contradictions(env)
     if proxy and proxy in asked.values() and not answers[proxy]:
         yield warning(
             NETWORK,
-            f"the proxy {_without_password(proxy)} does not answer within {NETWORK_SECONDS:g} s",
-            expected="a proxy that accepts connections",
-            remedy="correct https_proxy, or unset it: unset http_proxy https_proxy all_proxy",
+            say(
+                "the proxy {proxy} does not answer within {network_seconds:g} s",
+                proxy=_without_password(proxy),
+                network_seconds=NETWORK_SECONDS,
+            ),
+            expected=say("a proxy that accepts connections"),
+            remedy=say("correct https_proxy, or unset it: unset http_proxy https_proxy all_proxy"),
         )
         return
     reached = [hub for hub in hubs if answers[asked[hub]]]
     if not reached:
-        why = f"neither {hubs[0]} nor {hubs[1]} answers within {NETWORK_SECONDS:g} s: the machine may be offline"
-        remedy = "use local models, or set HF_ENDPOINT to a mirror, or https_proxy"
+        why = say(
+            "neither {hubs} nor {hubs2} answers within {network_seconds:g} s: the machine may be offline",
+            hubs=hubs[0],
+            hubs2=hubs[1],
+            network_seconds=NETWORK_SECONDS,
+        )
+        remedy = say("use local models, or set HF_ENDPOINT to a mirror, or https_proxy")
         yield unknown(NETWORK, why, remedy=remedy)
     else:
-        by = f" through the proxy {_without_password(proxy)}" if proxy and proxy in asked.values() else ""
-        yield ok(NETWORK, f"{' and '.join(reached)} can be reached{by}")
+        by = (
+            say(" through the proxy {proxy}", proxy=_without_password(proxy))
+            if proxy and proxy in asked.values()
+            else ""
+        )
+        yield ok(NETWORK, say("{names} can be reached{by}", names=" and ".join(reached), by=by))
 
 
 def _modelscope(env: Mapping[str, str]) -> str:
@@ -57,6 +67,16 @@ def _modelscope(env: Mapping[str, str]) -> str:
 def _value(env: Mapping[str, str], name: str) -> str | None:
     """The lower-case variable takes precedence, as in Python's HTTP libraries."""
     return env.get(name) or env.get(name.upper()) or None
+
+
+def _proxy(env: Mapping[str, str]) -> str | None:
+    return _value(env, "https_proxy") or _value(env, "all_proxy")
+
+
+def address_to_ask(address: str, env: Mapping[str, str]) -> str:
+    """`address`, or the proxy that connections to it go through."""
+    proxy = _proxy(env)
+    return proxy if proxy and not _bypasses(urlsplit(address).hostname or "", _value(env, "no_proxy")) else address
 
 
 def _bypasses(host: str, no_proxy: str | None) -> bool:
@@ -70,13 +90,13 @@ def _contradictions(env: Mapping[str, str]) -> Iterator[Finding]:
         if lower and upper and lower != upper:
             yield warning(
                 NETWORK,
-                f"{name} and {name.upper()} differ; programs differ in which one they use",
-                expected="one value",
-                remedy=f'export {name.upper()}="${name}"',
+                say("{name} and {upper} differ; programs differ in which one they use", name=name, upper=name.upper()),
+                expected=say("one value"),
+                remedy=say('export {upper}="${name}"', upper=name.upper(), name=name),
             )
 
 
-def _reach(addresses: set[str]) -> dict[str, bool]:
+def reachable(addresses: set[str]) -> dict[str, bool]:
     """Whether each address accepts a connection within the limit, name resolution included."""
     reached: dict[str, bool] = {}
 

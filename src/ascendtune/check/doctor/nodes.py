@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.check.nodes.answer import Clock
@@ -18,9 +19,9 @@ def _look_at_nodes_answer(outside: Outside) -> Iterator[Finding]:
     if outside.nodes is None:
         return
     for error in outside.nodes.silent.values():
-        yield failure(NODES_ANSWER, error.what, expected="passwordless ssh works", remedy=error.remedy)
+        yield failure(NODES_ANSWER, error.what, expected=say("passwordless ssh works"), remedy=error.remedy)
     if not outside.nodes.silent:
-        yield ok(NODES_ANSWER, f"{count_of(len(outside.nodes.answers), 'node')} answered")
+        yield ok(NODES_ANSWER, say("{count} answered", count=count_of(len(outside.nodes.answers), "node")))
 
 
 NODES_ANSWER_CHECK = Check(
@@ -49,13 +50,13 @@ def _look_at_nodes_alike(outside: Outside) -> Iterator[Finding]:
             NODES_ALIKE,
             each.status,
             each.in_words(),
-            expected="the same on every node; a job with --nodes refuses to start" if required else None,
-            remedy="install the same version on every node"
+            expected=say("the same on every node; a job with --nodes refuses to start") if required else None,
+            remedy=say("install the same version on every node")
             if required
-            else "make it the same, unless the difference is intended",
+            else say("make it the same, unless the difference is intended"),
         )
     if not differences:
-        yield ok(NODES_ALIKE, f"{count_of(comparison.equal_facts, 'fact')} are the same")
+        yield ok(NODES_ALIKE, say("{count} are the same", count=count_of(comparison.equal_facts, "fact")))
 
 
 NODES_ALIKE_CHECK = Check(
@@ -98,8 +99,12 @@ def _look_at_clock_skew(outside: Outside) -> Iterator[Finding]:
             yield _skew(f"the clock of {name} is {_shown(clock.ahead_seconds, clock)} this machine's", _REMEDY)
     for name in vague:
         if name not in apart:
-            why = f"{name} took {2 * clocks[name].within_seconds:.1f} s to answer: its clock is not known more exactly"
-            yield unknown(CLOCK_SKEW, why, remedy="check the network and the load of both machines")
+            why = say(
+                "{name} took {value:.1f} s to answer: its clock is not known more exactly",
+                name=name,
+                value=2 * clocks[name].within_seconds,
+            )
+            yield unknown(CLOCK_SKEW, why, remedy=say("check the network and the load of both machines"))
     if not apart and not vague:
         yield ok(CLOCK_SKEW, _all_well(clocks))
 
@@ -112,7 +117,9 @@ def _agree(clocks: list[Clock]) -> bool:
 
 
 def _skew(measured: str, remedy: str) -> Finding:
-    return warning(CLOCK_SKEW, measured, expected=f"at most {_MOST_SECONDS:g} s", remedy=remedy)
+    return warning(
+        CLOCK_SKEW, measured, expected=say("at most {most_seconds:g} s", most_seconds=_MOST_SECONDS), remedy=remedy
+    )
 
 
 def _shown(ahead_seconds: float, clock: Clock) -> str:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.npu.hccn import (
@@ -50,7 +51,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
     tool = next((str(outside.path(place)) for place in _PLACES if outside.path(place).exists()), None)
     if tool is None:
         yield unknown(
-            NPU_NETWORK, "hccn_tool is not here", remedy="mount /usr/local/Ascend/driver/tools; or ask on the host"
+            NPU_NETWORK,
+            say("hccn_tool is not here"),
+            remedy=say("mount /usr/local/Ascend/driver/tools; or ask on the host"),
         )
         return
     devices = [int(node.name[7:]) for node in outside.npu_nodes]
@@ -58,7 +61,9 @@ def _look(outside: Outside) -> Iterator[Finding]:
     first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
     if first.timed_out or first.exit_code in (126, 127):
         yield unknown(
-            NPU_NETWORK, f"hccn_tool does not answer: {first.error.strip()[:200]}", remedy="run it as root on the host"
+            NPU_NETWORK,
+            say("hccn_tool does not answer: {error}", error=first.error.strip()[:200]),
+            remedy=say("run it as root on the host"),
         )
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -67,49 +72,60 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def _ask(outside: Outside, tool: str, device: int) -> Port:
-    def say(question: str) -> str:
+    def answer(question: str) -> str:
         return outside.run([tool, "-i", str(device), question, "-g"]).output
 
     return Port(
         device,
-        read_link(say("-link")),
-        read_address(say("-ip")).address,
-        read_gateway(say("-route")),
-        read_health(say("-net_health")),
-        read_tls(say("-tls")).enabled,
-        read_udp_source(say("-udp")),
-        read_link_history(say("-link_stat")),
+        read_link(answer("-link")),
+        read_address(answer("-ip")).address,
+        read_gateway(answer("-route")),
+        read_health(answer("-net_health")),
+        read_tls(answer("-tls")).enabled,
+        read_udp_source(answer("-udp")),
+        read_link_history(answer("-link_stat")),
     )
 
 
 def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
     if all(port.link is None and port.address is None for port in ports):
         yield unknown(
-            NPU_NETWORK, "the output of hccn_tool has an unknown format", remedy="run `hccn_tool -i 0 -link -g` by hand"
+            NPU_NETWORK,
+            say("the output of hccn_tool has an unknown format"),
+            remedy=say("run `hccn_tool -i 0 -link -g` by hand"),
         )
         return
     found = [*_links(ports), *_unstable_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
     yield from found
     if not found:
-        yield ok(NPU_NETWORK, f"{len(ports)} ports: link up, address set, TLS the same{_spread(ports)}")
+        yield ok(
+            NPU_NETWORK,
+            say("{count} ports: link up, address set, TLS the same{ports}", count=len(ports), ports=_spread(ports)),
+        )
 
 
 def _links(ports: Sequence[Port]) -> Iterator[Finding]:
     if down := [port for port in ports if port.link not in (None, "UP")]:
         yield warning(
             NPU_NETWORK,
-            f"the link of NPU {_ids(down)} is {', '.join(sorted({port.link or '' for port in down}))}",
-            expected="UP on every NPU that communicates with another machine",
-            remedy="check cable, transceiver (`hccn_tool -i N -optical -g`), switch port; unused within one machine",
+            say(
+                "the link of NPU {npus} is {names}",
+                npus=_ids(down),
+                names=", ".join(sorted({port.link or "" for port in down})),
+            ),
+            expected=say("UP on every NPU that communicates with another machine"),
+            remedy=say(
+                "check cable, transceiver (`hccn_tool -i N -optical -g`), switch port; unused within one machine"
+            ),
             evidence=tuple(f"hccn_tool -i {port.device} -link -g: {port.link}" for port in down),
         )
     sick = [port for port in ports if port.health not in (None, "Success", "Init") and port.link == "UP"]
     if sick:
         yield warning(
             NPU_NETWORK,
-            f"NPU {_ids(sick)} does not reach its probe address ({sick[0].health})",
+            say("NPU {npus} does not reach its probe address ({health})", npus=_ids(sick), health=sick[0].health),
             expected="Success",
-            remedy="check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address",
+            remedy=say("check the gateway and `hccn_tool -i N -netdetect -g`, then ping a peer's NPU address"),
         )
 
 
@@ -121,10 +137,17 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
         counts = ", ".join(str(downs[port.device]) for port in unstable)
         yield warning(
             NPU_NETWORK,
-            f"the link of NPU {_ids(unstable)} went down {counts} times since the card started, others {fewest} times",
-            expected="about as often as the other links of the machine",
-            remedy="check cable, transceiver (`hccn_tool -i N -optical -g`) and switch port: a link that goes down for "
-            "a moment during a collective stops the job",
+            say(
+                "the link of NPU {npus} went down {counts} times since the card started, others {fewest} times",
+                npus=_ids(unstable),
+                counts=counts,
+                fewest=fewest,
+            ),
+            expected=say("about as often as the other links of the machine"),
+            remedy=say(
+                "check cable, transceiver (`hccn_tool -i N -optical -g`) and switch port: a link "
+                "that goes down for a moment during a collective stops the job"
+            ),
             evidence=tuple(
                 f"NPU {port.device}, {time}: {state}" for port in unstable for time, state in port.history.records[:3]
             ),
@@ -135,26 +158,34 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
     if without := [port for port in ports if port.address is None and port.link == "UP"]:
         yield warning(
             NPU_NETWORK,
-            f"NPU {_ids(without)} has no network address",
-            expected="an address on every NPU, in one subnet per rail",
-            remedy="sudo hccn_tool -i N -ip -s address A netmask M",
+            say("NPU {npus} has no network address", npus=_ids(without)),
+            expected=say("an address on every NPU, in one subnet per rail"),
+            remedy=_set_address(without[0]),
         )
     counts = Counter(port.address for port in ports if port.address)
     if twice := [address for address, count in counts.items() if count > 1]:
         yield failure(
             NPU_NETWORK,
-            f"NPU {_ids([port for port in ports if port.address in twice])} share the address {', '.join(twice)}",
-            expected="one address for each NPU",
-            remedy="sudo hccn_tool -i N -ip -s address A netmask M",
+            say(
+                "NPU {npus} share the address {names}",
+                npus=_ids([port for port in ports if port.address in twice]),
+                names=", ".join(twice),
+            ),
+            expected=say("one address for each NPU"),
+            remedy=_set_address(next(port for port in reversed(ports) if port.address in twice)),
         )
     lost = [port for port in ports if port.address and port.gateway is None]
     if lost and len(lost) < len(ports):
         yield warning(
             NPU_NETWORK,
-            f"NPU {_ids(lost)} has no gateway, other NPUs have one",
-            expected="a gateway on all or on none",
-            remedy="sudo hccn_tool -i N -gateway -s gateway G",
+            say("NPU {npus} has no gateway, other NPUs have one", npus=_ids(lost)),
+            expected=say("a gateway on all or on none"),
+            remedy=f"sudo hccn_tool -i {lost[0].device} -gateway -s gateway <GATEWAY>",
         )
+
+
+def _set_address(port: Port) -> str:
+    return f"sudo hccn_tool -i {port.device} -ip -s address <ADDRESS> netmask <NETMASK>"
 
 
 def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
@@ -162,9 +193,9 @@ def _tls(ports: Sequence[Port]) -> Iterator[Finding]:
     if len(switches) > 1:
         yield failure(
             NPU_NETWORK,
-            f"TLS is on for NPU {_ids([port for port in ports if port.tls])} and off for the others",
-            expected="the same on every NPU of a job",
-            remedy="for i in all NPUs: sudo hccn_tool -i $i -tls -s enable 0",
+            say("TLS is on for NPU {npus} and off for the others", npus=_ids([port for port in ports if port.tls])),
+            expected=say("the same on every NPU of a job"),
+            remedy=_for_each(ports, "-tls -s enable 0"),
         )
 
 
@@ -174,10 +205,15 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
         each = (f"{mode} for NPU {_ids([port for port in ports if port.udp.mode == mode])}" for mode in modes)
         yield warning(
             NPU_NETWORK,
-            f"RoCE's UDP source port is set in {len(modes)} ways: {'; '.join(each)}",
-            expected="the same on every NPU, auto where several machines meet at a switch",
-            remedy="for i in all NPUs: sudo hccn_tool -i $i -udp -s auto",
+            say("RoCE's UDP source port is set in {count} ways: {names}", count=len(modes), names="; ".join(each)),
+            expected=say("the same on every NPU, auto where several machines meet at a switch"),
+            remedy=_for_each(ports, "-udp -s auto"),
         )
+
+
+def _for_each(ports: Sequence[Port], words: str) -> str:
+    ids = " ".join(str(port.device) for port in ports)
+    return f"for i in {ids}; do sudo hccn_tool -i $i {words}; done"
 
 
 def _spread(ports: Sequence[Port]) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import platform
 import pwd
 import resource
 import sys
+import sysconfig
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -17,6 +22,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from ascendtune.check.doctor.needs import Needs
 from ascendtune.check.nodes.answer import NodeAnswers
 from ascendtune.core.directories import cache_directory, state_directory
 from ascendtune.core.process import Finished, run
@@ -32,6 +38,9 @@ COMPUTE_SECONDS = 150.0
 """Limit of a program that computes with torch: the first operators of an NPU may be compiled, and importing torch_npu
 from a slow disk takes many seconds."""
 NETWORK_SECONDS = 1.5
+
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "dpc", "lustre", "ceph", "beegfs", "gpfs", "9p")
+_PIECE_BYTES, _SPEED_BYTES, _SPEED_SECONDS, _SHORTEST_SECONDS = 4 << 20, 32 << 20, 1.0, 1e-6
 
 Answer = TypeVar("Answer")
 
@@ -72,6 +81,74 @@ def space(path: Path) -> tuple[int, int]:
     return state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
 
 
+def inodes(path: Path) -> tuple[int, int]:
+    """Free and total inodes of the file system of `path`; 0 of 0 where it does not count them. Raises OSError."""
+    state = os.statvfs(path)
+    return state.f_favail, state.f_files
+
+
+def owner(path: Path) -> str:
+    """ "root:HwHiAiUser": user and group of a file, as numbers where they have no names."""
+    try:
+        state = path.stat()
+    except OSError:
+        return "?"
+    user, group = str(state.st_uid), str(state.st_gid)
+    with suppress(KeyError):
+        user = pwd.getpwuid(state.st_uid).pw_name
+    with suppress(KeyError):
+        group = grp.getgrgid(state.st_gid).gr_name
+    return f"{user}:{group}"
+
+
+def file_speed(directory: Path) -> tuple[float, float]:
+    """Bytes per second of writing, with fsync, and of reading: a file without a name, 32 MiB and a second at most.
+
+    Raises OSError.
+    """
+    piece = os.urandom(_PIECE_BYTES)
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        began, written = time.monotonic(), 0
+        while written < _SPEED_BYTES and time.monotonic() - began < _SPEED_SECONDS:
+            written += file.write(piece)
+        os.fsync(file.fileno())
+        write_seconds = time.monotonic() - began
+        # Else the read would only copy what the write left in memory.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        began, read = time.monotonic(), 0
+        while (part := file.read(_PIECE_BYTES)) and time.monotonic() - began < _SPEED_SECONDS:
+            read += len(part)
+        read_seconds = time.monotonic() - began
+    return written / max(write_seconds, _SHORTEST_SECONDS), read / max(read_seconds, _SHORTEST_SECONDS)
+
+
+def existing_parent(path: Path) -> Path:
+    """`path`, or the nearest directory above it that exists."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+@dataclass(frozen=True)
+class Mount:
+    """The mount that a path lies on."""
+
+    point: str
+    kind: str | None
+    """nfs4, dpc, ext4, …"""
+    options: tuple[str, ...]
+
+    @property
+    def is_remote(self) -> bool:
+        return self.kind is not None and (self.kind in _REMOTE or self.kind.startswith("fuse."))
+
+    @property
+    def is_nfs(self) -> bool:
+        return self.kind in ("nfs", "nfs4")
+
+
 def host_interfaces() -> dict[str, Interface]:
     states = psutil.net_if_stats()
     return {
@@ -97,8 +174,15 @@ class Outside:
     user_name: Callable[[], str | None] = user_name
     limits: Callable[[int], tuple[int, int]] = resource.getrlimit
     space: Callable[[Path], tuple[int, int]] = space
+    inodes: Callable[[Path], tuple[int, int]] = inodes
+    owner: Callable[[Path], str] = owner
+    file_speed: Callable[[Path], tuple[float, float]] = file_speed
+    site: Path = field(default_factory=lambda: Path(sysconfig.get_path("purelib")))
+    """Where pip installs."""
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
     ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
+    needs: Needs | None = None
+    """What the recipe needs, if one was given."""
     nodes: NodeAnswers | None = None
     """What other machines have answered, where they were asked."""
     program: str = sys.executable
@@ -144,7 +228,7 @@ class Outside:
 
     @property
     def _smi(self) -> NpuSmi:
-        return self.once("sitting", lambda: NpuSmi(self.timeout_seconds, env=self.env, root=self.root))
+        return self.once("npu-smi queries", lambda: NpuSmi(self.timeout_seconds, env=self.env, root=self.root))
 
     @property
     def gpus(self) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:
@@ -163,6 +247,28 @@ class Outside:
     @property
     def driver_version(self) -> str | None:
         return self.versions.driver_version or self.npu_smi[0].driver_version
+
+    @property
+    def hub_cache(self) -> Path | None:
+        """The download directory of huggingface_hub, by its variables."""
+        env = self.env
+        caches = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else None)
+        home = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else None)
+        place = env.get("HF_HUB_CACHE") or (f"{home}/hub" if home else None)
+        return Path(place) if place else None
+
+    def mount(self, path: Path) -> Mount:
+        """The longest mount point above `path`, and of these the last one mounted."""
+        best = Mount("", None, ())
+        for line in self.text("/proc/self/mountinfo").splitlines():
+            left, dash, right = line.partition(" - ")
+            fields, rest = left.split(), right.split()
+            if not dash or len(fields) < 6 or len(rest) < 3:
+                continue
+            point = fields[4].replace("\\040", " ")
+            if path.is_relative_to(point) and len(point) >= len(best.point):
+                best = Mount(point, rest[0], (*fields[5].split(","), *rest[2].split(",")))
+        return best
 
     def pci_devices(self, vendor: str, classes: tuple[str, ...]) -> int:
         """Number of PCI devices of a vendor (e.g. 0x19e5) and of these classes (e.g. 0x1200)."""

@@ -7,23 +7,20 @@ from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import Advice, advice_for, seen_driver, seen_pair
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
-    Wheel,
     base_version,
     drivers_for,
     find_wheel,
-    fitting_wheels,
     is_release,
     release_key,
 )
 from ascendtune.machine.npu.versions import Toolkit, read_list, read_values, runtime_infos
 
 VERSIONS = "versions"
-
-_OLDEST_TORCH = release_key("2.6")
-"""The oldest torch that ascendtune supports; older wheels are not recommended."""
 
 
 def _look_at_versions(outside: Outside) -> Iterator[Finding]:
@@ -33,7 +30,7 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     if not outside.has_npus and not torch_npu:
         return
     # One advice for all findings: a version that one of them names must not contradict another.
-    advice = _advice(outside, cann, keep=base_version(torch) if torch else None)
+    advice = advice_for(outside)
     found = [
         *_torch_pair(outside, torch, torch_npu, advice),
         *_cann(torch_npu, cann, advice),
@@ -44,48 +41,63 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
     said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
     yield from found
     if not found:
-        yield ok(VERSIONS, f"{said}, driver {outside.driver_version or 'unknown'}")
+        user = seen_pair(torch_npu, cann)
+        seen = say("; {user} is published for this pair of torch_npu and CANN", user=user) if user else ""
+        if cann and outside.driver_version and seen_driver(outside.driver_version, cann):
+            seen += say("; this driver was seen working with this CANN")
+        driver = outside.driver_version or say("unknown")
+        yield ok(VERSIONS, say("{said}, driver {driver}", said=said, driver=driver) + seen)
 
 
-def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: str) -> Iterator[Finding]:
+def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: Advice) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
-        yield failure(VERSIONS, f"{missing} is not installed", remedy=advice)
+        yield failure(VERSIONS, say("{missing} is not installed", missing=missing), remedy=advice.text)
         return
     if base_version(torch) != base_version(torch_npu):
         yield failure(
             VERSIONS,
-            f"torch_npu {torch_npu} does not work with torch {torch}",
-            expected="torch and torch_npu with the same first three numbers",
-            remedy=advice,
+            say("torch_npu {torch_npu} does not work with torch {torch}", torch_npu=torch_npu, torch=torch),
+            expected=say("torch and torch_npu with the same first three numbers"),
+            remedy=advice.text,
         )
     wheel = find_wheel(torch_npu)
     if wheel and not wheel.takes_python(outside.python):
         yield failure(
             VERSIONS,
-            f"torch_npu {torch_npu} does not support Python {outside.python}",
-            expected=f"Python {', '.join(wheel.python)}",
-            remedy=advice,
+            say("torch_npu {torch_npu} does not support Python {python}", torch_npu=torch_npu, python=outside.python),
+            expected=say("Python {names}", names=", ".join(wheel.python)),
+            remedy=advice.text,
             evidence=(wheel.source,),
         )
 
 
-def _cann(torch_npu: str | None, cann: str | None, advice: str) -> Iterator[Finding]:
-    if torch_npu is None or cann is None:
+def _cann(torch_npu: str | None, cann: str | None, advice: Advice) -> Iterator[Finding]:
+    if torch_npu is None or cann is None or seen_pair(torch_npu, cann):
         return
     wheel = find_wheel(torch_npu)
     if wheel is None:
-        why = f"torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown"
-        yield unknown(VERSIONS, why, remedy=advice)
-    elif not wheel.is_made_for(cann):
+        why = say(
+            "torch_npu {torch_npu} is not in the vendor's tables, so its CANN version is unknown", torch_npu=torch_npu
+        )
+        yield unknown(VERSIONS, why, remedy=advice.text)
+    elif not wheel.is_made_for(cann) and not (wheel.takes_cann(cann) and advice.keeps_pair):
         # The table lists what the vendor tested; other pairs often work, and `doctor --deep` tries them.
         accepted = wheel.takes_cann(cann)
         yield warning(
             VERSIONS,
-            f"torch_npu {torch_npu} is built for CANN {wheel.cann}, but CANN {cann} is loaded, "
-            + ("which the vendor also supports" if accepted else "a pair that is not in the vendor's table"),
-            expected=f"CANN {', '.join(dict.fromkeys((wheel.cann, *wheel.also)))}",
-            remedy=f"{advice}; or keep the pair if `ascendtune doctor --deep` computes on every card",
+            say(
+                "torch_npu {torch_npu} is built for CANN {made_for}, but CANN {loaded} is loaded, ",
+                torch_npu=torch_npu,
+                made_for=wheel.cann,
+                loaded=cann,
+            )
+            + (say("which the vendor also supports") if accepted else say("a pair that is not in the vendor's table")),
+            expected=say(
+                "CANN {names}, or a pair with which `ascendtune doctor --deep` computes on every card",
+                names=", ".join(dict.fromkeys((wheel.cann, *wheel.also))),
+            ),
+            remedy=advice.text,
             evidence=(wheel.source,),
         )
 
@@ -97,21 +109,32 @@ def _driver(outside: Outside, cann: str | None) -> Iterator[Finding]:
         return
     if driver is None or named is None:
         why = (
-            "the driver version is unknown" if driver is None else f"the vendor's tables have no driver for CANN {cann}"
+            say("the driver version is unknown")
+            if driver is None
+            else say("the vendor's tables have no driver for CANN {cann}", cann=cann)
         )
         yield unknown(VERSIONS, why)
         return
     if any(is_release(driver, each) for each in named.versions) or release_key(driver) >= release_key(named.oldest):
         return
+    if seen_driver(driver, cann):
+        return
     # Public bug reports: drivers one year older work with newer CANN, drivers two years older fail with EE1015.
     far = release_key(named.oldest)[0][1] - release_key(driver)[0][1] > 1
-    basis = "" if is_release(cann, named.cann) else f" (table of CANN {named.cann}, the newest before it)"
+    basis = (
+        "" if is_release(cann, named.cann) else say(" (table of CANN {cann}, the newest before it)", cann=named.cann)
+    )
     yield Finding(
         VERSIONS,
         "failure" if far else "warning",
-        f"driver {driver} is {'too old' if far else 'older than the listed versions'} for CANN {cann}",
-        expected=f"driver {', '.join(named.versions)} or newer{basis}",
-        remedy=f"install driver and firmware {named.versions[0]} (Ascend HDK) and restart",
+        say(
+            "driver {driver} is {value} for CANN {cann}",
+            driver=driver,
+            value=say("too old") if far else say("older than the listed versions"),
+            cann=cann,
+        ),
+        expected=say("driver {names} or newer{basis}", names=", ".join(named.versions), basis=basis),
+        remedy=say("install driver and firmware {versions} (Ascend HDK) and restart", versions=named.versions[0]),
         evidence=named.sources,
     )
 
@@ -124,27 +147,16 @@ def _interface(outside: Outside, kit: Toolkit) -> Iterator[Finding]:
     if wanted and have and release_key(have) < release_key(wanted):
         yield failure(
             VERSIONS,
-            f"the driver's interface (ascendhal) is {have}, CANN {kit.version} needs {wanted}",
-            expected=f"ascendhal {wanted} or newer",
-            remedy="install the driver and firmware that belong to this CANN, and restart",
+            say(
+                "the driver's interface (ascendhal) is {have}, CANN {version} needs {wanted}",
+                have=have,
+                version=kit.version,
+                wanted=wanted,
+            ),
+            expected=say("ascendhal {wanted} or newer", wanted=wanted),
+            remedy=say("install the driver and firmware that belong to this CANN, and restart"),
             evidence=(str(file),),
         )
-
-
-def _advice(outside: Outside, cann: str | None, keep: str | None = None) -> str:
-    """The nearest working set of versions, which keeps Python and CANN, and torch if possible."""
-    able = [wheel for wheel in fitting_wheels(outside.python, cann) if release_key(wheel.torch) >= _OLDEST_TORCH]
-    wheel = next((each for each in able if each.torch == keep), None) or next(iter(able), None)
-    if wheel is None:
-        newest = next(iter(fitting_wheels(outside.python, None)), None)
-        return f"no torch_npu supports Python {outside.python} and CANN {cann}" + (
-            f"; the newest for this Python: CANN {newest.cann} with {_install(newest)}" if newest else ""
-        )
-    return _install(wheel)
-
-
-def _install(wheel: Wheel) -> str:
-    return f"pip install torch=={wheel.torch} torch-npu=={wheel.version}"
 
 
 VERSIONS_CHECK = Check(
@@ -175,14 +187,17 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     driver_version, firmware_version = driver.get("Version"), firmware.get("Version")
     if not driver_version or not firmware_version:
         missing = "driver" if not driver_version else "firmware"
-        where = "; usual in a container, check on the host" if outside.in_container else ""
-        yield unknown(DRIVER_FIRMWARE, f"{_HOME}/{missing}/version.info does not exist{where}")
+        where = say("; usual in a container, check on the host") if outside.in_container else ""
+        yield unknown(
+            DRIVER_FIRMWARE,
+            say("{home}/{missing}/version.info does not exist{where}", home=_HOME, missing=missing, where=where),
+        )
         return
     both = f"driver {driver_version}, firmware {firmware_version}"
     accepted = read_list(driver.get("compatible_version_fw", ""))
     asked = read_list(firmware.get("compatible_version_drv", ""))
     if not accepted and not asked:
-        yield unknown(DRIVER_FIRMWARE, f"{both}: neither file lists compatible versions")
+        yield unknown(DRIVER_FIRMWARE, say("{both}: neither file lists compatible versions", both=both))
     elif any(_lies_in(firmware_version, each) for each in accepted) or any(
         _lies_in(driver_version, each) for each in asked
     ):
@@ -190,9 +205,13 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
     else:
         yield failure(
             DRIVER_FIRMWARE,
-            f"{both}: neither lists the other as compatible",
-            expected=f"firmware in {', '.join(f'[{each}]' for each in accepted)}" if accepted else None,
-            remedy="install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart",
+            say("{both}: neither lists the other as compatible", both=both),
+            expected=say("firmware in {names}", names=", ".join(f"[{each}]" for each in accepted))
+            if accepted
+            else None,
+            remedy=say(
+                "install driver and firmware of one Ascend HDK release (firmware first for an upgrade) and restart"
+            ),
             evidence=(f"{_HOME}/driver/version.info", f"{_HOME}/firmware/version.info"),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, find_missing
 from ascendtune.check.explain.scan import Scan
 
@@ -42,9 +43,9 @@ class Diagnosis:
     """Another cause of which no clock says that it came later."""
 
 
-def diagnose(scans: Sequence[Scan]) -> Diagnosis:
+def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
-    ordered = in_order(scans)
+    ordered = [event for event in in_order(scans) if _meets(event, facts)]
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
     harmless = {event.hit.entry.id for event in notices}
@@ -62,6 +63,15 @@ def diagnose(scans: Sequence[Scan]) -> Diagnosis:
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
     return Diagnosis(_certainty(first), first, echoes, notices, rank, host, missing, _rival(first, fatal, scans))
+
+
+def _meets(event: Event, facts: Facts) -> bool:
+    """Whether the logs have the facts that the entry requires; their names are added to those of the line."""
+    names = satisfied(event.hit.entry.requires, facts)
+    if names is None:
+        return False
+    event.hit.names.update(names)
+    return True
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:

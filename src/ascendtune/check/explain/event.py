@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ascendtune.check.explain.knowledge import KINDS
+from ascendtune.check.explain.knowledge import KINDS, words_of
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
@@ -52,7 +52,20 @@ class Event:
 
     @property
     def meaning(self) -> str:
-        return filled(self.hit.entry.what, self.hit.names)
+        return filled(words_of(self.hit.entry).what, self.hit.names)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        return tuple(filled(cause, self.hit.names) for cause in words_of(self.hit.entry).causes)
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        return tuple(filled(remedy, self.hit.names) for remedy in words_of(self.hit.entry).remedies)
+
+    @property
+    def message(self) -> str:
+        """The exception's message, else the whole line."""
+        return self.trace.message if self.trace and self.trace.message else self.text
 
     @property
     def is_known(self) -> bool:

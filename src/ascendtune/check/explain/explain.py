@@ -8,17 +8,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.knowledge import entries
-from ascendtune.check.explain.matcher import Matcher, filled
+from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
+from ascendtune.check.explain.now import on_this_machine, this_machine
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
+from ascendtune.core.language import Phrases
 from ascendtune.core.rundir import CauseKind, RunDir
+
+say = Phrases(__package__)
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -33,12 +39,16 @@ _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 class Explanation:
     verdict: Diagnosis
     scans: tuple[Scan, ...]
+    facts: Facts
+    """What the logs say of their job."""
     run_cause: dict[str, Any] | None = None
     """`exit_cause` of run.json, where a run was asked about."""
     stop: dict[str, Any] | None = None
     """The same, of a run that ended because it was asked to."""
     is_running: bool = False
     """A run that was asked about is under way."""
+    is_here: bool = False
+    """The logs were written on this machine: what the remedies name can be looked at."""
 
     @property
     def is_healthy(self) -> bool:
@@ -59,14 +69,16 @@ class Explanation:
         """The certainty of the first cause, as a phrase."""
         found, first = self.verdict, self.verdict.first
         if found.rival is not None:
-            return "these two: no clock in the logs says which was first"
+            return say("these two: no clock in the logs says which was first")
         if found.missing is not None:
-            return "likely: the ranks without a time-out are those that the others waited for"
+            return say("likely: the ranks without a time-out are those that the others waited for")
         if found.certainty == "symptom":
-            return "likely: this is what broke, and no line is known to say why"
+            return say("likely: this is what broke, and no line is known to say why")
         if found.certainty == "unexplained" or first is None:
-            return "unknown: nothing is known about this failure; these are the most telling lines"
-        return "likely: the line is quoted or logged, not raised" if first.is_quoted or first.weak else "certain"
+            return say("unknown: nothing is known about this failure; these are the most telling lines")
+        if first.is_quoted or first.weak:
+            return say("likely: the line is quoted or logged, not raised")
+        return say("certain")
 
     @property
     def telling(self) -> tuple[Event, ...]:
@@ -78,9 +90,10 @@ class Explanation:
     @property
     def to_collect(self) -> tuple[str, ...]:
         """What to gather next where nothing is known."""
-        again = "ASCEND_LAUNCH_BLOCKING=1 on a second run" if self.plog else "CUDA_LAUNCH_BLOCKING=1 on a second run"
+        variable = "ASCEND_LAUNCH_BLOCKING" if self.plog else "CUDA_LAUNCH_BLOCKING"
         plog = (self.plog,) if self.plog else ()
-        return ("`ascendtune doctor --bundle report.tar.gz`", "the log of every rank", *plog, again)
+        again = say("{variable}=1 on a second run", variable=variable)
+        return ("`ascendtune doctor --bundle report.tar.gz`", say("the log of every rank"), *plog, again)
 
     @property
     def plog(self) -> str | None:
@@ -95,22 +108,31 @@ class Explanation:
             culprit = "" if self.run_cause.get("kind") in _SEEN_FROM_OUTSIDE else self._culprit()
             return str(self.run_cause["what"]) + culprit
         if first is None and self.stop:
-            return f"nothing went wrong: {self.stop['what']}"
+            return say("nothing went wrong: {what}", what=self.stop["what"])
         if first is None and self.is_running:
-            return "the run is under way, and its logs show no failure since it was started"
+            return say("the run is under way, and its logs show no failure since it was started")
         if first is None:
-            return "there is nothing to explain: the log is empty" if self.is_empty else "no failure was found"
+            return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
         if self.verdict.missing is not None:
             return self.verdict.missing.what
-        return first.meaning + self._culprit()
+        told = self._told(first)
+        return f"{first.meaning}: {told}{self._culprit()}" if told else first.meaning + self._culprit()
+
+    def _told(self, first: Event) -> str:
+        """What the message says in numbers and names, for the headline."""
+        sums = self.sums
+        if sums is not None and sums.tried_bytes is not None:
+            return sums.headline()
+        is_specific = not first.is_known or "{" in first.hit.entry.what
+        return "" if is_specific else facts_of.told(facts_of.of_message(first.message), first.meaning)
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
-        parts = [f"rank {rank}"] if rank is not None else []
+        parts = [say("rank {rank}", rank=rank)] if rank is not None else []
         if first is not None and first.device is not None:
-            parts.append(f"device {first.device}")
+            parts.append(say("device {device}", device=first.device))
         if host:
-            parts.append(f"host {host}")
+            parts.append(say("host {host}", host=host))
         return f" ({', '.join(parts)})" if parts else ""
 
     def findings(self) -> list[Finding]:
@@ -127,14 +149,23 @@ class Explanation:
         if self.verdict.missing is not None:
             return self.verdict.missing.remedies
         if first is not None and first.hit.entry.remedies:
-            return tuple(filled(remedy, first.hit.names) for remedy in first.hit.entry.remedies)
+            return first.remedies
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
         if first is not None and first.trace is not None and first.trace.place is not None:
             file, line, _ = first.trace.place
-            more = f"; {self.plog} says more about errors of the device" if self.plog else ""
-            return (f"look at {file}:{line}{more}",)
-        return ("read the lines shown" + (f"; {self.plog} says more" if self.plog else ""),)
+            return (say("look at {file}:{line}", file=file, line=line), *self._read_plog())
+        return (say("read the lines shown"), *self._read_plog())
+
+    def now(self) -> tuple[str, ...]:
+        """What the remedies name, as it is on this machine."""
+        first = self.verdict.first
+        if not self.is_here or first is None or self.verdict.missing is not None:
+            return ()
+        return on_this_machine(first, first.hit.entry.remedies, self.facts, this_machine())
+
+    def _read_plog(self) -> tuple[str, ...]:
+        return (say("read {plog}, which says more about errors of the device", plog=self.plog),) if self.plog else ()
 
     def as_json(self) -> dict[str, Any]:
         found = self.verdict
@@ -146,7 +177,9 @@ class Explanation:
             "rank": found.rank,
             "host": found.host,
             "missing": found.missing.as_json() if found.missing else None,
+            "facts": {name: list(values) for name, values in sorted(self.facts.items())},
             "memory": self.sums.as_json() if self.sums else None,
+            "now": list(self.now()),
             "run_cause": self.run_cause,
             "stop": self.stop,
             "is_running": self.is_running,
@@ -156,8 +189,11 @@ class Explanation:
         }
 
 
-def explain(names: Sequence[str]) -> Explanation:
+def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     """Explain log files, "-" for standard input, run directories (their newest attempt), or directories of logs.
+
+    Args:
+        is_here: the logs were written on this machine; of a run on this host alone that is known.
 
     Raises:
         InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
@@ -175,10 +211,12 @@ def explain(names: Sequence[str]) -> Explanation:
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
     scans = tuple(Scan(name, _matcher(), start).run() for name, start in files)
-    found = _weighed(diagnose(scans), cause)
+    facts = facts_of.of_log(text for scan in scans for text in (scan.head, scan.tail))
+    found = _weighed(diagnose(scans, facts), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
-    return Explanation(found, scans, cause, stop, any(run.is_running for run in runs))
+    is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
+    return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs), is_here)
 
 
 @cache
@@ -203,11 +241,12 @@ def _event_json(event: Event) -> dict[str, Any]:
         "id": entry.id,
         "kind": entry.kind,
         "what": event.meaning,
-        "causes": [filled(cause, event.hit.names) for cause in entry.causes],
-        "remedies": [filled(remedy, event.hit.names) for remedy in entry.remedies],
+        "causes": list(event.causes),
+        "remedies": list(event.remedies),
         "source_url": entry.source,
         "checks": list(entry.checks),
         "captured": dict(event.hit.names),
+        "facts": {name: list(values) for name, values in facts_of.of_message(event.message).items()},
         "line": event.text,
         "file": event.source,
         "line_number": event.number,

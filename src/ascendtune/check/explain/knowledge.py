@@ -15,10 +15,19 @@ An entry looks like this:
     checks = ["npu_network"]            # doctor checks that look at the same thing
     below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
+    requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
+    specific = true                      # optional; goes before general entries that know the same line
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
                                         # echo of a notice is no failure
     test = "a line, or lines, as such a log has it"
+
+The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in a table of the entry's id:
+
+    ["EI0006"]
+    what = "…"                          # in the order of the English ones; captured {names} as there
+    causes = ["…"]
+    remedies = ["…"]
 
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
 A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
@@ -39,10 +48,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
+
+from ascendtune.core import language
 
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -69,18 +80,61 @@ class KnownFailure:
     checks: tuple[str, ...] = ()
     frame: str = ""
     """The exception counts only if its traceback passed a file with this in its path."""
+    requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
+    """Facts of the logs, each with a pattern that one of its values matches."""
     below: str = ""
     """The line counts only if one of the next ones holds this."""
     echo_of: tuple[str, ...] = ()
     """Where one of these was found as well, it is the cause, and this one the echo; of a notice, nothing at all."""
 
+    specific: bool = False
+    """Goes before general entries of its kind that know the same line."""
     waits: bool = False
     """A rank waited for other ranks in vain."""
+
+    @property
+    def captured(self) -> frozenset[str]:
+        """The names that its sentences may use."""
+        patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
+        return frozenset(name for pattern in patterns for name in pattern.groupindex)
+
+    @property
+    def conditions(self) -> int:
+        """How many conditions it has beside the words of the line."""
+        return len(self.requires) + bool(self.frame) + self.specific
 
     @property
     def weight(self) -> int:
         """How little it explains: 0 for a cause."""
         return KINDS.index(self.kind)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The sentences of an entry in one language, with {names} of what is captured."""
+
+    what: str
+    causes: tuple[str, ...]
+    remedies: tuple[str, ...]
+
+
+def words_of(entry: KnownFailure) -> Words:
+    """The sentences of an entry in the current language; in English what is not translated."""
+    english = Words(entry.what, entry.causes, entry.remedies)
+    return chinese().get(entry.id, english) if language.current() == "zh" else english
+
+
+@cache
+def chinese() -> dict[str, Words]:
+    """The entries that are translated, by id."""
+    by_id = {entry.id: entry for entry in entries()}
+    found = {}
+    for file in (files(__package__) / "knowledge" / "zh").iterdir():
+        for name, content in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            entry = by_id[name]
+            causes, remedies = content.get("causes", entry.causes), content.get("remedies", entry.remedies)
+            found[name] = Words(content["what"], tuple(causes), tuple(remedies))
+    return found
 
 
 @cache
@@ -118,8 +172,10 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         capture=re.compile(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=content.get("frame", ""),
+        requires={name: re.compile(pattern) for name, pattern in content.get("requires", {}).items()},
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
+        specific=content.get("specific", False),
         waits=content.get("waits", False),
     )
 

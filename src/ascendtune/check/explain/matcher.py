@@ -73,10 +73,14 @@ class Matcher:
                 if entry.pattern and not match:
                     continue
                 found[entry.id] = Hit(entry, length, _names(entry, text, match))
-        ranked = sorted(found.values(), key=lambda hit: (hit.entry.weight, -hit.length, hit.entry.id))
+        ranked = sorted(found.values(), key=_rank)
         longest = max(ranked, key=lambda hit: hit.length, default=None)
         # What is known to be harmless is so although the line holds the words of something worse.
         return [longest] if longest and longest.entry.kind == "notice" else ranked
+
+
+def _rank(hit: Hit) -> tuple[int, int, int, str]:
+    return hit.entry.weight, -hit.entry.conditions, -hit.length, hit.entry.id
 
 
 def filled(text: str, names: dict[str, str]) -> str:

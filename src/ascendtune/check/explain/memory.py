@@ -6,7 +6,10 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ascendtune.core.language import Phrases
 from ascendtune.core.units import format_bytes
+
+say = Phrases(__package__)
 
 _AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes)"
 _FIELDS = {
@@ -20,6 +23,8 @@ _FIELDS = {
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OTHERS_RATIO = 0.1
 """Share of the device that runtime and communication buffers may take before others are suspected."""
+_OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
+_FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
 
 @dataclass(frozen=True)
@@ -53,15 +58,23 @@ class Sums:
         if tried is None or total is None:
             return None
         if tried > total:
-            return "one tensor alone is larger than the device: look for a wrong shape before anything else"
+            return say("one tensor alone is larger than the device: look for a wrong shape before anything else")
         if outside is not None and outside > max(_OTHERS_RATIO * total, 0):
-            return (
-                f"{format_bytes(outside)} are held outside of this process's allocator: another process, "
-                "communication buffers, or workspace"
-            )
+            return say(_OUTSIDE, bytes=format_bytes(outside))
         if unused is not None and unused >= tried:
-            return f"{format_bytes(unused)} are reserved but not in use, more than was asked for: memory is fragmented"
-        return "the model, its activations and the optimizer really fill the device"
+            return say(_FRAGMENTED, bytes=format_bytes(unused))
+        return say("the model, its activations and the optimizer really fill the device")
+
+    def headline(self) -> str:
+        """What was asked for, and what of it was there."""
+        names = {
+            "tried": format_bytes(self.tried_bytes),
+            "free": format_bytes(self.free_bytes),
+            "total": format_bytes(self.total_bytes),
+        }
+        if self.free_bytes is None or self.total_bytes is None:
+            return say("{tried} asked for", **names)
+        return say("{tried} asked for, {free} of {total} free", **names)
 
     def line(self) -> str:
         named = (
@@ -72,7 +85,7 @@ class Sums:
             ("outside", self.outside_bytes),
             ("total", self.total_bytes),
         )
-        return ", ".join(f"{name} {format_bytes(value)}" for name, value in named if value is not None)
+        return ", ".join(f"{say(name)} {format_bytes(value)}" for name, value in named if value is not None)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "outside_bytes": self.outside_bytes, "conclusion": self.conclusion}

@@ -10,6 +10,9 @@ from typing import Any
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.scan import Scan
+from ascendtune.core.language import Phrases
+
+say = Phrases(__package__)
 
 _WORLD = re.compile(
     r"\b(?:world[ _]?size|WORLD_SIZE|nranks|numRanks|nRanks|rankNum|rank_size)\W{1,4}(?P<size>\d{1,5})\b(?!\.)"
@@ -46,6 +49,16 @@ _REMEDIES = {
     "downloading": "download before the job starts: `ascendtune fetch`, HF_HUB_OFFLINE=1",
     "setting up the process group": "check that every rank uses the same MASTER_ADDR, MASTER_PORT and world size",
 }
+_WAITED = ": {count} other ranks waited until the time-out"
+_WAITED_ONE = ": 1 other rank waited until the time-out"
+_LOOK_FOR_BRANCHES = (
+    "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches"
+)
+_SAME_COLLECTIVES = "make every rank call the same collectives in the same order and with the same sizes"
+_LOOK_FOR_PROCESS = "check on its host that rank {rank} was started and still runs: `ps -ef | grep train`"
+_COMPARE_NODES = "compare --nnodes, --nproc_per_node, --node_rank, MASTER_ADDR and MASTER_PORT on all nodes"
+_DUMP_STACKS = "while it hangs, run `py-spy dump --pid PID` on the process of rank {rank}"
+_READ_LOG = "read the log of rank {rank} from its last line up"
 
 
 @dataclass(frozen=True)
@@ -67,32 +80,28 @@ class Missing:
 
     @property
     def what(self) -> str:
-        some = "rank " + ", ".join(map(str, self.ranks)) if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)}"
-        waited = f"{len(self.waiting)} other {'rank' if len(self.waiting) == 1 else 'ranks'} waited until the time-out"
+        names = {
+            "ranks": f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {listed(self.ranks)}",
+            "count": len(self.waiting),
+            "phase": say(self.phase or ""),
+            "behind": self.behind,
+        }
+        waited = say(_WAITED_ONE if len(self.waiting) == 1 else _WAITED, **names)
         if self.behind:
-            return f"{some} called another collective than the others ({self.behind}); {waited}"
+            return say("{ranks} called another collective than the others ({behind})", **names) + waited
         if not self.last_line:
-            return f"{some} did not join: {waited}, and {some} wrote no line"
-        during = f" while {self.phase}" if self.phase else ""
-        return f"{some} did not join{during}: {waited}"
+            return say("{ranks} did not join and wrote no line", **names) + waited
+        return say("{ranks} did not join while {phase}" if self.phase else "{ranks} did not join", **names) + waited
 
     @property
     def remedies(self) -> tuple[str, ...]:
         if self.behind:
-            return (
-                "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches",
-                "make every rank call the same collectives in the same order and with the same sizes",
-            )
+            return (say(_LOOK_FOR_BRANCHES), say(_SAME_COLLECTIVES))
         if not self.last_line:
-            return (
-                f"check on its host that rank {self.ranks[0]} was started and still runs: `ps -ef | grep train`",
-                "compare --nnodes, --nproc_per_node, --node_rank, MASTER_ADDR and MASTER_PORT on all nodes",
-            )
-        first = _REMEDIES.get(self.phase or "")
-        stacks = f"while it hangs, run `py-spy dump --pid PID` on the process of rank {self.ranks[0]}"
-        return (
-            (first, _WAIT_LONGER) if first else (stacks, f"read the log of rank {self.ranks[0]} from its last line up")
-        )
+            return (say(_LOOK_FOR_PROCESS, rank=self.ranks[0]), say(_COMPARE_NODES))
+        if first := _REMEDIES.get(self.phase or ""):
+            return (say(first), say(_WAIT_LONGER))
+        return (say(_DUMP_STACKS, rank=self.ranks[0]), say(_READ_LOG, rank=self.ranks[0]))
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "what": self.what}
@@ -185,7 +194,7 @@ def _in_another_collective(said: dict[int, str], size: int | None) -> Missing | 
     return Missing(tuple(sorted(ranks)), tuple(sorted(set(works) - set(ranks))), size, behind=behind)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def listed(ranks: Sequence[int]) -> str:
     """1-3, 5 for 1, 2, 3, 5."""
     parts: list[list[int]] = []
     for rank in ranks:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.matcher import filled
 from ascendtune.check.table import WIDE, Paint
-from ascendtune.core.units import count_of
+from ascendtune.core.language import Phrases
+from ascendtune.core.terminal_text import columns_of, wrap_words
+
+say = Phrases(__package__)
 
 _SHORT = 400
 _MOST_LINES = 12
@@ -38,7 +39,7 @@ def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, ever
     """
     limit = max(columns or WIDE, 40)
     head, *blocks = _blocks(explanation)
-    bold = [paint(line, "bold") for line in textwrap.wrap(head.text, limit)]
+    bold = [paint(line, "bold") for line in wrap_words(head.text, limit)]
     shown = [(block, _wrapped(block, limit)) for block in _once(blocks) if everything or block.rank < _ALL]
     hidden = 0 if everything else sum(block.rank == _ALL for block in blocks)
     while not everything and sum(len(lines) for _, lines in shown) + len(bold) + bool(hidden) > _MOST_LINES:
@@ -48,19 +49,13 @@ def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, ever
         hidden += 1
         del shown[least]
     lines = [line for _, lines in shown for line in lines]
-    more = [f"{'':<{_LABEL}}(--all shows {hidden} more)"] if hidden else []
+    more = [" " * _LABEL + say("(--all shows {hidden} more)", hidden=hidden)] if hidden else []
     return "\n".join([*bold, *lines, *more])
 
 
 def _wrapped(block: _Block, limit: int) -> list[str]:
-    return textwrap.wrap(
-        block.text,
-        limit,
-        initial_indent=f"{block.label:<{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    label = say(block.label) if block.label else ""
+    return wrap_words(block.text, limit, label + " " * (_LABEL - columns_of(label)), " " * _LABEL)
 
 
 def _once(blocks: list[_Block]) -> list[_Block]:
@@ -78,10 +73,10 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
         yield from _read(explanation)
         return
     if first is not None and found.missing is None and first.hit.entry.kind == "consequence":
-        or_in_plog = f", or in {explanation.plog}" if explanation.plog else ""
-        yield _Block("", f"These logs hold echoes only; the cause stands in another rank's log{or_in_plog}.", _KEPT)
+        echoes = say("These logs hold echoes only; the cause stands in another rank's log.")
+        yield _Block("", f"{echoes} {explanation.plog or ''}".rstrip(), _KEPT)
     if explanation.is_running:
-        yield _Block("", "The run is under way; this is what it has written since it was started.", _KEPT)
+        yield _Block("", say("The run is under way; this is what it has written since it was started."), _KEPT)
     if first is not None:
         yield _Block("sure", explanation.sureness, _KEPT)
         yield from _places(explanation, first)
@@ -89,6 +84,8 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
     for number, remedy in enumerate(explanation.remedies(), 1):
         rank = _KEPT if number == 1 else _HELPFUL if number == 2 else _MORE
         yield _Block("do" if number == 1 else "", f"{number}. {remedy}", rank)
+    for number, state in enumerate(explanation.now()):
+        yield _Block("now" if number == 0 else "", state, _HELPFUL)
     if first is not None:
         if first.hit.entry.checks and found.missing is None:
             yield _Block("look", "ascendtune doctor " + " ".join(first.hit.entry.checks), _MORE)
@@ -103,7 +100,8 @@ def _places(explanation: Explanation, first: Event) -> Iterator[_Block]:
     if missing is not None:
         if missing.last_line:
             yield _Block("where", missing.where, _KEPT)
-            yield _Block("seen", f"last line of rank {missing.ranks[0]}: {_short(missing.last_line)}", _KEPT)
+            last = say("last line of rank {rank}: {line}", rank=missing.ranks[0], line=_short(missing.last_line))
+            yield _Block("seen", last, _KEPT)
         yield _Block("waited", f"{first.where}: {_short(first.text)}", _MORE)
         return
     yield _Block("where", first.where, _KEPT)
@@ -125,8 +123,8 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
             yield _Block("", sums.conclusion, _HELPFUL)
     if explanation.verdict.missing is not None:
         return
-    for number, cause in enumerate(first.hit.entry.causes, 1):
-        text = f"{number}. {filled(cause, first.hit.names)}"
+    for number, cause in enumerate(first.causes, 1):
+        text = f"{number}. {cause}"
         yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)
 
 
@@ -142,17 +140,19 @@ def _echoes(explanation: Explanation) -> Iterator[_Block]:
         count = sum(len(events) for events in kinds.values())
         names = ", ".join(name for name, events in kinds.items() if events[0].is_known)
         among = f" ({names})" if names else ""
-        yield _Block("besides", f"{count_of(count, 'later message')} that follow from it{among}", _BESIDES)
+        one = "1 later message that follows from it{among}"
+        many = "{count} later messages that follow from it{among}"
+        yield _Block("besides", say(one if count == 1 else many, count=count, among=among), _BESIDES)
     for name, events in kinds.items():
         ranks = sorted({event.rank for event in events if event.rank is not None})
-        who = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
+        who = say(" on rank {ranks}", ranks=", ".join(map(str, ranks))) if ranks else ""
         meaning = f": {events[0].meaning}" if events[0].is_known else ""
         yield _Block("", _short(f"{name}{who} ({events[0].where}){meaning}"), _ALL)
 
 
 def _read(explanation: Explanation) -> Iterator[_Block]:
     for scan in explanation.scans:
-        yield _Block("read", f"{scan.name}: {scan.lines_read:,} lines", _MORE)
+        yield _Block("read", say("{name}: {lines:,} lines", name=scan.name, lines=scan.lines_read), _MORE)
     for event in explanation.verdict.notices[:_LINES]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
 

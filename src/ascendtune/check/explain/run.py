@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Newest:
     stop: Cause | None = None
     """The same, where it was asked to stop."""
     is_running: bool = False
+    is_here: bool = False
+    """All its processes were on this machine."""
 
 
 def newest_attempt(run: RunDir) -> Newest:
@@ -35,18 +38,19 @@ def newest_attempt(run: RunDir) -> Newest:
     """
     record, job = run.read(), _newest_job(run)
     state = state_of(job) if job is not None else "unknown"
+    is_here = job is not None and job.hosts == (socket.gethostname(),)
     if state == "running":
-        return Newest(tuple(_logs(run, job)), is_running=True)
+        return Newest(tuple(_logs(run, job)), is_running=True, is_here=is_here)
     if record["state"] == "finished":
         # What its logs hold of earlier attempts, or of ranks that a stop took by surprise, did not end it.
         return Newest()
     cause = record.get("exit_cause")
     if job is not None and state == "lost" and (cause is None or record["state"] == "stopped"):
         # Workers whose starter has ended are asked to stop: that is not the cause.
-        return Newest(tuple(_logs(run, job)), _vanished(job, cause))
+        return Newest(tuple(_logs(run, job)), _vanished(job, cause), is_here=is_here)
     if record["state"] == "stopped":
         return Newest(stop=cause or _STOPPED)
-    return Newest(tuple(_logs(run, job)), cause)
+    return Newest(tuple(_logs(run, job)), cause, is_here=is_here)
 
 
 def _newest_job(run: RunDir) -> Job | None:

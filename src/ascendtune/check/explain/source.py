@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
-from ascendtune.core.files import is_endless
+from ascendtune.core.files import is_endless, walk
+from ascendtune.core.units import format_bytes
 
 BLOCK_BYTES = 1 << 18
 _LONGEST_LINE = 1 << 16
@@ -21,6 +21,11 @@ _CONTROL = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 _LEAST_TEXT = 0.98
 """Share of characters that are no control characters; in weights and compressed data they are nine in ten."""
 _SUFFIXES = (".log", ".out", ".err", ".txt")
+_MOST_ENTRIES = 100_000
+"""Files and directories below a directory of logs; a whole file system has millions."""
+_MOST_LOGS = 5_000
+_MOST_BYTES = 20 << 30
+"""Of all logs of a directory: five minutes of one core."""
 
 STDIN = "-"
 
@@ -66,7 +71,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}",
-            code="unreadable-file",
+            code="file-unreadable",
             remedy="give a log file, a run directory, or - for stdin",
             where=name,
         ) from error
@@ -85,11 +90,22 @@ def logs_in(directory: Path) -> list[str]:
     """The logs in a directory and below it, such as one of CANN's or of a scheduler's.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or the directory holds more than the logs of a training.
     """
-    # os.walk passes over what cannot be listed or is removed meanwhile, and does not follow links.
-    named = (Path(place, name) for place, _, names in os.walk(directory) for name in names if name.endswith(_SUFFIXES))
-    found = sorted(path for path in named if path.is_file())
+    found, entries, size = list[Path](), 0, 0
+    for place, directories, names in walk(directory):
+        entries += len(directories) + len(names)
+        logs = [path for name in names if name.endswith(_SUFFIXES) and (path := place / name).is_file()]
+        found += logs
+        size += sum(_size(path) for path in logs)
+        if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:
+            raise InputError(
+                f"the directory holds more than the logs of a training: over {_MOST_ENTRIES:,} files, "
+                f"{_MOST_LOGS:,} logs or {format_bytes(_MOST_BYTES)} of logs",
+                code="directory-too-large",
+                remedy="give the directory of one training, or name the files",
+                where=directory,
+            )
     if not found:
         raise InputError(
             f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
@@ -97,7 +113,14 @@ def logs_in(directory: Path) -> list[str]:
             remedy="name the files: ascendtune explain DIRECTORY/*",
             where=directory,
         )
-    return [str(path) for path in found]
+    return [str(path) for path in sorted(found)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _require_text(block: bytes, name: str) -> None:

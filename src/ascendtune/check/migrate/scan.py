@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from ascendtune.check.migrate.facts import RULES, Hit
 from ascendtune.check.migrate.python_code import find_in_python
 from ascendtune.check.migrate.text import find_in_text, kind_of
 from ascendtune.core.errors import InputError, NoVerdict
+from ascendtune.core.files import walk
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of
 
@@ -51,7 +51,7 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
     if not path.exists():
         raise InputError(
             "no such file or directory",
-            code="no-such-path",
+            code="path-missing",
             remedy=path_suggestion(path, "give a file or a directory"),
             where=path,
         )
@@ -76,8 +76,7 @@ def scan(path: Path, progress: Progress = lambda what, done, total: None) -> Sca
 
 def _files(directory: Path) -> Iterator[Path]:
     """All files that may be code, sorted by name, without hidden, built or installed directories."""
-    for place, directories, names in os.walk(directory):
-        here = Path(place)
+    for here, directories, names in walk(directory):
         directories[:] = sorted(
             name
             for name in directories

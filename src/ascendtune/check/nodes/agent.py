@@ -64,7 +64,7 @@ def look(outside: Outside, asked: Mapping[str, Any]) -> dict[str, Any]:
         telling.join(_FACTS_SECONDS)
     return {
         "verdict": verdict(examination, outside),
-        "trains_on": trains_on(outside),
+        "trains_on": trains_on(outside) or "no device",
         "findings": [finding.as_json() for finding in examination.findings],
         "not_applicable": examination.not_applicable,
         "facts": dict(told),

@@ -97,7 +97,7 @@ def _write(files: Mapping[Path, bytes]) -> None:
         if not path.is_file() or path.read_bytes() != files[path]:
             raise InputError(
                 f"{path.name} exists with other content than quickstart writes",
-                code="file-exists",
+                code="path-exists",
                 remedy="give a new directory with --directory; run a recipe that you changed with `ascendtune train`",
                 where=path,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from ascendtune import __version__
 _ANSWER_SECONDS = 20.0
 """A server that sends nothing for so long counts as dead."""
 _MOST_JSON_BYTES = 64 << 20
+_MOST_JSON_SECONDS = 120.0
+"""For one answer of JSON, however slowly it arrives."""
 _MOST_WAIT_SECONDS = 60.0
 
 
@@ -82,11 +85,16 @@ def get_json(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, st
     """The JSON of an answer, and its headers.
 
     Raises:
-        Fault: the request failed, or the answer is not JSON, or larger than any listing.
+        Fault: the request failed, or the answer is not JSON, arrives too slowly, or is larger than any listing.
     """
+    deadline = time.monotonic() + _MOST_JSON_SECONDS
     with open_url(url, headers) as answer:
+        body = bytearray()
         try:
-            body = answer.read(_MOST_JSON_BYTES + 1)
+            while len(body) <= _MOST_JSON_BYTES and (chunk := answer.read1(1 << 16)):
+                body += chunk
+                if time.monotonic() > deadline:
+                    raise Fault(f"the listing takes longer than {_MOST_JSON_SECONDS:.0f} s")
         except (OSError, http.client.HTTPException) as error:
             raise translated(error) from error
         if len(body) > _MOST_JSON_BYTES:

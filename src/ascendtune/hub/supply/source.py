@@ -17,8 +17,10 @@ from ascendtune.hub.supply.http import Fault, get_json
 HUGGING_FACE = "https://huggingface.co"
 _MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com", "modelscope": "https://www.modelscope.cn"}
 _MOST_FILES = 100_000
+_MOST_PAGES = 10_000
 _MODELSCOPE_PAGE = 200
 _REVISION = re.compile(r"[\w][\w./-]{0,255}", re.ASCII)
+_TOO_LONG = f"the list of files does not end, or has more than {_MOST_FILES:,}"
 _HASHES = {"sha256": 64, "git_sha1": 40}
 
 
@@ -77,15 +79,16 @@ class HuggingFace:
             raise Fault("the answer names no commit")
         files: list[RemoteFile] = []
         query: dict[str, str] = {"recursive": "true"}
-        while True:
+        for _ in range(_MOST_PAGES):
             page, headers = get_json(f"{base}/tree/{commit}?{urlencode(query)}", self.headers())
             files += _checked(_entry_of_hugging_face(each) for each in _listed(page) if each.get("type") == "file")
-            # Mirrors name the next page on the hub that they mirror; only the place in the list is taken.
-            following = re.search(r'<([^>]*)>;\s*rel="next"', headers.get("Link", ""))
-            cursor = parse_qs(urlsplit(following[1]).query).get("cursor") if following else None
-            if not cursor or len(files) > _MOST_FILES:
+            cursor = _next_cursor(headers.get("Link", ""))
+            if cursor is None:
                 return Listing(commit, tuple(files))
-            query["cursor"] = cursor[0]
+            if len(files) > _MOST_FILES or cursor == query.get("cursor"):
+                break
+            query["cursor"] = cursor
+        raise Fault(_TOO_LONG)
 
     def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
         prefix = "datasets/" if kind == "dataset" else ""
@@ -121,8 +124,10 @@ class ModelScope:
             ]
             files += new
             # Models come on one page whatever is asked for.
-            if len(entries) < _MODELSCOPE_PAGE or not new or len(files) > _MOST_FILES:
+            if len(entries) < _MODELSCOPE_PAGE or not new:
                 return Listing(revision, tuple(files))
+            if len(files) > _MOST_FILES:
+                raise Fault(_TOO_LONG)
             page += 1
 
     def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
@@ -150,14 +155,14 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
         if not _is_http_url(each):
             raise InputError(
                 f"--from {each} is not a hub",
-                code="unknown-hub",
+                code="invalid-option-value",
                 remedy=f"choose {', '.join(_MIRRORS)}, or give the URL of a mirror of Hugging Face",
             )
     if "modelscope" in names:
         if len(endpoints) > 1:
             raise InputError(
                 "--from modelscope cannot be combined with other hubs: its repositories differ from Hugging Face's",
-                code="hubs-differ",
+                code="conflicting-options",
                 remedy="use --from modelscope alone",
             )
         domain = environment.get("MODELSCOPE_ENDPOINT") or _MIRRORS["modelscope"]
@@ -184,6 +189,21 @@ def _hugging_face_token(environment: Mapping[str, str]) -> str | None:
         return Path(environment.get("HF_TOKEN_PATH") or Path(home) / "token").read_text().strip() or None
     except (OSError, ValueError):
         return None
+
+
+def _next_cursor(link: str) -> str | None:
+    """The place in the list at which the next page begins; None on the last page.
+
+    Mirrors name the next page on the hub that they mirror, so only the place is taken.
+    """
+    following = re.search(r'<([^<>]*)>;\s*rel="next"', link)
+    if following is None:
+        return None
+    try:
+        cursors = parse_qs(urlsplit(following[1]).query).get("cursor")
+    except ValueError as error:
+        raise Fault("the address of the next page is not a URL") from error
+    return cursors[0] if cursors else None
 
 
 def _listed(content: Any) -> list[dict[str, Any]]:

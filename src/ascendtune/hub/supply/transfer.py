@@ -6,13 +6,14 @@ import hashlib
 import http.client
 import os
 import ssl
+import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import sync_directory
@@ -118,8 +119,8 @@ def transfer(
         part.parent.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         running = hash_of(file)
-        with part.open("a+b") as content:
-            _read_again(content, running, file.size)
+        with _open_part(part, file.size) as content:
+            _read_again(content, running)
             if content.tell() < file.size:
                 _receive(content, running, file, url, headers, Pace(least_speed), arrived, cancelled)
             content.flush()
@@ -132,13 +133,20 @@ def transfer(
         sync_directory(target.parent)
 
 
-def _read_again(content: Any, running: Any, size: int) -> None:
+def _open_part(part: Path, size: int) -> BinaryIO:
+    """The part, empty if another program left something there that cannot be the beginning of a file of this size."""
+    with suppress(FileNotFoundError):
+        found = part.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > size:
+            part.unlink()
+    return os.fdopen(os.open(part, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a+b")
+
+
+def _read_again(content: BinaryIO, running: Any) -> None:
     """Bring the hash to the end of what an earlier try wrote; leave the file there."""
     content.seek(0)
     while chunk := content.read(1 << 20):
         running.update(chunk)
-    if content.tell() > size:
-        raise AssertionError("a part is never longer than its file: bytes beyond the listed size are refused")
 
 
 def _receive(

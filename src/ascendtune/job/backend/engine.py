@@ -45,7 +45,7 @@ class Engine:
         if self.is_this_machine and submission.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= os.environ.keys():
             raise InputError(
                 f"the job has {submission.nodes} nodes, and NODE_RANK and MASTER_ADDR are not set",
-                code="node-rank-missing",
+                code="node-variable-missing",
                 remedy="set NODE_RANK (0, 1, …) and MASTER_ADDR (the address of node 0), on every node",
             )
         probed = process.run(self.probe)
@@ -63,7 +63,7 @@ class Engine:
         else:
             what = f"{submission.devices} {noun} on one node requested, at most {there} available"
             remedy = f"use --devices {there}, and --nodes for more"
-        raise MachineError(what, code="not-enough-devices", remedy=f"{remedy} ({self._source(submission)})")
+        raise MachineError(what, code="too-few-devices", remedy=f"{remedy} ({self._source(submission)})")
 
     def hand_over(self, file: Path) -> str:
         """Submit; returns what the engine answers.

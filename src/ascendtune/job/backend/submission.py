@@ -131,7 +131,7 @@ def require_text(text: str, refused: re.Pattern[str]) -> None:
     if found := refused.search(text):
         raise InputError(
             f"{text!r} has the character {found[0]!r}, which a file for an engine cannot have here",
-            code="bad-character",
+            code="invalid-character",
             remedy="rename the path, or write the value without it",
         )
 

@@ -118,7 +118,7 @@ def _require_apart(answers: Answers) -> None:
     if same := [those for those in names.values() if len(those) > 1]:
         raise InputError(
             "; ".join(f"{in_a_row(those)} are the same machine" for those in same),
-            code="host-named-twice",
+            code="duplicate-host",
             remedy=f"name it once; for several processes there use --devices N, or `{same[0][0]} slots=N` in a host "
             "file",
             where="--nodes",

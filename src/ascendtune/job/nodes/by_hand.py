@@ -58,7 +58,7 @@ def _number(env: Mapping[str, str], name: str, *, first: int, last: int) -> int:
     if not given.isascii() or not given.isdigit() or not first <= int(given) <= last:
         raise InputError(
             f"{name}={given} is not a number from {first} to {last}",
-            code="bad-node-variable",
+            code="invalid-node-variable",
             remedy=f"set {' '.join(VARIABLES)} on every node, or start all nodes with --nodes",
             where=f"environment variable {name}",
         )

@@ -69,7 +69,7 @@ def hosts_of(text: str) -> tuple[TargetHost, ...]:
         found = [(_host_of_line(line, f"{path}:{number}"), f"{path}:{number}") for number, line in enumerate(lines, 1)]
     elif "/" in text:
         raise InputError(
-            f"no such host file: {text}", code="no-such-host-file", remedy="give a file, or names: --nodes host1,host2"
+            f"no such host file: {text}", code="path-missing", remedy="give a file, or names: --nodes host1,host2"
         )
     else:
         found = [(_host(name.strip(), None, "--nodes"), "--nodes") for name in text.split(",")]
@@ -78,7 +78,7 @@ def hosts_of(text: str) -> tuple[TargetHost, ...]:
         if host is not None and host.name in hosts:
             raise InputError(
                 f"{host.name} is named twice",
-                code="host-named-twice",
+                code="duplicate-host",
                 remedy="name each host once; for several processes there use --devices N, or `slots=N` in a host file",
                 where=where,
             )
@@ -102,7 +102,7 @@ def _host_of_line(line: str, where: str) -> TargetHost | None:
     if len(words) > 1 and slots is None:
         raise InputError(
             f"not understood: {' '.join(words[1:])}",
-            code="bad-host-line",
+            code="invalid-host-line",
             remedy="write one host a line, as `node1 slots=8`",
             where=where,
         )
@@ -114,7 +114,7 @@ def _host(name: str, slots: int | None, where: str) -> TargetHost:
     if parts is None:
         raise InputError(
             f"'{name}' is not the name of a host",
-            code="bad-host-name",
+            code="invalid-host-name",
             remedy="name hosts as ssh takes them: node1,user@node2; set a port in ~/.ssh/config",
             where=where,
         )

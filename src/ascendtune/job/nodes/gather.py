@@ -141,7 +141,7 @@ def _nproc(node: RemoteNode, answer: dict[str, Any], cluster: ClusterSpec) -> in
     if are_counted and nproc > answer["devices"]:
         raise MachineError(
             f"{nproc} devices requested, {node.host.name} has {answer['devices']}",
-            code="not-enough-devices",
+            code="too-few-devices",
             remedy=f"use --devices {answer['devices']}, or leave the host out",
             where=node.host.name,
         )

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.language import say
 from ascendtune.machine.npu import smi_table as table
 from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, pair, ratio, word
 from ascendtune.machine.npu.smi_table import Header, Row, Values
@@ -30,7 +31,7 @@ _HEALTHS = {"ok", "warning", "alarm", "critical", "unknown"}
 
 @dataclass(frozen=True)
 class Info:
-    """What one `npu-smi info` said."""
+    """The content of one `npu-smi info`."""
 
     npu_smi_version: str | None = None
     driver_version: str | None = None
@@ -41,9 +42,9 @@ class Info:
 
 
 def read_info(text: str) -> Info:
-    """Read the answer to `npu-smi info`, or a capture that holds it. Of several tables the last with devices counts.
+    """Read the output of `npu-smi info`, or a capture that contains it. Of several tables the last with devices counts.
 
-    Never raises; what cannot be told is None, what npu-smi complains about is among the troubles.
+    Never raises; unknown values are None, error messages of npu-smi are among the troubles.
     """
     readers = [_Reader()]
     for line in map(table.clean, text.splitlines()):
@@ -78,8 +79,10 @@ class _Reader:
     """Cards whose part of the process table is complete."""
     pending: set[int] = field(default_factory=set)
     """Cards with processes in a part that no border has closed yet."""
+    width: int = 0
+    """Characters of the longest border: all borders of a table are equally long."""
     closed: bool = False
-    """A border stands below the last card."""
+    """The last line of the table is a whole border."""
 
     @property
     def is_untouched(self) -> bool:
@@ -92,7 +95,9 @@ class _Reader:
             self.open = None
             self.elided |= table.is_elision(line) and self.process is None
             if table.is_border(line):
-                self.closed = bool(self.cards)
+                length = len(line.strip())
+                self.width = max(self.width, length)
+                self.closed = bool(self.cards) and length == self.width
                 self.told |= self.pending
             self.pending = set()
         elif row := table.read_row(line):
@@ -105,7 +110,7 @@ class _Reader:
 
     def _take_header(self, header: Header) -> None:
         found = table.names(header)
-        self.open = None
+        self.open, self.closed = None, False
         if "pid" in found:
             self.process = header
         elif "npu" in found and found & {"name", "health"}:
@@ -128,6 +133,7 @@ class _Reader:
             self.open = None
 
     def _take_process(self, row: Row, header: Header) -> None:
+        self.closed = False
         if len(row.cells) == 1 and (none := _NO_PROCESS.fullmatch(row.cells[0])):
             self.told.add(int(none["npu"]))
             return
@@ -148,15 +154,11 @@ class _Reader:
         for card in self.cards:
             mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
             found.setdefault(_joined(card), tuple(dict.fromkeys(mine)))
-        devices = [
-            replace(device, processes=processes, processes_known=self._processes_known(device.npu_id))
-            for device, processes in found.items()
-        ]
+        # A table that was cut anywhere frees no device: what its lines lack may be the process of any of them.
+        known = self._cut() is None
+        devices = [replace(device, processes=processes, processes_known=known) for device, processes in found.items()]
         whole = bool(self.upper and self.lower) and not self.elided and all(card.second for card in self.cards)
         return Info(self.tool, self.driver, tuple(devices), whole=whole)
-
-    def _processes_known(self, npu: int | None) -> bool:
-        return npu in self.told if self._has_process_table else self.closed
 
     @property
     def _has_process_table(self) -> bool:
@@ -169,25 +171,28 @@ class _Reader:
     def troubles(self) -> tuple[Trouble, ...]:
         found = []
         if cut := self._cut():
-            what = f"the table of npu-smi is cut off ({cut}): the free devices are unknown"
-            remedy = "run `npu-smi info` again, and keep its output up to the last border"
+            what = say("the table of npu-smi is cut off ({cut}): the free devices are unknown", cut=cut)
+            remedy = say("run `npu-smi info` again, and keep its output up to the last border")
             found.append(Trouble("npu_smi_cut_off", what, remedy))
         lost = [process.pid for npu, chip, process in self.processes if self._holder(npu, chip) is None]
         if lost:
-            what = f"processes on devices that the table does not list: {', '.join(map(str, lost))}"
-            found.append(Trouble("process_without_device", what, "run `npu-smi info` again; its output was cut off"))
+            what = say("processes on devices that the table does not list: {pids}", pids=", ".join(map(str, lost)))
+            remedy = say("run `npu-smi info` again; its output was cut off")
+            found.append(Trouble("process_without_device", what, remedy))
         return tuple(found)
 
     def _cut(self) -> str | None:
         """What is missing of a table of devices, or None where nothing is."""
         if not self.cards:
             return None
+        if self._has_process_table and self.process is None:
+            return say("its process table is missing")
+        if not self.closed:
+            return say("its bottom border is missing")
         if not self._has_process_table:
-            return None if self.closed else "its bottom border is missing"
-        if self.process is None:
-            return "its process table is missing"
+            return None
         open_cards = sorted({card.first.npu_id for card in self.cards if card.first.npu_id is not None} - self.told)
-        return f"its process table lacks NPU {', '.join(map(str, open_cards))}" if open_cards else None
+        return say("its process table lacks NPU {npus}", npus=", ".join(map(str, open_cards))) if open_cards else None
 
     def _holder(self, npu: int, chip: int | None) -> _Card | None:
         """The one chip that a line of the process table can mean; a chip that is listed twice is one."""

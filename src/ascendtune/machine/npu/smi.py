@@ -1,4 +1,4 @@
-"""Ask npu-smi. It hangs when a card or its driver does; then it costs its time limit once, and is asked no more."""
+"""Queries of npu-smi. It hangs when a card or its driver hangs; after one time-out it is not started again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ascendtune.core.process import Finished, run
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
+from ascendtune.machine.language import say
 from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
 from ascendtune.machine.npu.info import Info, read_info
 from ascendtune.machine.npu.number import natural, word
@@ -62,11 +63,11 @@ TIMEOUT_SECONDS = 5.0
 _PLACES = ("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi")
 """PATH, then where drivers put it; images differ (documentation of ms-swift, NPU support)."""
 _PROCESSES_SHOWN = 8
-"""npu-smi's source: MAX_CHIP_PROCESS_NUM. More lines are left out without a word."""
+"""npu-smi's source: MAX_CHIP_PROCESS_NUM. Further lines are omitted without a message."""
 
 
 class NpuSmi:
-    """One sitting with npu-smi: `troubles` gathers what went wrong in it."""
+    """A sequence of queries of npu-smi; `troubles` collects their errors."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class NpuSmi:
         return read_topology(self.ask("info", "-t", "topo"))
 
     def ask(self, *words: str) -> str:
-        """What npu-smi prints, on either stream; empty when it cannot be asked."""
+        """The output of npu-smi, of both streams; empty if it is missing or hangs."""
         if self._program is None:
             return ""
         done = self._run(words)
@@ -157,7 +158,7 @@ class NpuSmi:
 
 
 def _is_missing(done: Finished) -> bool:
-    """There is no such program. The loader too ends with 127 when it misses a library; but then it says so."""
+    """Whether the program does not exist. The loader also exits with 127 for a missing library, with a message."""
     return done.exit_code == 127 and done.error == f"{done.argv[0]}: not found"
 
 
@@ -193,18 +194,19 @@ def _once(processes: list[DeviceProcess]) -> list[DeviceProcess]:
 def _hanging(words: tuple[str, ...], seconds: float) -> Trouble:
     return Trouble(
         "npu_smi_hangs",
-        f"npu-smi {' '.join(words)} gave no answer within {seconds:g} s",
-        "look at the kernel log (dmesg); end processes that hold the cards; restart the machine if it stays",
+        say("npu-smi {words} gave no answer within {seconds:g} s", words=" ".join(words), seconds=seconds),
+        say("look at the kernel log (dmesg); end processes that hold the cards; restart the machine if it stays"),
         blinding=words == ("info",),
     )
 
 
 def _forbidden(done: Finished) -> Trouble:
-    remedy = "check its owner and mode, and that it was built for this processor"
-    return Trouble("npu_smi_not_executable", "npu-smi cannot be executed", remedy, done.error, blinding=True)
+    remedy = say("check its owner and mode, and that it was built for this processor")
+    return Trouble("npu_smi_not_executable", say("npu-smi cannot be executed"), remedy, done.error, blinding=True)
 
 
 def _no_table(answer: str) -> Trouble:
-    remedy = "run `npu-smi info` by hand; what it prints belongs into a bug report"
+    remedy = say("run `npu-smi info` by hand; what it prints belongs into a bug report")
     evidence = next((line.strip() for line in answer.splitlines() if line.strip()), "")
-    return Trouble("npu_smi_no_table", "npu-smi info printed no table of devices", remedy, evidence, blinding=True)
+    what = say("npu-smi info printed no table of devices")
+    return Trouble("npu_smi_no_table", what, remedy, evidence, blinding=True)

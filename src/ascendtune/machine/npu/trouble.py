@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from ascendtune.machine.inventory import Trouble
+from ascendtune.machine.language import say
 
 
 class _Known(NamedTuple):
@@ -44,7 +45,7 @@ _KNOWN = (
         re.compile(r"ret is -9005\b"),
         "board_not_listed",
         "npu-smi cannot list the boards (-9005): usual in a container with a part of them, no proof of a broken card",
-        "mount /usr/local/dcmi into the container; whether the card computes is a question for torch_npu",
+        "mount /usr/local/dcmi into the container; `ascendtune doctor --deep` tells whether the cards compute",
     ),
     _Known(
         re.compile(r"ret is -8002\b"),
@@ -80,8 +81,8 @@ _KNOWN = (
     _Known(
         re.compile(r"(?:initiali[sz]ed? failed|Failed to execute npu-smi|get board type failed).*ret is "),
         "inner_error",
-        "npu-smi failed within",
-        "look up the code it gives; try as root; restart the driver if root fails too",
+        "npu-smi reports an internal error",
+        "look up its code; run npu-smi as root; if root fails too, restart the driver",
     ),
     _Known(
         re.compile(r"driver package may not be completely installed"),
@@ -93,26 +94,27 @@ _KNOWN = (
     _Known(
         re.compile(r"\bdo(?:es)? not support\b"),
         "not_supported",
-        "this device does not answer that question",
-        "nothing: the chip or its driver has no such information",
+        "this device does not support the query",
+        "no action: the chip or its driver does not have this value",
         blinding=False,
     ),
     _Known(
         re.compile(r"Error parameter of|Command or option is not found"),
         "unknown_question",
-        "this npu-smi does not know the question",
-        "update the driver if the answer is needed",
+        "this npu-smi does not know the query",
+        "update the driver if the value is needed",
         blinding=False,
     ),
 )
 
 
 def read_troubles(text: str) -> tuple[Trouble, ...]:
-    """What npu-smi complains about in `text`, each kind once, with the line that says so."""
+    """The error messages of npu-smi in `text`, each kind once, with its line."""
     found: dict[str, Trouble] = {}
     for line in text.splitlines():
         for known in _KNOWN:
             if known.pattern.search(line) and known.code not in found:
-                found[known.code] = Trouble(known.code, known.what, known.remedy, line.strip(), known.blinding)
+                what, remedy = say(known.what), say(known.remedy)
+                found[known.code] = Trouble(known.code, what, remedy, line.strip(), known.blinding)
                 break
     return tuple(found.values())

@@ -132,6 +132,6 @@ def require_index(index: int, count: int, kind: Kind) -> None:
     if index >= count:
         raise MachineError(
             f"{kind} device {index} does not exist: torch sees {count}",
-            code="no-such-device",
+            code="unknown-device",
             remedy="ask for fewer devices with --devices, or check the visible-devices variable",
         )

@@ -4,7 +4,7 @@ plugin."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +70,14 @@ class CudaVendor(Vendor):
 
     def label(self, device: Accelerator) -> str:
         return f"GPU {device.phy_id}"
+
+    def environment(self, user: Mapping[str, str]) -> dict[str, str]:
+        # torch from 2.9 on prefers the name without CUDA, and knows the one with it; both at once are ambiguous.
+        if "PYTORCH_ALLOC_CONF" in user:
+            return {}
+        # Segments that grow leave fewer gaps where lengths differ from batch to batch.
+        # https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
+        return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
     def network_environment(self, interface: str, address: str | None) -> dict[str, str]:
         return {"NCCL_SOCKET_IFNAME": f"={interface}"}

@@ -97,12 +97,12 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
             "dataset",
             "dataset is missing",
             "name data sets of dataset_info.json, with commas between them",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )
         return
     if recipe.given("eval_dataset") and recipe["val_size"]:
         recipe.complain(
-            "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="contradictory-keys"
+            "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="conflicting-keys"
         )
     for name, key in (("dataset", "data.train"), ("eval_dataset", "data.eval")):
         if recipe.given(name):
@@ -142,7 +142,7 @@ def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "val_size",
             f"'val_size: {size}' is not possible",
             "give a share below 1, or a number of rows",
-            code="impossible-value",
+            code="invalid-value",
         )
     elif size >= 1:
         native.put("data.eval_rows", int(size), place)

@@ -87,7 +87,7 @@ class Entry:
                 (),
                 f"'{self.name}' is not a mapping",
                 "write its keys: file_name, columns, …",
-                code="impossible-value",
+                code="invalid-value",
             )
             return False
         self._require_known()
@@ -126,13 +126,11 @@ class Entry:
                     (key,),
                     f"'{self.name}.{key}: {value}' is not possible",
                     f"write {expected}",
-                    code="impossible-value",
+                    code="invalid-value",
                 )
         if self.formatting not in _FORMATTING:
             what = f"'{self.name}.formatting: {self.formatting}' is not possible"
-            self._complain(
-                ("formatting",), what, _suggestion(str(self.formatting), _FORMATTING), code="impossible-value"
-            )
+            self._complain(("formatting",), what, _suggestion(str(self.formatting), _FORMATTING), code="invalid-value")
 
     def _require_a_source(self, modelscope: bool) -> None:
         values, name = self.values, self.name
@@ -143,7 +141,7 @@ class Entry:
                 key = next(key for key in _HUBS if values.get(key))
                 switch = {"ms_hub_url": "set USE_MODELSCOPE_HUB=1", "hf_hub_url": "unset USE_MODELSCOPE_HUB"}.get(key)
                 what = f"{name}: it is on another hub than the selected one, and {wanted} is not given"
-                self._complain((key,), what, f"{switch or instead}, or give {wanted}", code="missing-recipe-key")
+                self._complain((key,), what, f"{switch or instead}, or give {wanted}", code="recipe-key-missing")
             return
         for key in ("script_url", "cloud_file_name"):
             if values.get(key):
@@ -156,7 +154,7 @@ class Entry:
                 return
         if not values.get("file_name"):
             self._complain(
-                (), f"{name}: neither file_name nor hf_hub_url is given", "add one of them", code="missing-recipe-key"
+                (), f"{name}: neither file_name nor hf_hub_url is given", "add one of them", code="recipe-key-missing"
             )
 
     def _require_what_is_here(self) -> None:
@@ -184,7 +182,7 @@ class Entry:
             for tag in ("role_tag", "content_tag"):
                 if not tags.get(tag):
                     what = f"{name}: tags has no {tag}: with `tags` given, a tag that is not listed has no default"
-                    self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"', code="missing-recipe-key")
+                    self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"', code="recipe-key-missing")
 
     def _require_columns(self) -> None:
         """Require the columns of the stage: without them LLaMA-Factory drops every row or stops midway."""
@@ -212,7 +210,7 @@ class Entry:
         for word in self._needed():
             if not columns[word]:
                 what = f"{name}: columns has no '{word}': LLaMA-Factory would drop every row, or stop"
-                self._complain(at, what, f'add "{word}": the name of the column', code="missing-recipe-key")
+                self._complain(at, what, f'add "{word}": the name of the column', code="recipe-key-missing")
 
     def _needed(self) -> list[str]:
         if self.stage == "pt":

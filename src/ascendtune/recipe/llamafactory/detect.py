@@ -12,11 +12,6 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS, names_of
 
 _MARK = "model_name_or_path"
-# Top-level keys that only LLaMA-Factory's rewrite (v1) has.
-_OF_V1 = {
-    "model_class", "train_dataset", "dist_config", "micro_batch_size", "sample_backend", "kernel_config",
-    "peft_config", "quant_config", "init_config", "batching_strategy",
-}  # fmt: skip
 
 
 def is_llamafactory_recipe(document: Document, native_keys: Collection[str]) -> bool:
@@ -55,11 +50,6 @@ def is_llamafactory_recipe(document: Document, native_keys: Collection[str]) -> 
 
 def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
     keys = set(values)
-    if len(keys & (_OF_V1 | {"model"})) >= 2:
-        return (
-            "this is a recipe for LLaMA-Factory's v1, which has other keys",
-            "write it with v0's keys (model_name_or_path, …) or as a native recipe; `ascendtune init` writes one",
-        )
     if "distributed_type" in keys:
         return (
             "this configures `accelerate launch`; it is not a recipe",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["text", "whole number", "number", "truth", "names", "text or truth", "text or mapping"] | tuple[str, ...]
+Kind = (
+    Literal["text", "whole number", "number", "numbers", "truth", "names", "text or truth", "text or mapping"]
+    | tuple[str, ...]
+)
 """`names` is a list, or text with commas; a tuple holds the values that are possible."""
 
 
@@ -78,6 +81,10 @@ TRANSLATED: dict[str, Key] = {
     "simpo_gamma": Key("number", 0.5, "method.preference.simpo_gamma", copied=True),
     "kto_chosen_weight": Key("number", 1.0, "method.preference.desirable_weight", copied=True),
     "kto_rejected_weight": Key("number", 1.0, "method.preference.undesirable_weight", copied=True),
+    "use_dft_loss": Key("truth", False, "method.sft.loss"),
+    "use_eaft_loss": Key("truth", False, "method.sft.loss"),
+    "eaft_alpha": Key("number", 1.0, "method.sft.eaft_alpha", copied=True),
+    "neftune_noise_alpha": Key("number", None, "method.sft.neftune_alpha", copied=True),
     "ref_model": Key("text", None, "method.preference.reference"),
     # How far and how long.
     "learning_rate": Key("number", 5e-5, "optim.learning_rate", copied=True, filled=True),
@@ -87,6 +94,7 @@ TRANSLATED: dict[str, Key] = {
     "num_train_epochs": Key("number", 3.0, "optim.epochs"),
     "max_steps": Key("whole number", -1, "optim.max_steps"),
     "optim": Key(_OPTIMIZERS, "adamw_torch_fused", "optim.optimizer"),
+    "use_muon": Key("truth", False, "optim.optimizer"),
     "weight_decay": Key("number", 0.0, "optim.weight_decay", copied=True),
     "adam_beta1": Key("number", 0.9, "optim.beta1", copied=True),
     "adam_beta2": Key("number", 0.999, "optim.beta2", copied=True),

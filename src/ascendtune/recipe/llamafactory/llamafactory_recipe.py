@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.config import line_of
@@ -10,8 +12,8 @@ from ascendtune.core.errors import RecipeError, together
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
-from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Kind
-from ascendtune.recipe.llamafactory.unsupported import REFUSED
+from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Key, Kind
+from ascendtune.recipe.llamafactory.unsupported import REFUSED, Refused
 
 
 class NativeRecipe:
@@ -50,10 +52,31 @@ def final_weights(path: str) -> str:
 KEYS = (*TRANSLATED, *IGNORED_KEYS, *REFUSED, *ALIASES)
 """Every LLaMA-Factory key that is known here."""
 
+
+@dataclass(frozen=True)
+class Dialect:
+    """The keys of one of LLaMA-Factory's two forms of recipes."""
+
+    name: str
+    """As messages call it."""
+    translated: Mapping[str, Key]
+    ignored: Mapping[str, tuple[Any, str]]
+    """Key -> (its default, why it has no effect)."""
+    refused: Mapping[str, Refused]
+    aliases: Mapping[str, str]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.translated, *self.ignored, *self.refused, *self.aliases)
+
+
+V0 = Dialect("LLaMA-Factory", TRANSLATED, IGNORED_KEYS, REFUSED, ALIASES)
+
 _EXPECTED = {
     "text": "text",
     "whole number": "a whole number",
     "number": "a number",
+    "numbers": "a list of numbers",
     "truth": "true or false",
     "names": "a list of names, or names with commas between them",
     "text or truth": "a path, true or false",
@@ -66,30 +89,31 @@ class LlamaFactoryRecipe:
 
     Args:
         document: the LLaMA-Factory recipe.
+        dialect: its keys.
 
     Attributes:
         complaints: the errors found so far; the translation adds to them.
     """
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    def __init__(self, document: Document, dialect: Dialect = V0) -> None:
+        self._document, self._dialect = document, dialect
         self._values: dict[str, Any] = {}
         self.complaints: list[RecipeError] = []
         for written, value in document.values.items():
-            key = ALIASES.get(written, written)
-            if (value is None or value == "") and key in KEYS:
+            key = dialect.aliases.get(written, written)
+            if (value is None or value == "") and key in dialect.keys:
                 continue
-            if key in TRANSLATED:
+            if key in dialect.translated:
                 self._take(key, written, value)
-            elif key in REFUSED:
+            elif key in dialect.refused:
                 self._refuse_unless_default(key, value)
-            elif key not in IGNORED_KEYS:
-                remedy = did_you_mean(key, KEYS, "docs/compat.md lists the keys that are known", cutoff=0.75)
-                self.complain(key, f"LLaMA-Factory has no key '{key}'", remedy, code="unknown-recipe-key")
+            elif key not in dialect.ignored:
+                remedy = did_you_mean(key, dialect.keys, "docs/compat.md lists the keys that are known", cutoff=0.75)
+                self.complain(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
 
     def __getitem__(self, key: str) -> Any:
         """The value, or LLaMA-Factory's default; names as a list, or None."""
-        return self._values[key] if key in self._values else TRANSLATED[key].default
+        return self._values[key] if key in self._values else self._dialect.translated[key].default
 
     def given(self, key: str) -> bool:
         """Whether the recipe sets it."""
@@ -97,7 +121,8 @@ class LlamaFactoryRecipe:
 
     def place(self, key: str) -> str:
         """Where it is set, or a note that it is LLaMA-Factory's default."""
-        written = next((old for old, new in ALIASES.items() if new == key and old in self._document.values), key)
+        aliases = self._dialect.aliases.items()
+        written = next((old for old, new in aliases if new == key and old in self._document.values), key)
         return self._document.places.get((written,), f"{self._document.source}, by LLaMA-Factory's default")
 
     @property
@@ -108,10 +133,16 @@ class LlamaFactoryRecipe:
         """Reason -> the keys that are set to something other than their default and have no effect for that reason."""
         found: dict[str, list[str]] = {}
         for key, value in self._document.values.items():
-            default, why = IGNORED_KEYS.get(key, (value, ""))
+            default, why = self._dialect.ignored.get(key, (value, ""))
             if value is not None and value != default:
                 found.setdefault(why, []).append(key)
         return found
+
+    def put_copies(self, native: NativeRecipe) -> None:
+        """Put the values that become one native key as they are."""
+        for name, key in self._dialect.translated.items():
+            if key.copied and (self.given(name) or key.filled):
+                native.put(key.becomes, self[name], self.place(name))
 
     def complain(self, key: str, what: str, remedy: str, *, code: str) -> None:
         self.complaints.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
@@ -121,7 +152,7 @@ class LlamaFactoryRecipe:
             raise together(sorted(self.complaints, key=lambda error: line_of(error.where or "")))
 
     def _take(self, key: str, written: str, value: Any) -> None:
-        kind = TRANSLATED[key].kind
+        kind = self._dialect.translated[key].kind
         taken = _of_kind(kind, value)
         if taken is not None:
             self._values[key] = taken
@@ -131,10 +162,10 @@ class LlamaFactoryRecipe:
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
-        self.complain(key, f"'{written}: {value}' is not possible", remedy, code="impossible-value")
+        self.complain(key, f"'{written}: {value}' is not possible", remedy, code="invalid-value")
 
     def _refuse_unless_default(self, key: str, value: Any) -> None:
-        default, what, remedy = REFUSED[key]
+        default, what, remedy = self._dialect.refused[key]
         harmless = value == default or (value is False and default is not True)
         if key == "metric_for_best_model":
             harmless = value in ("loss", "eval_loss")
@@ -146,7 +177,7 @@ def _of_kind(kind: Kind, value: Any) -> Any:
     """The value as its kind, or None when it is not of that kind."""
     if isinstance(kind, tuple):
         return value if value in kind else None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = _is_number(value)
     match kind:
         case "text":
             return value if isinstance(value, str) and value.strip() else None
@@ -156,12 +187,18 @@ def _of_kind(kind: Kind, value: Any) -> Any:
             return value if is_number else None
         case "whole number":
             return int(value) if is_number and (isinstance(value, int) or value.is_integer()) else None
+        case "numbers":
+            return value if isinstance(value, list) and all(map(_is_number, value)) else None
         case "names":
             return names_of(value)
         case "text or truth":
             return value if isinstance(value, str | bool) else None
         case _:
             return value if isinstance(value, str | dict) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def names_of(value: Any) -> list[str] | None:

@@ -18,6 +18,7 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         return
     native.put("method.tuner", tuner, recipe.place("finetuning_type"))
     _put_lora(recipe, native)
+    _put_sft_loss(recipe, native)
     if tuner == "freeze":
         _put_freeze(recipe, native)
 
@@ -57,6 +58,17 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     native.put("method.preference.loss", loss, recipe.place("pref_loss"))
     if loss in ("hinge", "ipo"):
         native.note(f"pref_loss: {loss} is trained; LLaMA-Factory 0.9.4 and 0.9.5 train sigmoid in its place")
+
+
+def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    asked = [key for key in ("use_dft_loss", "use_eaft_loss") if recipe[key]]
+    if len(asked) > 1:
+        recipe.complain(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="conflicting-keys")
+    elif asked:
+        native.put("method.sft.loss", asked[0].split("_")[1], recipe.place(asked[0]))
+        native.note(f"{asked[0]}: the evaluation loss stays the cross-entropy; LLaMA-Factory weights that too")
+    if "use_eaft_loss" in asked:
+        native.note("use_eaft_loss: the entropy is divided by ln 20, as in the paper; LLaMA-Factory divides by 3")
 
 
 def _put_lora(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

@@ -18,9 +18,7 @@ _CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_param
 def put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json says why."""
     if recipe["deepspeed"] is not None and (recipe["fsdp"] or recipe["fsdp_config"]):
-        recipe.complain(
-            "fsdp", "deepspeed and fsdp contradict each other", "keep one of them", code="contradictory-keys"
-        )
+        recipe.complain("fsdp", "deepspeed and fsdp contradict each other", "keep one of them", code="conflicting-keys")
     elif recipe["deepspeed"] is not None:
         _put_deepspeed(recipe, native)
     elif recipe["fsdp"] is not None:

@@ -11,7 +11,6 @@ from ascendtune.hub import modelscope
 from ascendtune.recipe.llamafactory.data import put_data
 from ascendtune.recipe.llamafactory.detect import require_training
 from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
-from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe, final_weights
 from ascendtune.recipe.llamafactory.method import put_method
 from ascendtune.recipe.llamafactory.parallel import put_parallel
@@ -40,19 +39,13 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     put_parallel(recipe, native)
     _put_output(recipe, native)
     _put_evaluation(recipe, native)
-    _put_copies(recipe, native)
+    recipe.put_copies(native)
     recipe.raise_complaints()
     put_data(recipe, native, modelscope=modelscope.is_wanted(environment))
     recipe.raise_complaints()
     for why, keys in recipe.ignored_keys().items():
         native.note_ignored(", ".join(keys), why)
     return native.document
-
-
-def _put_copies(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    for name, key in TRANSLATED.items():
-        if key.copied and (recipe.given(name) or key.filled):
-            native.put(key.becomes, recipe[name], recipe.place(name))
 
 
 def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -77,7 +70,7 @@ def _put_weights(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "model_name_or_path",
             "model_name_or_path names no model",
             "give a directory or a hub id",
-            code="missing-recipe-key",
+            code="recipe-key-missing",
         )
         return
     path = final_weights(recipe["model_name_or_path"])
@@ -92,9 +85,11 @@ def _put_optim(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     else:
         native.put("optim.epochs", recipe["num_train_epochs"], recipe.place("num_train_epochs"))
     _put_schedule(recipe, native)
-    if recipe["optim"] in ("sgd", "adafactor"):
+    if recipe["use_muon"]:
+        native.put("optim.optimizer", "muon", recipe.place("use_muon"))
+    elif recipe["optim"] in ("sgd", "adafactor"):
         native.put("optim.optimizer", recipe["optim"], recipe.place("optim"))
-    if recipe["optim"] == "adafactor":
+    if recipe["optim"] == "adafactor" and not recipe["use_muon"]:
         # torch.optim.Adafactor; transformers.Trainer sets scale_parameter: false in transformers' own.
         native.note(
             "optim: adafactor: a step here is learning_rate times the size of the weight that moves, as in its paper; "
@@ -126,7 +121,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             name,
             f"'{name}: {steps}' is not possible",
             "give a whole number, or a share below 1",
-            code="impossible-value",
+            code="invalid-value",
         )
     elif steps >= 1:
         native.put("optim.warmup_steps", int(steps), recipe.place(name))
@@ -137,7 +132,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_precision(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     half = recipe["bf16"] or recipe["pure_bf16"]
     if half and recipe["fp16"]:
-        recipe.complain("fp16", "bf16 and fp16 contradict each other", "keep one of them", code="contradictory-keys")
+        recipe.complain("fp16", "bf16 and fp16 contradict each other", "keep one of them", code="conflicting-keys")
         return
     name = next((key for key in ("pure_bf16", "bf16", "fp16") if recipe[key]), "bf16")
     native.put("precision", "bf16" if half else "fp16" if recipe["fp16"] else "fp32", recipe.place(name))
@@ -155,7 +150,7 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "output_dir",
             f"output_dir: {folder} is not a directory for one run",
             "name a directory below it",
-            code="impossible-value",
+            code="invalid-value",
         )
     # A last part that is not a valid run name, such as one with a space, is kept as the directory.
     is_name = re.fullmatch(r"\w[\w.-]*", folder.name)
@@ -206,6 +201,6 @@ def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:
         name,
         f"'{name}: {value}' is not possible",
         "give a number of steps; a fraction of the run is not supported in this version",
-        code="impossible-value",
+        code="invalid-value",
     )
     return False

@@ -30,7 +30,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "this optimizer is not in this version",
         "remove it: AdamW is used; lora, or deepspeed with offloading, needs less memory too",
         {
-            "use_galore": False, "use_apollo": False, "use_badam": False, "use_adam_mini": False, "use_muon": False,
+            "use_galore": False, "use_apollo": False, "use_badam": False, "use_adam_mini": False,
             "optim_args": None, "optim_target_modules": None,
         },
     ),
@@ -38,8 +38,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "this loss is not in this version",
         "remove it: the loss is cross-entropy",
         {
-            "use_dft_loss": False, "use_asft_loss": False, "use_eaft_loss": False, "label_smoothing_factor": 0.0,
-            "neftune_noise_alpha": None, "moe_aux_loss_coef": None,
+            "use_asft_loss": False, "label_smoothing_factor": 0.0, "moe_aux_loss_coef": None,
         },
     ),
     (

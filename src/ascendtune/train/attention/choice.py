@@ -216,7 +216,7 @@ def _versions() -> list[str]:
 
 
 def _read(file: Path) -> Verdict | None:
-    """What stands in `file`, where nobody but this user can have written it."""
+    """The verdict in `file`; None if another user may have written it."""
     try:
         for place in (file, file.parent):
             status = place.stat()

@@ -105,15 +105,15 @@ class Trial:
                 parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=generator))
             found = [self._values(model, {"input_ids": each[None]})[0] for each in self._documents]
         model.load_state_dict(self._state)
-        share = max(_share(each, theirs) for each, theirs in zip(found, self._expected.values, strict=True))
+        share = max(_share(one, other) for one, other in zip(found, self._expected.values, strict=True))
         if not share <= _MOST_ROUNDING:
             raise NotComparable("its values depend on the last digit of its weights")
         return max(1.0, 4 * share / _VALUES)
 
     def is_causal(self) -> bool:
-        """Whether what the model says of a token is the same whatever is behind it."""
+        """Whether the values of a token are the same whatever tokens follow it."""
         longest, half = self._documents[-1], len(self._documents[-1]) // 2
-        # As long as before: how many tokens there are may decide between equal scores, which is no look ahead.
+        # As long as before: the number of tokens may decide between equal scores, which is not a look ahead.
         changed = torch.cat([longest[:half], longest[: len(longest) - half]])
         with _quiet(), torch.no_grad():
             found = self._values(self._reference, {"input_ids": changed[None]})[0][:half]
@@ -212,19 +212,16 @@ def layer_pattern(name: str) -> str:
 
 
 def _compared(found: _Outcome, expected: _Outcome, rounding: float) -> str | None:
-    share = max(_share(ours, theirs) for ours, theirs in zip(found.values, expected.values, strict=True))
+    share = max(_share(one, other) for one, other in zip(found.values, expected.values, strict=True))
     if not share <= _VALUES * rounding:
         return f"its values differ by {share:.1%} of the largest one"
     largest = max((float(each.abs().max()) for each in expected.gradients.values() if each is not None), default=0.0)
-    for name, theirs in expected.gradients.items():
-        mine = found.gradients.get(name)
-        if theirs is None and mine is None:
-            continue
-        theirs = torch.zeros_like(mine) if theirs is None and mine is not None else theirs
-        assert theirs is not None
-        mine = torch.zeros_like(theirs) if mine is None else mine
-        of_it = float(theirs.abs().max())
-        difference = float((mine - theirs).abs().max())
+    zero = torch.zeros(())
+    for name, wanted in expected.gradients.items():
+        # An absent gradient is a gradient of 0.
+        gradient, reference = (zero if each is None else each for each in (found.gradients.get(name), wanted))
+        of_it = float(reference.abs().max())
+        difference = float((gradient - reference).abs().max())
         if not difference <= rounding * (_GRADIENT * of_it + _ALL_GRADIENTS * largest):
             share = difference / max(of_it, 1e-30)
             return f"the gradient of {layer_pattern(name)} differs by {share:.1%} of its largest value"

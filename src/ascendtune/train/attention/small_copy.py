@@ -168,7 +168,7 @@ def _cut_layers(config: Any, values: Values, make: Callable[[Any], nn.Module]) -
         return
     try:
         kinds = _kinds(make, _config(config, values), depth)
-    # What this class does not take is found out again by whoever tries the copy.
+    # Values that the class does not take fail again, with a message, when the copy is made.
     except Exception:  # noqa: BLE001
         return
     if len(kinds) != depth:

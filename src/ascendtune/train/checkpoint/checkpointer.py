@@ -146,7 +146,7 @@ class Checkpointer:
             InputError: it belongs to another model.
         """
         try:
-            _require_intact(directory, self._strategy)
+            require_intact(directory, self._strategy)
             state: State = json.loads((directory / "state.json").read_text())
             random_state = read_random_state(directory, self._strategy)
         except Exception as error:
@@ -205,8 +205,13 @@ def _files_of(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def _require_intact(directory: Path, strategy: Strategy) -> None:
-    """Every rank reads its share of the files: together they have read every byte."""
+def require_intact(directory: Path, strategy: Strategy) -> None:
+    """Compare the digests of this rank's share of the files: all ranks together read every byte.
+
+    Raises:
+        ValueError: a file differs.
+        OSError: a file is missing.
+    """
     expected: dict[str, str] = json.loads((directory / _DIGESTS).read_text())
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
         if digest_of_file(directory / name) != expected[name]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,36 +86,8 @@ class NamedTensors(CheckpointContent):
         return pending
 
     def read(self, directory: Path) -> None:
-        import torch.distributed.checkpoint as dcp
-
-        from ascendtune.train.checkpoint.tensor_index import IndexedReader
-
-        try:
-            reader = IndexedReader(directory)
-            stored = reader.read_metadata().state_dict_metadata
-        except Exception as error:  # damaged JSON can be anything
-            raise damaged_checkpoint(directory, error) from error
-        tensors = self._tensors(like=stored)
-        self._require_same_shapes(tensors, stored, directory)
-        try:
-            dcp.load(tensors, storage_reader=reader, no_dist=self._alone)
-        # DCP's own exception is a BaseException; truncated files surface as errors of zip or storage.
-        except (Exception, dcp.api.CheckpointException) as error:
-            raise damaged_checkpoint(directory, causes_of(error)[-1]) from error
+        tensors = _read_into(lambda stored: (self._tensors(like=stored), stored), directory, alone=self._alone)
         self._restore_optimizer(tensors)
-
-    def _require_same_shapes(self, tensors: Tensors, stored: dict[str, Any], directory: Path) -> None:
-        differing = sorted(set(tensors) ^ set(stored)) or [
-            name for name, tensor in tensors.items() if tuple(stored[name].size) != tuple(tensor.shape)
-        ]
-        if differing:
-            raise InputError(
-                f"the checkpoint belongs to another model or optimizer: {len(differing)} tensors do not match, first "
-                f"{differing[0]}",
-                code="checkpoint-model-differs",
-                remedy="resume with the recipe that wrote it",
-                where=directory,
-            )
 
     def _tensors(self, like: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
         """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimizer state to be filled."""
@@ -150,6 +123,67 @@ class NamedTensors(CheckpointContent):
                 state[number] = found
         # Its own loading knows which entries live on the host (the step count of an unfused optimizer).
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
+
+
+def read_weights(model: nn.Module, directory: Path) -> None:
+    """Put the weights of a checkpoint of the form `NamedTensors` into the trainable parameters of `model`.
+
+    Args:
+        model: in one process, its parameters whole.
+
+    Raises:
+        MachineError: the checkpoint is damaged.
+        InputError: it belongs to another model.
+    """
+    tensors = {
+        f"model.{name}": parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    _read_into(
+        lambda stored: (tensors, {name: entry for name, entry in stored.items() if name.startswith("model.")}),
+        directory,
+        alone=True,
+    )
+
+
+def _read_into(
+    choose: Callable[[dict[str, Any]], tuple[Tensors, dict[str, Any]]], directory: Path, *, alone: bool
+) -> Tensors:
+    """Read tensors of a checkpoint in place.
+
+    Args:
+        choose: from what is stored (name -> metadata) to the tensors to fill and the stored entries they must match.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    from ascendtune.train.checkpoint.tensor_index import IndexedReader
+
+    try:
+        reader = IndexedReader(directory)
+        stored = reader.read_metadata().state_dict_metadata
+    except Exception as error:  # damaged JSON can be anything
+        raise damaged_checkpoint(directory, error) from error
+    tensors, expected = choose(stored)
+    _require_same_shapes(tensors, expected, directory)
+    try:
+        dcp.load(tensors, storage_reader=reader, no_dist=alone)
+    # DCP's own exception is a BaseException; truncated files surface as errors of zip or storage.
+    except (Exception, dcp.api.CheckpointException) as error:
+        raise damaged_checkpoint(directory, causes_of(error)[-1]) from error
+    return tensors
+
+
+def _require_same_shapes(tensors: Tensors, stored: dict[str, Any], directory: Path) -> None:
+    differing = sorted(set(tensors) ^ set(stored)) or [
+        name for name, tensor in tensors.items() if tuple(stored[name].size) != tuple(tensor.shape)
+    ]
+    if differing:
+        raise InputError(
+            f"the checkpoint belongs to another model or optimizer: {len(differing)} tensors do not match, first "
+            f"{differing[0]}",
+            code="checkpoint-model-differs",
+            remedy="resume with the recipe that wrote it",
+            where=directory,
+        )
 
 
 def damaged_checkpoint(directory: Path, why: object) -> MachineError:

@@ -8,12 +8,14 @@ begin at any position; being of fp32 bits, it is the same for bf16 and fp16 weig
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-_TILE = 1 << 16
+TILE = 1 << 16
+"""Values that share a factor."""
 _TILES_AT_ONCE = 16
 """A block of products takes 8 MiB."""
 
@@ -30,10 +32,10 @@ def checksum(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     parts: list[torch.Tensor] = []
     position, end = 0, flat.numel()
     while position < end:
-        number, begin = divmod(offset + position, _TILE)
+        number, begin = divmod(offset + position, TILE)
         at = number % len(factors)
-        whole = min((end - position) // _TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
-        length = whole * _TILE or min(_TILE - begin, end - position)
+        whole = min((end - position) // TILE, _TILES_AT_ONCE, len(factors) - at) if begin == 0 else 0
+        length = whole * TILE or min(TILE - begin, end - position)
         bits = _bits(flat[position : position + length]).view(max(whole, 1), -1)
         rows = _products(bits, tile[begin : begin + bits.shape[1]])
         parts.append((rows * factors[at : at + len(rows)]).sum())
@@ -41,6 +43,20 @@ def checksum(tensor: torch.Tensor, offset: int = 0) -> torch.Tensor:
     if not parts:
         return torch.zeros((), dtype=torch.int64, device=flat.device)
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+
+
+def checksum_of_tile(values: NDArray[Any], number: int) -> int:
+    """The part of the checksum that a tile adds, mod 2^64.
+
+    Args:
+        values: (values,) float32 or float64, contiguous; at most TILE.
+        number: of the tile; all before it are whole.
+    """
+    tile, factors = _random_numbers_on_host()
+    bits: Any = values.view(np.int64 if values.dtype == np.float64 else np.int32)
+    numbers: Any = tile[: len(bits)]
+    total = np.einsum("i,i->", bits, numbers)
+    return int(total) * int(factors[number % len(factors)])
 
 
 def _products(bits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -63,9 +79,14 @@ def _bits(flat: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=16)
 def _random_numbers(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(65536,) int64 each: the factors of positions in a tile, and of tiles; odd."""
-    numbers = _splitmix64(2 * _TILE) | np.uint64(1)
-    both = torch.from_numpy(numbers.view(np.int64)).to(device)
-    return both[:_TILE], both[_TILE:]
+    first, second = (torch.from_numpy(each).to(device) for each in _random_numbers_on_host())
+    return first, second
+
+
+@lru_cache(maxsize=1)
+def _random_numbers_on_host() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    numbers = (_splitmix64(2 * TILE) | np.uint64(1)).view(np.int64)
+    return numbers[:TILE], numbers[TILE:]
 
 
 def _splitmix64(count: int) -> NDArray[np.uint64]:

@@ -12,7 +12,7 @@ def plain_name(name: str) -> str:
     """`name` without the parts that DDP, FSDP, torch.compile, checkpointing and PEFT add.
 
     `module.base_model.model.model.layers.0.q_proj.base_layer.weight` is `model.layers.0.q_proj.weight`. LoRA matrices
-    keep theirs: `model.layers.0.q_proj.lora_A.default.weight`.
+    keep their part of the name: `model.layers.0.q_proj.lora_A.default.weight`.
     """
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
     while parts and parts[0] == "module":

@@ -42,7 +42,7 @@ class RecordRequest:
         if any((path / name).exists() for name in ("recorded.json", "metrics.jsonl", "dump")):
             raise InputError(
                 "this directory holds a recording or a run",
-                code="file-exists",
+                code="path-exists",
                 remedy="give another directory, or remove this one",
                 where=path,
             )

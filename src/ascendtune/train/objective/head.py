@@ -1,7 +1,7 @@
 """The two halves of a causal language model: tokens to hidden states, and through its head to logits.
 
-Losses go through the head in chunks of positions, in the type that autocast would choose. For that they must know what
-the model does to the output of its head. `find_head_form` runs the model's own code between the two halves: the decoder
+Losses go through the head in chunks of positions (`logit_chunks`). For that they must know what the model does to the
+output of its head. `find_head_form` runs the model's own code between the two halves: the decoder
 and the head are replaced for a moment; the decoder returns hidden states that were drawn, the head checks
 that it gets exactly these and returns numbers that were drawn over ten decades. What the model's forward makes of them
 shows every scale, cap, bias and mask that it applies, in value and in gradient, however small the logits of its weights
@@ -16,15 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from ascendtune.train.batch import DeviceBatch
-
-# Bytes of fp32 logits a chunk may take, and positions it has at least: enough for a matrix product at full speed. They
-# come on top of all activations, so they are part of the peak.
-_CHUNK_BYTES = 16 * 1024 * 1024
-_CHUNK_ROWS = 128
-
 
 # Largest output of the head at each position. At the lower end any cap is far away, at the upper end it is reached.
 _DECADES = [10.0**power for power in range(-4, 6)]
@@ -73,54 +66,6 @@ class HeadForm:
 
 
 PLAIN = HeadForm()
-
-
-def autocast_operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Hidden (positions, hidden), weight (vocabulary, hidden) and bias (vocabulary,), for a custom function.
-
-    Autocast does not reach into one: they are cast here, so that gradients flow back through the casts.
-    """
-    weight: torch.Tensor = head.weight
-    bias: torch.Tensor | None = head.bias
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = bias.to(dtype) if bias is not None else None
-    return hidden, weight, bias
-
-
-def chunks(positions: int, vocabulary: int) -> list[slice]:
-    """The positions, cut into pieces whose logits are small."""
-    rows = rows_per_chunk(vocabulary)
-    return [slice(start, start + rows) for start in range(0, positions, rows)]
-
-
-def rows_per_chunk(vocabulary: int) -> int:
-    return max(_CHUNK_ROWS, _CHUNK_BYTES // (4 * vocabulary))
-
-
-def checkpointed_chunks(
-    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    hidden: torch.Tensor,
-    head: nn.Module,
-    targets: torch.Tensor,
-    form: HeadForm,
-) -> list[torch.Tensor]:
-    """`score(logits, targets)` of every chunk, for any head: what the backward pass needs is computed again there.
-
-    Args:
-        score: from fp32 logits (chunk, vocabulary) and targets (chunk,).
-    """
-    from torch.utils.checkpoint import checkpoint
-
-    def of_chunk(states: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return score(form.logits(head(states).float()), target)
-
-    vocabulary = int(getattr(head, "out_features", 131072))
-    return [
-        checkpoint(of_chunk, hidden[part], targets[part], use_reentrant=False)
-        for part in chunks(len(hidden), vocabulary)
-    ]
 
 
 def find_head_form(model: Any, ids: torch.Tensor) -> tuple[HeadForm | None, torch.Tensor, torch.Tensor | None]:

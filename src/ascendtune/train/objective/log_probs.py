@@ -17,7 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.train.objective.head import PLAIN, HeadForm, autocast_operands, checkpointed_chunks, chunks
+from ascendtune.train.objective.head import PLAIN, HeadForm
+from ascendtune.train.objective.logit_chunks import (
+    add_weight_gradient,
+    autocast_operands,
+    checkpointed_chunks,
+    product_chunks,
+    softmax_chunks,
+)
 
 
 def linear_log_probs(
@@ -49,10 +56,13 @@ class _LinearLogProbs(torch.autograd.Function):
     ) -> torch.Tensor:
         found = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         normalisers = torch.empty_like(found)
-        for part in chunks(len(hidden), len(weight)):
-            logits = form.logits(nn.functional.linear(hidden[part], weight, bias).float())
-            normalisers[part] = torch.logsumexp(logits, dim=-1)
-            found[part] = logits.gather(1, targets[part][:, None]).squeeze(1) - normalisers[part]
+        for part in product_chunks(len(hidden), weight, is_trained=False):
+            logits = nn.functional.linear(hidden[part], weight, bias)
+            for rows in softmax_chunks(len(logits), len(weight)):
+                shaped = form.logits(logits[rows].float())
+                normaliser = torch.logsumexp(shaped, dim=-1)
+                normalisers[part][rows] = normaliser
+                found[part][rows] = shaped.gather(1, targets[part][rows][:, None]).squeeze(1) - normaliser
         ctx.save_for_backward(hidden, weight, bias, targets, normalisers)
         ctx.form = form
         return found
@@ -65,21 +75,19 @@ class _LinearLogProbs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wants_weight else None
         grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device) if wants_bias else None
-        for part in chunks(len(hidden), len(weight)):
-            logits = form.logits(nn.functional.linear(hidden[part], weight, bias).float())
-            weights = grad_output[part][:, None]
-            slope = form.slope(logits)
-            grad = logits.sub_(normalisers[part][:, None]).exp_().mul_(-weights)
-            grad.scatter_add_(1, targets[part][:, None], weights)
-            if form != PLAIN:
-                grad *= slope
-            if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(weight.dtype)
+        for part in product_chunks(len(hidden), weight, is_trained=wants_weight):
+            logits = nn.functional.linear(hidden[part], weight, bias)
+            for rows in softmax_chunks(len(logits), len(weight)):
+                grad = _gradient(
+                    logits[rows], targets[part][rows], normalisers[part][rows], grad_output[part][rows], form
+                )
+                if grad_bias is not None:
+                    grad_bias += grad.sum(0)
+                logits[rows] = grad
             if grad_hidden is not None:
-                grad_hidden[part] = grad @ weight
+                torch.mm(logits, weight, out=grad_hidden[part])
             if grad_weight is not None:
-                grad_weight += grad.t() @ hidden[part]
+                add_weight_gradient(grad_weight, logits, hidden[part])
         return (
             grad_hidden,
             grad_weight.to(weight.dtype) if grad_weight is not None else None,
@@ -87,6 +95,24 @@ class _LinearLogProbs(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _gradient(
+    logits: torch.Tensor, targets: torch.Tensor, normalisers: torch.Tensor, weights: torch.Tensor, form: HeadForm
+) -> torch.Tensor:
+    """(positions, vocabulary) fp32: the gradient of Σ weights · log-probability by the output of the head.
+
+    Args:
+        logits: (positions, vocabulary) the output of the head.
+        targets: (positions,) int64 token ids.
+        normalisers: (positions,) fp32 logsumexp of what `form` makes of `logits`.
+        weights: (positions,) fp32.
+    """
+    shaped = form.logits(logits.float())
+    slope = form.slope(shaped)
+    grad = (shaped - normalisers[:, None]).exp_().mul_(-weights[:, None])
+    grad.scatter_add_(1, targets[:, None], weights[:, None])
+    return grad if form == PLAIN else grad.mul_(slope)
 
 
 def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm) -> torch.Tensor:

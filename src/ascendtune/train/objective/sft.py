@@ -9,31 +9,101 @@ For one position with hidden state h, weights W (vocabulary × hidden) and targe
     z = W h        loss = logsumexp(z) - z_y        dloss/dz = softmax(z) - onehot(y)
 
 Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
+
+Variants of the loss multiply the cross-entropy of each position by a weight that has no gradient (`TokenWeight`).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.method import MethodSection, SftSection
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.base import LossOutput, Objective
-from ascendtune.train.objective.head import (
-    PLAIN,
-    HeadForm,
+from ascendtune.train.objective.head import PLAIN, HeadForm, labelled_logits, labelled_states
+from ascendtune.train.objective.logit_chunks import (
+    add_weight_gradient,
     autocast_operands,
     checkpointed_chunks,
-    chunks,
-    labelled_logits,
-    labelled_states,
+    product_chunks,
+    softmax_chunks,
 )
+
+TokenWeight = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From logits (positions, vocabulary) fp32, of which a position's may all be shifted by one number, and cross-entropies
+(positions,) fp32, to weights (positions,) fp32."""
+
+_ENTROPY_OF = 20
+
+
+def dft_weight(_: torch.Tensor, cross_entropy: torch.Tensor) -> torch.Tensor:
+    """The target's probability, (positions,): dynamic fine-tuning, Wu et al. 2025, arXiv:2508.05629, -sg(p) log p."""
+    return torch.exp(-cross_entropy)
+
+
+def eaft_weight(alpha: float) -> TokenWeight:
+    """(H / ln K)^alpha, H the entropy among the K = 20 likeliest tokens: Diao et al. 2026, arXiv:2601.02151.
+
+    K is the size of the vocabulary where that is smaller.
+    """
+
+    def weight(logits: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        count = min(_ENTROPY_OF, logits.shape[-1])
+        log_probs = torch.log_softmax(torch.topk(logits, count, dim=-1).values, dim=-1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        # Rounding may leave a negative zero, of which a power is not a number.
+        share: torch.Tensor = (entropy / math.log(count)).clamp(0, 1) ** alpha
+        return share
+
+    return weight
+
+
+def token_weight(section: SftSection) -> TokenWeight | None:
+    """The weights of a recipe's loss; None where every position counts alike."""
+    match section.loss:
+        case "cross_entropy":
+            return None
+        case "dft":
+            return dft_weight
+        case "eaft":
+            return eaft_weight(section.eaft_alpha)
+
+
+class EmbeddingNoise:
+    """A forward hook for the input embeddings: NEFTune (Jain et al. 2023, arXiv:2310.05914, algorithm 1).
+
+    In training each element gets noise drawn uniformly from ±alpha / sqrt(L · d). L is the number of tokens of the
+    document, in padded batches of the padded row; d is the hidden size.
+
+    Attributes:
+        document_ends: of a packed batch the running totals of its documents' lengths, from 0 on; None when padding.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self._alpha = alpha
+        self.document_ends: tuple[int, ...] | None = None
+
+    def __call__(self, module: nn.Module, _: Any, embedded: torch.Tensor) -> torch.Tensor:
+        """Embeddings (batch, tokens, hidden) with noise, in their own dtype."""
+        if not module.training:
+            return embedded
+        tokens, hidden = embedded.shape[-2:]
+        ends = self.document_ends
+        lengths = [tokens] if ends is None else [end - begin for begin, end in pairwise(ends)]
+        repeats = torch.tensor(lengths)
+        scales = (self._alpha / (repeats * hidden).sqrt()).repeat_interleave(repeats)[:, None]
+        noise = torch.empty_like(embedded).uniform_(-1, 1)
+        return embedded + noise * scales.to(noise)
 
 
 class SupervisedObjective(Objective):
-    """Loss of a causal language model over a micro-batch.
+    """Loss of a causal language model over a micro-batch; in evaluation always the plain cross-entropy.
 
     Args:
         model: a transformers causal language model, adapters inside it or not.
@@ -41,21 +111,32 @@ class SupervisedObjective(Objective):
             the model's own logits.
     """
 
-    def __init__(self, model: Any, _: MethodSection, *, head_form: HeadForm | None, **__: Any) -> None:
+    def __init__(self, model: Any, method: MethodSection, *, head_form: HeadForm | None, **_: Any) -> None:
         super().__init__(model)
         self.head_form = head_form
+        self._weight = token_weight(method.sft) if method.stage == "sft" else None
+        alpha = method.sft.neftune_alpha if method.stage == "sft" else None
+        self._noise = None if alpha is None else EmbeddingNoise(alpha)
+        if self._noise is not None:
+            model.get_input_embeddings().register_forward_hook(self._noise)
 
     def forward(self, batch: DeviceBatch) -> LossOutput:
         """The summed loss over the labelled positions."""
+        weigh = self._weight if self.training else None
+        if self._noise is not None:
+            self._noise.document_ends = batch.cu_seqlens
         if self.head_form is not None:
             head, hidden = self.model.get_output_embeddings(), labelled_states(self.model, batch)
-            return LossOutput(linear_cross_entropy(hidden, head, batch.targets, self.head_form), {})
-        logits = labelled_logits(self.model, batch)
-        return LossOutput(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), {})
+            return LossOutput(linear_cross_entropy(hidden, head, batch.targets, self.head_form, weigh), {})
+        return LossOutput(_weighted_sum(labelled_logits(self.model, batch), batch.targets, weigh), {})
 
 
 def linear_cross_entropy(
-    hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm = PLAIN
+    hidden: torch.Tensor,
+    head: nn.Module,
+    targets: torch.Tensor,
+    form: HeadForm = PLAIN,
+    weigh: TokenWeight | None = None,
 ) -> torch.Tensor:
     """Sum of the cross-entropy of `form.logits(head(hidden))` against `targets`, in fp32.
 
@@ -65,14 +146,15 @@ def linear_cross_entropy(
             normalised head) is called chunk by chunk under recomputation.
         targets: (positions,) int64 token ids.
         form: what the model does to the output of its head.
+        weigh: what each position counts; None: 1.
 
     Returns:
-        (): the sum; 0 with a gradient of 0 when there is no position.
+        (): the sum, fp32; 0 with a gradient of 0 when there is no position.
     """
     if type(head) is not nn.Linear:
-        return _chunkwise(hidden, head, targets, form)
+        return _chunkwise(hidden, head, targets, form, weigh)
     loss: torch.Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        *autocast_operands(hidden, head), targets, form
+        *autocast_operands(hidden, head), targets, form, weigh
     )
     return loss
 
@@ -86,6 +168,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: torch.Tensor | None,
         targets: torch.Tensor,
         form: HeadForm,
+        weigh: TokenWeight | None,
     ) -> torch.Tensor:
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         # Added at the end, in pairs: a running total of many chunks would round away the digits of each.
@@ -93,28 +176,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
-        for part in chunks(len(hidden), len(weight)):
-            chunk, target = hidden[part], targets[part]
-            logits = form.logits(nn.functional.linear(chunk, weight, bias).float())
-            normaliser = torch.logsumexp(logits, dim=-1)
-            sums.append((normaliser - logits.gather(1, target[:, None]).squeeze(1)).sum())
-            if not (wants_hidden or wants_weight or grad_bias is not None):
-                continue
-            slope = form.slope(logits)
-            grad = logits.sub_(normaliser[:, None]).exp_()
-            grad.scatter_add_(1, target[:, None], grad.new_full((len(target), 1), -1.0))
-            if form != PLAIN:
-                grad *= slope
-            if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(weight.dtype)
+        for part in product_chunks(len(hidden), weight, is_trained=wants_weight):
+            logits = nn.functional.linear(hidden[part], weight, bias)
+            for rows in softmax_chunks(len(logits), len(weight)):
+                log_probs, slope = _log_probs(logits[rows], form)
+                target = targets[part][rows, None]
+                losses = -log_probs.gather(1, target).squeeze(1)
+                counts = weigh(log_probs, losses) if weigh is not None else None
+                sums.append((losses if counts is None else losses * counts).sum())
+                if not (wants_hidden or wants_weight or wants_bias):
+                    continue
+                grad = _gradient(log_probs, target, slope)
+                if counts is not None:
+                    grad *= counts[:, None]
+                if grad_bias is not None:
+                    grad_bias += grad.sum(0)
+                logits[rows] = grad
             if grad_hidden is not None:
-                torch.mm(grad, weight, out=grad_hidden[part])
+                torch.mm(logits, weight, out=grad_hidden[part])
             if grad_weight is not None:
-                if grad_weight.dtype == weight.dtype:
-                    grad_weight.addmm_(grad.t(), chunk)
-                else:
-                    grad_weight += grad.t() @ chunk
+                add_weight_gradient(grad_weight, logits, hidden[part])
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = weight.dtype, bias.dtype if bias is not None else None
         return torch.stack(sums).sum() if sums else hidden.new_zeros((), dtype=torch.float32)
@@ -124,17 +205,57 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         return (
-            grad_hidden * grad_output.to(grad_hidden.dtype) if grad_hidden is not None else None,
-            (grad_weight * grad_output).to(weight_dtype) if grad_weight is not None else None,
-            (grad_bias * grad_output).to(bias_dtype) if grad_bias is not None else None,
+            _scaled(grad_hidden, grad_output, grad_hidden.dtype) if grad_hidden is not None else None,
+            _scaled(grad_weight, grad_output, weight_dtype) if grad_weight is not None else None,
+            _scaled(grad_bias, grad_output, bias_dtype) if grad_bias is not None else None,
+            None,
             None,
             None,
         )
 
 
-def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm) -> torch.Tensor:
+def _log_probs(output: torch.Tensor, form: HeadForm) -> tuple[torch.Tensor, torch.Tensor | float | None]:
+    """Log-probabilities, (positions, vocabulary) fp32, and the slope of the logits by `output`; None where it is 1.
+
+    Args:
+        output: (positions, vocabulary) of the head.
+    """
+    if form == PLAIN:
+        return nn.functional.log_softmax(output, dim=-1, dtype=torch.float32), None
+    logits = form.logits(output.float())
+    return nn.functional.log_softmax(logits, dim=-1), form.slope(logits)
+
+
+def _gradient(log_probs: torch.Tensor, target: torch.Tensor, slope: torch.Tensor | float | None) -> torch.Tensor:
+    """(positions, vocabulary) fp32: of the summed loss, by the output of the head; it takes the place of `log_probs`.
+
+    Args:
+        target: (positions, 1) int64 token ids.
+    """
+    grad = log_probs.exp_()
+    grad.scatter_add_(1, target, grad.new_full(target.shape, -1.0))
+    return grad if slope is None else grad.mul_(slope)
+
+
+def _scaled(grad: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`grad` · `factor` in `dtype`, in the shape of `grad`, without a copy in another type between."""
+    return torch.mul(grad, factor, out=torch.empty_like(grad, dtype=dtype))
+
+
+def _weighted_sum(logits: torch.Tensor, targets: torch.Tensor, weigh: TokenWeight | None) -> torch.Tensor:
+    if weigh is None:
+        return nn.functional.cross_entropy(logits, targets, reduction="sum")
+    losses = nn.functional.cross_entropy(logits, targets, reduction="none")
+    with torch.no_grad():
+        weights = weigh(logits, losses)
+    return (losses * weights).sum()
+
+
+def _chunkwise(
+    hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm, weigh: TokenWeight | None
+) -> torch.Tensor:
     def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(logits, target, reduction="sum")
+        return _weighted_sum(logits, target, weigh)
 
     if len(hidden) == 0:
         nothing: torch.Tensor = head(hidden).float().sum()

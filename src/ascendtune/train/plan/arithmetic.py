@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from ascendtune.recipe.deepspeed_config import stage_of, zero_config
+from ascendtune.recipe.method import MethodSection
 from ascendtune.train.model import auto_class
-from ascendtune.train.objective.head import rows_per_chunk
+from ascendtune.train.objective.logit_chunks import product_rows, softmax_rows
 from ascendtune.train.optimizer import states_per_parameter
-from ascendtune.train.plan.live_bytes import Bytes
+from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.precision import DTYPES
@@ -23,8 +24,8 @@ layer without parallelism, sbh (34 + 5as/h), without the part of the attention s
 keep)."""
 
 
-def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes, int, int, int]:
-    """Bytes by category when most are taken, parameters, trained parameters and layers.
+def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
+    """The moment of a step at which most is taken.
 
     Raises:
         Exception: the model class cannot be made from its config.
@@ -52,7 +53,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
     cast = weights.all * weights.computed_bytes if casts else 0
     offloaded = setting.strategy == "fsdp" and recipe.parallel.fsdp.offload
     share = {part: 0.0 if offloaded else size for part, size in share.items()}
-    return Counter({
+    taken = Counter({
         "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]),
         "gradients": int(weights.trained * weights.trained_bytes * share["gradients"]),
         "optimizer": int(
@@ -60,8 +61,16 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> tuple[Bytes
         ),
         "communication": int(gathered if "weights" in divided else 0),
         "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
-        "loss": 3 * 4 * int(text.vocab_size) * rows_per_chunk(int(text.vocab_size)),
-    }), weights.all, weights.trained, layers  # fmt: skip
+        "loss": _loss_bytes(int(text.vocab_size), hidden, DTYPES[setting.precision.compute].itemsize, recipe.method),
+    })  # fmt: skip
+    resting = Counter({name: taken[name] for name in ("weights", "optimizer")})
+    return StepMemory({"step": taken}, resting, weights.all, weights.trained, layers, "arithmetic")
+
+
+def _loss_bytes(vocabulary: int, hidden: int, itemsize: int, method: MethodSection) -> int:
+    """The logits of one chunk, and three times those in fp32 whose softmax is taken at once."""
+    rows = product_rows(vocabulary, hidden, is_trained=method.tuner == "full")
+    return vocabulary * (itemsize * rows + 3 * 4 * softmax_rows(vocabulary))
 
 
 def _divided(setting: Setting) -> set[str]:

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import NEEDS_WHOLE_MATRICES
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
         keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.per_device}
         found.append(Change(keys, 0.05, "smaller micro-batches, the same global batch"))
     strategy = recipe.parallel.strategy
-    if ranks > 1 and strategy in ("auto", "ddp") and recipe.optim.optimizer != "adafactor":
+    if ranks > 1 and strategy in ("auto", "ddp") and recipe.optim.optimizer not in NEEDS_WHOLE_MATRICES:
         found.append(
             Change(
                 {"parallel.strategy": "fsdp"},

@@ -50,9 +50,9 @@ def bytes_of(text: str) -> int:
     Raises:
         InputError: not a size.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text.strip())
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)", text.strip())
     if found is None or found[2].upper() not in _UNITS or float(found[1]) <= 0:
         raise InputError(
-            f"--memory: '{text}' is not a size", code="impossible-value", remedy="write it as 64GiB, 80GB or 512MiB"
+            f"--memory: '{text}' is not a size", code="invalid-value", remedy="write it as 64GiB, 80GB or 512MiB"
         )
     return int(float(found[1]) * _UNITS[found[2].upper()])

@@ -25,9 +25,9 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.arithmetic import compute_step
 from ascendtune.train.plan.changes import changed, changes
-from ascendtune.train.plan.live_bytes import Bytes
+from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
-from ascendtune.train.plan.request import Document, Estimate, Request
+from ascendtune.train.plan.request import Document, Estimate, Request, Target
 from ascendtune.train.plan.rows import full_rows
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
@@ -75,8 +75,8 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
         try:
             other = changed(recipe, change)
             # Most are too large by far: arithmetic tells that at once.
-            rough, *_ = compute_step(_setting(other, request), full_rows(other))
-            if rough.total() * _ARITHMETIC_SPREAD[0] > limit:
+            rough = compute_step(_setting(other, request), full_rows(other))
+            if rough.moments["step"].total() * _ARITHMETIC_SPREAD[0] > limit:
                 continue
             estimated = estimate(other, replace(request, documents=None))
         except AscendtuneError:
@@ -99,25 +99,9 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     target = request.target
     documents = request.documents or full_rows(recipe)
     setting = _setting(recipe, request)
-    notes = []
-    low, high = vendor_of(target.kind).planned.spread
-    # Within a collective Gloo holds one more copy of all that it gathers or reduces, which the trace does not see.
-    spread = low, high + (0.1 if target.is_host and setting.strategy == "fsdp" else 0)
-    try:
-        if setting.strategy == "deepspeed":
-            raise NotImplementedError("DeepSpeed moves and divides tensors itself")
-        traced = trace_step(setting, documents)
-        moments, resting = traced.moments, traced.resting
-        sizes = traced.parameters, traced.trainable, traced.layers
-        how = f"{traced.traced_layers} of {traced.layers} layers traced"
-    except Exception as error:
-        if not _is_of_the_model(error, recipe):
-            raise
-        total, *rest = compute_step(setting, documents)
-        moments, resting = {"step": total}, Counter({name: total[name] for name in ("weights", "optimizer")})
-        sizes, how, spread = (rest[0], rest[1], rest[2]), "arithmetic", _ARITHMETIC_SPREAD
-        notes.append(f"no step could be traced, so this is arithmetic and wide: {first_line(error)}")
-    host, copied = 0, _checkpoint_copy(resting, sizes)
+    step, spread, notes = _step_memory(setting, documents, target)
+    moments, resting = step.moments, step.resting
+    host, copied = 0, _checkpoint_copy(step)
     if _offloads(setting.recipe):
         host = sum(_at_rest(resting).values())
         moments = {name: each - _at_rest(each) for name, each in moments.items()}
@@ -141,7 +125,7 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
         host=host + (0 if on_host else copied),
         context=target.context_bytes,
         facts={
-            "parameters": sizes[0], "trainable": sizes[1], "layers": sizes[2], "how": how,
+            "parameters": step.parameters, "trainable": step.trainable, "layers": step.layers, "how": step.how,
             "strategy": setting.strategy, "reason": setting.reason,
             "precision": setting.precision.compute, "weights": setting.precision.weights,
             "attention": setting.attention.name, "packed": setting.packed,
@@ -149,6 +133,24 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
         },
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _step_memory(
+    setting: Setting, documents: Sequence[Document], target: Target
+) -> tuple[StepMemory, tuple[float, float], list[str]]:
+    """Traced where that is possible; with factors from what is expected to low and high, and notes."""
+    try:
+        if setting.strategy == "deepspeed":
+            raise NotImplementedError("DeepSpeed moves and divides tensors itself")
+        step = trace_step(setting, documents)
+    except Exception as error:
+        if not _is_of_the_model(error, setting.recipe):
+            raise
+        note = f"no step could be traced, so this is arithmetic and wide: {first_line(error)}"
+        return compute_step(setting, documents), _ARITHMETIC_SPREAD, [note]
+    low, high = vendor_of(target.kind).planned.spread
+    # Within a collective Gloo holds one more copy of all that it gathers or reduces, which the trace does not see.
+    return step, (low, high + (0.1 if target.is_host and setting.strategy == "fsdp" else 0)), []
 
 
 def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
@@ -159,7 +161,7 @@ def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
     """
     if isinstance(error, AscendtuneError):
         # Only tracing needs the layers of a model that is trained as a whole.
-        return error.code == "layers-not-found" and recipe.method.tuner != "freeze"
+        return error.code == "layers-unknown" and recipe.method.tuner != "freeze"
     if isinstance(error, RuntimeError):
         return True
     files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -176,10 +178,10 @@ def _at_rest(found: Bytes) -> Bytes:
     return Counter({name: found[name] for name in ("weights", "adapters", "gradients", "optimizer")})
 
 
-def _checkpoint_copy(resting: Bytes, sizes: tuple[int, int, int]) -> int:
+def _checkpoint_copy(step: StepMemory) -> int:
     """Trained weights and the optimizer's state."""
-    parameters, trainable, _ = sizes
-    trained = resting["adapters"] or int(resting["weights"] * trainable / max(1, parameters))
+    resting = step.resting
+    trained = resting["adapters"] or int(resting["weights"] * step.trainable / max(1, step.parameters))
     return trained + resting["optimizer"]
 
 

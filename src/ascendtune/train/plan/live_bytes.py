@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,21 @@ _COPYING = {torch.ops.aten.logsumexp.default}
 
 Bytes = Counter[str]
 """Category -> bytes."""
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What one rank holds during a training step, and the size of the model that it trains."""
+
+    moments: dict[str, Bytes]
+    """Moment of a step -> bytes by category, when they are most."""
+    resting: Bytes
+    """Between two steps."""
+    parameters: int
+    trainable: int
+    layers: int
+    how: str
+    """How it was found, for the report."""
 
 
 class LiveBytes(TorchDispatchMode):

@@ -11,7 +11,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,11 +27,11 @@ from ascendtune.data.collate import Batch
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.batch import DeviceBatch, to_device
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, recompute_activations, trainable_share
-from ascendtune.train.objective.base import Objective, make_objective
+from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.head import decoder_of
-from ascendtune.train.optimizer import make_optimizer
-from ascendtune.train.plan.live_bytes import Bytes, LiveBytes
+from ascendtune.train.optimizer import make_optimizer, tables_of
+from ascendtune.train.plan.live_bytes import Bytes, LiveBytes, StepMemory
 from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
@@ -52,20 +52,7 @@ FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE, EXPORT = (
 )
 
 
-@dataclass(frozen=True)
-class Traced:
-    moments: dict[str, Bytes]
-    """Moment of a step -> bytes on one rank by category, when they are most."""
-    resting: Bytes
-    """Between two steps."""
-    parameters: int
-    trainable: int
-    layers: int
-    traced_layers: int
-    setting: Setting
-
-
-def trace_step(setting: Setting, documents: Sequence[Document]) -> Traced:
+def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     """Trace the steps of one rank.
 
     Args:
@@ -90,7 +77,8 @@ def trace_step(setting: Setting, documents: Sequence[Document]) -> Traced:
         resting = _further(found[0][2], resting, ratio)
     if (copied := _exported_bytes(setting, parameters)) > 0:
         moments[EXPORT] = resting + Counter({"exported copy": copied})
-    return Traced(moments, resting, parameters, trainable, repeats.layers, count, setting)
+    how = f"{count} of {repeats.layers} layers traced"
+    return StepMemory(moments, resting, parameters, trainable, repeats.layers, how)
 
 
 def _exported_bytes(setting: Setting, parameters: int) -> int:
@@ -184,6 +172,7 @@ class _Steps:
             lambda: make_optimizer(
                 recipe.optim, self.model.named_parameters(), recipe.learning_rate,
                 fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+            tables=tables_of(self.model),
             ),
         )  # fmt: skip
         trained = [each for each in objective.parameters() if each.requires_grad]
@@ -197,7 +186,7 @@ class _Steps:
             live.enter("accumulating", "gradients")
             for weight in trained:
                 weight.grad = torch.empty_like(weight)
-        with self._watched(objective, trained):
+        with self._watched(trained):
             batch = _on_device(host, setting, self._fake)
             live.enter(FORWARD, "activations")
             with precision.autocast():
@@ -225,7 +214,7 @@ class _Steps:
         optimizer.zero_grad(set_to_none=True)
 
     @contextmanager
-    def _watched(self, objective: Objective, trained: list[nn.Parameter]) -> Iterator[None]:
+    def _watched(self, trained: list[nn.Parameter]) -> Iterator[None]:
         """Context in which the moments of forward and backward are told apart, block by block."""
         live, handles = self._live, []
         repeats = self._repeats

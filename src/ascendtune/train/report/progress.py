@@ -5,15 +5,20 @@ The one file of this room that prints (docs/decisions/0003).
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ascendtune.core.log import is_quiet
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.silence import is_silent, silence_in_words
 from ascendtune.core.terminal_text import SafeStream, control, safe
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
 _REDRAW_SECONDS = 0.25
 _LINE_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+"""Between two looks at the heartbeat of this rank."""
 _RECENT = 32
 """Records that speed and ETA are taken from."""
 _COURSE = 24
@@ -31,7 +38,9 @@ _COURSE = 24
 
 
 def show_summary(lines: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, aligned; call it when no display is on the screen any more."""
+    """Print names and values, aligned; call it when no display is on the screen any more. Nothing after --quiet."""
+    if is_quiet():
+        return
     longest = max((len(name) for name, _ in lines), default=0)
     begin, end = (control("[1m", sys.stderr), control("[0m", sys.stderr)) if _can_draw() else ("", "")
     try:
@@ -49,10 +58,18 @@ class ProgressDisplay(Callback):
         self._run = run
         self._screen: _Screen | None = None
         self._progress: _Progress | None = None
+        self._over = threading.Event()
+        self._watch: threading.Thread | None = None
 
     def on_start(self, facts: RunFacts) -> None:
+        if is_quiet():
+            return
         self._progress = _Progress(self._run.path.name, facts)
         self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
+        self._watch = threading.Thread(
+            target=self._watch_heartbeat, args=(self._progress,), name="silence", daemon=True
+        )
+        self._watch.start()
 
     def on_step(self, record: dict[str, Any]) -> None:
         if self._progress is not None:
@@ -65,8 +82,16 @@ class ProgressDisplay(Callback):
             self._show("evaluated")
 
     def on_end(self) -> None:
+        self._over.set()
+        if self._watch is not None:
+            self._watch.join()
         self._show("close")
         self._screen = None
+
+    def _watch_heartbeat(self, progress: _Progress) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            if progress.note_silence(_last_beat(self._run)):
+                self._show("fell_silent")
 
     def _show(self, what: str) -> None:
         if self._screen is None:
@@ -81,6 +106,15 @@ def _can_draw() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def _last_beat(run: RunDir) -> tuple[str, float] | None:
+    """Phase and moment (of time.monotonic) of this rank's last heartbeat; None where it cannot be read."""
+    try:
+        beat = json.loads((run.heartbeats / "rank_0.json").read_text(encoding="utf-8"))
+        return str(beat["phase"]), float(beat["monotonic"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class _Progress:
     """Where the run stands."""
 
@@ -90,6 +124,8 @@ class _Progress:
         self.total = facts.total_steps
         self.record: dict[str, Any] | None = None
         self.evaluation: dict[str, Any] | None = None
+        self.silent_seconds: float | None = None
+        """Since the last heartbeat; None while heartbeats come as usual."""
         self._start = facts.start_step
         self._course = [(0.0, 0)] * _COURSE
         self._began = time.monotonic()
@@ -103,6 +139,30 @@ class _Progress:
         at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
         total, count = self._course[at]
         self._course[at] = (total + record["loss"], count + 1)
+
+    def note_silence(self, beat: tuple[str, float] | None) -> bool:
+        """Compare this rank's last heartbeat with the pace; returns whether the silence has begun, grown or ended."""
+        before = self.silent_seconds
+        self.silent_seconds = None
+        if beat is not None:
+            phase, moment = beat
+            seconds = time.monotonic() - moment
+            if is_silent(phase, seconds, self.usual_step_seconds):
+                self.silent_seconds = seconds
+        return before is not None or self.silent_seconds is not None
+
+    @property
+    def usual_step_seconds(self) -> float | None:
+        """Median of the recent records."""
+        seconds = [record["seconds"]["step"] for _, record in self._recent]
+        return statistics.median(seconds) if seconds else None
+
+    @property
+    def silence(self) -> str | None:
+        """In words; None while heartbeats come as usual."""
+        if self.silent_seconds is None:
+            return None
+        return silence_in_words(self.silent_seconds, self.usual_step_seconds)
 
     @property
     def elapsed(self) -> float:
@@ -149,6 +209,7 @@ class _Progress:
 class _Screen(Protocol):
     def stepped(self) -> None: ...
     def evaluated(self) -> None: ...
+    def fell_silent(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -159,6 +220,7 @@ class _LineScreen:
         self._progress = progress
         self._shown_step = progress.step
         self._next = 0.0
+        self._next_silence = 0.0
 
     def stepped(self) -> None:
         now = time.monotonic()
@@ -175,6 +237,15 @@ class _LineScreen:
                 f"took {format_duration(evaluation['seconds'])}",
             ]
         )
+
+    def fell_silent(self) -> None:
+        """A line at the beginning of a silence, and whenever it has doubled."""
+        seconds, words = self._progress.silent_seconds, self._progress.silence
+        if seconds is None or words is None:
+            self._next_silence = 0.0
+        elif seconds >= self._next_silence:
+            self._next_silence = 2 * seconds
+            self._print([words])
 
     def close(self) -> None:
         if self._shown_step != self._progress.step:
@@ -231,6 +302,9 @@ class _LiveScreen:
     def evaluated(self) -> None:
         self._draw()
 
+    def fell_silent(self) -> None:
+        self._draw()
+
     def close(self) -> None:
         try:
             self._draw()
@@ -265,6 +339,8 @@ class _LiveScreen:
         if progress.eta:
             others.append(f"ETA {format_duration(progress.eta)}")
         others.append(f"elapsed {format_duration(progress.elapsed)}")
+        if (silence := progress.silence) is not None:
+            others.append(silence)
         if (evaluation := progress.evaluation) is not None:
             others.append(f"eval {', '.join([_loss(evaluation), *_extras(evaluation)])} at step {evaluation['step']}")
         return [f"{first}{self._sparkline()}", *others]

@@ -15,6 +15,7 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.sections import NEEDS_WHOLE_MATRICES
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
@@ -48,8 +49,8 @@ def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int)
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
         reason = "these processes share one memory: nothing would be gained by dividing"
-    elif ranks > 1 and recipe.optim.optimizer == "adafactor":
-        reason = "Adafactor needs whole matrices"
+    elif ranks > 1 and recipe.optim.optimizer in NEEDS_WHOLE_MATRICES:
+        reason = f"{recipe.optim.optimizer.capitalize()} needs whole matrices"
     elif ranks > 1:
         weights = _weights(recipe, choose_precision(recipe, device), directory)
         need = memory_need(weights, states=states_per_parameter(recipe.optim), ranks=ranks)
@@ -124,8 +125,6 @@ class MemoryNeed:
 
     ddp: int
     fsdp: int
-    offloaded: int
-    """FSDP with everything at rest in host memory."""
 
 
 def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryNeed:
@@ -143,8 +142,7 @@ def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryN
     # Gathered at once: what lies outside the blocks, with its gradient, and two blocks: this one and the next.
     outside = weights.outside * (held * (1 + share) + (weights.computed_bytes if copies else 0))
     blocks = 2 * weights.block * weights.computed_bytes * (1 + share)
-    gathered = int(outside + blocks)
-    return MemoryNeed(resting + copies, resting // ranks + gathered, gathered)
+    return MemoryNeed(resting + copies, resting // ranks + int(outside + blocks))
 
 
 def choose_strategy(need: MemoryNeed, *, memory_bytes: int, ranks: int) -> tuple[str, bool, str]:

@@ -95,7 +95,7 @@ def _own_directory(parent: Path, held: ExitStack) -> Path:
     if not parent.is_dir():
         raise MachineError(
             "parallel.deepspeed.nvme_path is not a directory on this host",
-            code="no-such-directory",
+            code="path-missing",
             remedy="create it on every host, on a fast local disk",
             where=parent,
         )

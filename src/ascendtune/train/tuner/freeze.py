@@ -55,7 +55,7 @@ def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
     if not outer:
         raise RecipeError(
             f"{type(model).__name__} does not keep its layers in a list, so method.freeze cannot select them",
-            code="layers-not-found",
+            code="layers-unknown",
             remedy="use method.tuner: full or lora",
         )
     name = max(outer, key=lambda each: len(lists[each]))

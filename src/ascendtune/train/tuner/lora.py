@@ -202,7 +202,7 @@ def _fitting_this_model(adapter: Path) -> Iterator[None]:
         raise RecipeError(
             "method.lora.start_from: the adapter does not fit this model: "
             f"{error.what if isinstance(error, AscendtuneError) else first_line(error)}",
-            code="adapter-does-not-fit",
+            code="adapter-base-mismatch",
             remedy="give adapters of this base model, and model.new_tokens as they were trained with",
             where=adapter,
         ) from error

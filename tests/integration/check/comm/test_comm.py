@@ -120,7 +120,7 @@ def test_a_rank_that_is_missing_is_named_and_its_log(run: Run, tmp_path: Path, f
     assert words.endswith("all_reduce right in int8") or fault in ("never starts", "comes late")
 
 
-def test_the_table(run: Run, tmp_path: Path) -> None:
+def test_table_shows_sizes_bandwidths_and_the_expectation_that_is_missed(run: Run, tmp_path: Path) -> None:
     asked = ("--collective", "all_gather", "--min-bytes", "4", "--max-bytes", "64K", "--iterations", "3")
     expected = ("--expect", "1000", "--plot", "--png", "a.png")
     done = run("bench", *asked, *expected, fault=("has little memory", 1))
@@ -157,7 +157,7 @@ def test_the_slow_link_is_named(run: Run) -> None:
     assert found["status"] == "warning" and found["measured"].startswith("slowest link: rank 0 to rank 1, ")
 
 
-def test_what_somebody_else_has_written_stays(run: Run, tmp_path: Path) -> None:
+def test_directory_of_another_run_is_refused_and_left_unchanged(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine" / "log").mkdir(parents=True)
     (tmp_path / "mine" / "log" / "rank_0.log").write_text("of another run")
     asked = ("test", "--collective", "barrier", "--directory")
@@ -186,10 +186,10 @@ def test_a_directory_may_be_given_twice(run: Run, tmp_path: Path) -> None:
         (("bench", "--expect", "fast"), 2, "--expect fast is not a bandwidth"),
         (("bench", "--pairs", "--dtype", "int8"), 2, "code: conflicting-options"),
         (("bench", "--profile-step", "recipe.yaml"), 2, "no such recipe"),
-        (("bench", "--png", "/dev/null/a.png"), 2, "code: no-such-directory"),
+        (("bench", "--png", "/dev/null/a.png"), 2, "code: path-missing"),
         (("test", "--directory", "/dev/null"), 3, "a file of that name exists"),
     ],
 )
-def test_what_cannot_be_asked(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+def test_impossible_options_are_refused(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
     done = run(*words)
     assert done.returncode == code and said in done.stderr and done.stdout == ""

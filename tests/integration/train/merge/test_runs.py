@@ -26,7 +26,9 @@ _SHORT = {"max_steps": 2, "learning_rate": 1e-2}
     ],
     ids=["dora, new token", "pissa, rslora", "modules_to_save", "new token in a table", "new token, all-embeddings"],
 )
-def test_a_run(changes: dict[str, Any], train: Callable[..., Any], tmp_path: Path) -> None:
+def test_merged_run_equals_base_plus_adapter(
+    changes: dict[str, Any], train: Callable[..., Any], tmp_path: Path
+) -> None:
     method = {"tuner": "lora", "lora": changes["method"]["lora"]}
     run = train(optim=_SHORT, method=method, model=changes.get("model", {})).run
     merged = merge([str(run)], tmp_path / "merged")
@@ -44,7 +46,9 @@ def test_a_run_that_went_on_from_another(train: Callable[..., Any], tmp_path: Pa
     assert merged.verification is not None and merged.verification.difference < 1e-5
 
 
-def test_a_reward_run(recipe: Callable[..., Any], train: Callable[..., Any], tmp_path: Path) -> None:
+def test_merged_reward_run_keeps_its_score_head(
+    recipe: Callable[..., Any], train: Callable[..., Any], tmp_path: Path
+) -> None:
     rows = tmp_path / "pairs.jsonl"
     pair = {"prompt": "2+3?", "chosen": "5", "rejected": "a diet"}
     rows.write_text("".join(json.dumps({**pair, "prompt": f"{number}?"}) + "\n" for number in range(12)))

@@ -57,7 +57,9 @@ def test_fp32_is_what_the_cpu_computes(
 
 
 @pytest.mark.parametrize("changes", [{}, {"method": {"tuner": "lora"}}], ids=["full", "lora"])
-def test_bf16(train_on_npu: Train, mixture: Callable[..., Path], changes: dict[str, Any]) -> None:
+def test_fused_experts_follow_the_models_own_in_bf16(
+    train_on_npu: Train, mixture: Callable[..., Path], changes: dict[str, Any]
+) -> None:
     """Weights in fp32 under autocast, and frozen ones in bf16."""
     changes = {**SHORT, "model": {"path": str(mixture())}, "precision": "bf16", **changes}
     fused, own = (train_on_npu(**changes, kernel=kernel, name=kernel) for kernel in ("auto", "off"))

@@ -129,7 +129,7 @@ def overflow_in_the_second_step() -> tuple[list[float], list[float]]:
     return after, scales
 
 
-def test_a_sliding_window(train_on_npu: Train, train: Train, variant: Callable[..., Path]) -> None:
+def test_sliding_window_on_npu_equals_cpu(train_on_npu: Train, train: Train, variant: Callable[..., Path]) -> None:
     from transformers import MistralConfig
 
     config = MistralConfig(

@@ -139,7 +139,7 @@ def test_ingredients_that_do_not_go_together_are_a_recipe_error(tmp_path: Path) 
     reference, candidate = of(optim={"optimizer": "adafactor"}), of(run_dir="runs/{name}")
     with pytest.raises(RecipeError) as caught:
         trial_recipe(reference, candidate, (), last_step=1, dump_steps=[], run_dir=tmp_path / "{other}")
-    assert caught.value.code == "impossible-value"
+    assert caught.value.code == "invalid-value"
 
 
 def test_findings_say_which_trial_explains_and_what_was_not_swapped() -> None:

@@ -53,6 +53,26 @@ def test_tensor_is_read_as_written(tmp_path: Path) -> None:
     assert tensor.samples[0] == 1.0 and np.isnan(tensor.samples[1])
 
 
+def test_many_tensors_of_one_key_take_one_step_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced = []
+    replace = Key._replace
+
+    def counting(key: Key, **changes: Any) -> Key:
+        replaced.append(changes)
+        return replace(key, **changes)
+
+    monkeypatch.setattr(Key, "_replace", counting)
+    found = read_rank(written(tmp_path, *[LINE] * 300))
+    assert sorted(key.nth for key in found.tensors) == list(range(300)) and len(replaced) < 300
+
+
+@pytest.mark.parametrize("changes", [{"step": 2}, {"rank": 1}, {"step": None}])
+def test_file_of_another_step_or_rank_than_its_path_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(DataError) as caught:
+        read_rank(written(tmp_path, LINE, header={**HEADER, **changes}))
+    assert caught.value.code == "dump-damaged"
+
+
 DAMAGED: dict[str, Any] = {
     "phase": "sideways",
     "micro_batch": -1,

@@ -42,6 +42,34 @@ def test_newest_checkpoint_of_a_trainer_is_read(tmp_path: Path) -> None:
     assert read_side(tmp_path).curve.steps.tolist() == [10, 20]
 
 
+def test_checkpoint_of_the_most_steps_is_read_whatever_its_time(tmp_path: Path) -> None:
+    for step in (100, 20):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        log = {"log_history": [{"step": step, "loss": 2.0}]}
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(log))
+    found = read_side(tmp_path)
+    assert found.curve.steps.tolist() == [100]
+    assert found.name == f"{tmp_path.name}/checkpoint-100/trainer_state.json"
+
+
+@pytest.mark.parametrize("file", ["run.json", "recorded.json", "events.out.tfevents.1.host"])
+def test_directory_of_several_trainings_is_refused_with_their_names(tmp_path: Path, file: str) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("{}")
+    with pytest.raises(InputError) as caught:
+        read_side(tmp_path)
+    assert caught.value.code == "several-trainings" and "first, second" in caught.value.what
+
+
+def test_only_recording_in_a_directory_is_read(tmp_path: Path) -> None:
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "recorded.json").write_text("{}")
+    (tmp_path / "gpu" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    found = read_side(tmp_path)
+    assert (found.name, found.kind) == (f"{tmp_path.name}/gpu", "recorded")
+
+
 def test_last_line_without_an_end_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "trainer_log.jsonl").write_text('{"current_steps": 1, "loss": 2.5}\n{"current_steps": 2, "lo')
     assert read_side(tmp_path).curve.steps.tolist() == [1]
@@ -132,7 +160,7 @@ def test_pipe_among_the_events_is_not_waited_for(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "no such path": ("absent", None, InputError, "no-such-path"),
+    "no such path": ("absent", None, InputError, "path-missing"),
     "other suffix": ("model.bin", b"", InputError, "unknown-training-record"),
     "no column of losses": ("a.csv", b"step,reward\n1,2\n", DataError, "unknown-columns"),
     "JSON of something else": ("config.json", b"{}", DataError, "no-training-records"),

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-import numpy as np
 import pytest
 
-from ascendtune.check.align.tasks import bootstrap_interval, compare_tasks, findings_of, read_scores
+from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores
 from ascendtune.core.errors import DataError, NoVerdict
 
 
@@ -20,43 +19,36 @@ def written(place: Path, content: Any) -> Path:
     return place
 
 
-def test_paired_interval_is_that_of_the_discordant_items() -> None:
-    # Of n items b are won and c are lost: the variance of the mean is ((b + c) - (b - c)² / n) / n².
-    size, won, lost = 2000, 130, 90
-    differences = np.concatenate([np.ones(won), -np.ones(lost), np.zeros(size - won - lost)])
-    mean = (won - lost) / size
-    half = NormalDist().inv_cdf(0.975) * math.sqrt((won + lost) - (won - lost) ** 2 / size) / size
-    low, high = bootstrap_interval(differences, 0.05)
-    assert low == pytest.approx(mean - half, abs=0.05 * half) and high == pytest.approx(mean + half, abs=0.05 * half)
-
-
-def test_interval_of_scores_with_many_values_is_that_of_their_mean() -> None:
-    differences = np.random.default_rng(3).normal(0.1, 1, 900)
-    half = NormalDist().inv_cdf(0.995) * differences.std() / 30
-    low, high = bootstrap_interval(differences, 0.01)
-    assert (low, high) == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.1 * half)
-
-
-def test_interval_covers_the_truth_as_often_as_it_says() -> None:
-    draw = np.random.default_rng(5)
-    covered = 0
-    for _ in range(200):
-        low, high = bootstrap_interval(draw.choice([-1.0, 0.0, 1.0], size=400, p=[0.05, 0.85, 0.1]), 0.05)
-        covered += low <= 0.05 <= high
-    # 190 are expected; four standard deviations of a binomial are 12.
-    assert 178 <= covered <= 200
-
-
 def test_totals_alone_give_the_normal_interval_of_two_shares(tmp_path: Path) -> None:
     def results(share: float) -> dict[str, Any]:
         return {"results": {"gsm8k": {"acc,none": share}}, "n-samples": {"gsm8k": {"effective": 400}}}
 
     sides = [read_scores(written(tmp_path / f"{share}.json", results(share))) for share in (0.5, 0.6)]
     (found,) = compare_tasks(sides[0], sides[1])
-    half = NormalDist().inv_cdf(0.975) * math.sqrt(0.25 / 400 + 0.24 / 400)
+    # One right and one wrong item more on each side: 201 and 241 of 402.
+    variances = [share * (1 - share) / 402 for share in (201 / 402, 241 / 402)]
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(sum(variances))
     assert (found.low, found.high) == pytest.approx((0.1 - half, 0.1 + half))
     assert found.paired == 0 and not found.is_equal
     assert "not paired" in findings_of([found])[0].measured
+
+
+@pytest.mark.parametrize("error", [{}, {"acc_stderr,none": 0.0}])
+def test_shares_of_one_without_an_error_are_not_certain(tmp_path: Path, error: dict[str, float]) -> None:
+    content = {"results": {"t": {"acc,none": 1.0, **error}}, "n-samples": {"t": {"effective": 8}}}
+    scores = read_scores(written(tmp_path / "x.json", content))
+    (found,) = compare_tasks(scores, scores)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(2 * 0.9 * 0.1 / 10)
+    assert (found.low, found.high) == pytest.approx((-half, half))
+
+
+def test_few_items_that_agree_unanimously_are_not_certain(tmp_path: Path) -> None:
+    good = read_scores(written(tmp_path / "a.json", {"t": [1, 1, 1]}))
+    bad = read_scores(written(tmp_path / "b.json", {"t": [0, 0, 0]}))
+    (found,) = compare_tasks(good, bad)
+    assert found.difference == -1 and found.is_equal
+    (same,) = compare_tasks(good, good)
+    assert same.low < -0.8 and same.high > 0.8
 
 
 def test_recorded_standard_error_is_preferred_and_tasks_share_the_level(tmp_path: Path) -> None:

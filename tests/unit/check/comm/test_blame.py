@@ -48,6 +48,8 @@ def _sums(ranks: int, wrong: set[int], groups: dict[tuple[int, ...], int] | None
         (_sums(2, {0, 1}, {(0,): 4, (1,): 4}), "the sums are wrong on every rank"),
     ],
 )
-def test_blame(cells: dict[int, dict[str, Any]], said: str | None) -> None:
+def test_wrong_values_are_blamed_on_the_rank_or_pair_they_come_from(
+    cells: dict[int, dict[str, Any]], said: str | None
+) -> None:
     found = blame(cells, label)
     assert found is None if said is None else found is not None and said in found

@@ -25,7 +25,7 @@ def test_bus_bandwidth_of_2_4_and_8_ranks(name: str, factors: tuple[float, ...])
     assert found == [(1e9, factor * 1e9) for factor in factors]
 
 
-def test_a_published_figure() -> None:
+def test_bus_bandwidth_equals_a_published_figure() -> None:
     """1 GiB in 10,442 us is 102.8 GB/s; GB are 10^9 bytes."""
     algorithm, bus = COLLECTIVES["all_reduce"].bandwidths(1 << 30, 10442e-6, 128)
     assert round(algorithm / 1e9, 1) == 102.8 and round(bus / 1e9, 1) == 204.1

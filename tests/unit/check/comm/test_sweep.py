@@ -34,7 +34,7 @@ def links(ranks: int, slow: tuple[int, int] | None = None) -> list[Link]:
 @pytest.mark.parametrize(
     ("text", "size"), [("8", 8), ("64K", 1 << 16), ("16m", 1 << 24), ("1G", 1 << 30), ("2 MiB", 1 << 21), ("100B", 100)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_with_units_are_bytes(text: str, size: int) -> None:
     assert sweep.bytes_of(text, "--min-bytes") == size
 
 

@@ -21,7 +21,7 @@ def _on(scenario: str, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_doctor_there() -> None:
+def test_doctor_on_a_simulated_node_reports_its_old_driver() -> None:
     result = _on("driver-too-old", "ascendtune", "doctor")
     assert result.returncode == 1
     assert result.stdout.startswith("this machine cannot train: driver 23.0.3 is too old for CANN 8.1.RC1; do: ")
@@ -34,7 +34,7 @@ def test_the_vendors_tools_there() -> None:
     assert result.stdout.splitlines()[1:] == ["link status: DOWN"] and "SIMULATED" in result.stdout
 
 
-def test_devices_there() -> None:
+def test_devices_on_a_simulated_node_lists_its_leftover_process() -> None:
     result = _on("leftover-process", "ascendtune", "devices")
     assert result.returncode == 0 and "NPU 0: python3.11, pid 472206, 22.8 GiB" in result.stdout
 

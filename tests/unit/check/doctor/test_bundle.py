@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.doctor.bundle import write_bundle
+from ascendtune.check.doctor.bundle import collect, masked_words, write_bundle
 from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.errors import MachineError
@@ -20,14 +20,16 @@ def _read(path: Path) -> dict[str, str]:
         return {name: file.read().decode() for name, file in files.items() if file}
 
 
-def test_a_bundle(lay: Callable[..., Outside], tmp_path: Path) -> None:
+def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside], tmp_path: Path) -> None:
     home = tmp_path / "home" / "wanglei"
     log = home / "ascend/log/debug/plog/plog-1_2.log"
     log.parent.mkdir(parents=True)
     log.write_text("[ERROR] HCCL 10.20.0.11 by wanglei\n")
     outside = lay("healthy-910b4", HOME=str(home), HF_TOKEN="hf_abcdefghijklmnop", MASTER_ADDR="10.20.0.11")
     examination = examine(outside)
-    write_bundle(tmp_path / "report.tar.gz", verdict(examination, outside), examination, outside)
+    collected = collect(verdict(examination, outside), examination, outside)
+    assert masked_words(collected).keys() >= {"secrets", "addresses", "user names"}
+    write_bundle(tmp_path / "report.tar.gz", collected)
     files = _read(tmp_path / "report.tar.gz")
     assert "this machine trains on 8 NPU" in files["report/doctor.json"]
     assert '"driver_version": "25.2.0"' in files["report/versions.json"]
@@ -42,4 +44,4 @@ def test_a_bundle_that_cannot_be_written(lay: Callable[..., Outside], tmp_path: 
     outside = lay("healthy-910b4")
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError):
-        write_bundle(tmp_path / "file" / "report.tar.gz", "", examine(outside, ["limits"]), outside)
+        write_bundle(tmp_path / "file" / "report.tar.gz", collect("", examine(outside, ["limits"]), outside))

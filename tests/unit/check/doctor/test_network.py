@@ -38,7 +38,7 @@ def test_a_mirror_that_answers(lay: Lay, listening: str, closed: str) -> None:
     assert found.status == "ok" and found.measured == f"{listening} can be reached"
 
 
-def test_nobody_answers(lay: Lay, closed: str) -> None:
+def test_closed_port_is_unknown_and_called_offline(lay: Lay, closed: str) -> None:
     began = time.monotonic()
     (found,) = _ask(lay, HF_ENDPOINT=closed, MODELSCOPE_DOMAIN=closed)
     assert found.status == "unknown" and "offline" in found.measured
@@ -57,7 +57,7 @@ def test_a_proxy_that_a_mirror_goes_past(lay: Lay, listening: str, closed: str) 
     assert found.status == "ok" and found.measured == f"{listening} and {listening} can be reached"
 
 
-def test_two_spellings_of_a_proxy(lay: Lay, listening: str) -> None:
+def test_proxy_variables_that_differ_are_a_warning(lay: Lay, listening: str) -> None:
     found = _ask(
         lay, HF_ENDPOINT=listening, MODELSCOPE_DOMAIN=listening, https_proxy=listening, HTTPS_PROXY="http://x:1"
     )

@@ -30,7 +30,7 @@ def test_clocks_that_agree() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "said"), [(12.0, "12.0 s (± 1.0 ms) ahead of"), (-2.0, "2.0 s")])
-def test_a_clock_that_is_off(ahead: float, said: str) -> None:
+def test_clock_that_is_off_is_a_warning_with_its_offset(ahead: float, said: str) -> None:
     (found,) = _clocks((0.0, 0.001), (ahead, 0.001), (0.001, 0.001))
     assert found.status == "warning" and found.measured.startswith(f"the clock of node2 is {said}")
     assert "chronyd" in (found.remedy or "")
@@ -43,7 +43,7 @@ def test_no_skew_is_claimed_within_half_the_round_trip() -> None:
     assert found.status == "warning"
 
 
-def test_a_clock_that_cannot_be_told() -> None:
+def test_clock_offset_within_the_round_trip_is_unknown() -> None:
     (found,) = _clocks((2.0, 1.5))
     assert found.status == "unknown" and "took 3.0 s to answer" in found.measured
     (found,) = _clocks((20.0, 1.5))
@@ -56,7 +56,7 @@ def test_where_all_others_agree_it_is_ours() -> None:
     assert len(_clocks((-5.0, 0.001), (5.0, 0.001))) == 2
 
 
-def test_who_does_not_answer() -> None:
+def test_node_that_does_not_answer_is_a_failure() -> None:
     gone = MachineError("node2 does not answer within 30 s", code="test", remedy="look", where="node2")
     (found,) = _answers("nodes_answer", {"node1": _answer()}, node2=gone)
     assert found.status == "failure" and found.measured == gone.what
@@ -64,7 +64,7 @@ def test_who_does_not_answer() -> None:
     assert found.status == "ok"
 
 
-def test_facts_that_differ() -> None:
+def test_nodes_whose_facts_differ_are_named_with_them() -> None:
     found = _answers("nodes_alike", {"a": _answer(torch="2.7.1", kernel="5.10"), "b": _answer(torch="2.6.0")})
     assert [(each.status, each.measured) for each in found] == [
         ("failure", "the nodes differ: torch 2.7.1 on a, 2.6.0 on b"),

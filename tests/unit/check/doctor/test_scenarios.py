@@ -16,8 +16,9 @@ from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
-from ascendtune.check.doctor.packages import known
+from ascendtune.check.doctor.requirements import known_combinations
 from ascendtune.check.finding import Finding
+from ascendtune.check.table import as_text
 from ascendtune.machine.inventory import Accelerator
 
 Lay = Callable[..., Outside]
@@ -70,7 +71,7 @@ def _answers(outside: Outside, code: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("code", "machine", "status", "said"), FAILING, ids=lambda value: str(value)[:24])
-def test_what_is_wrong_is_found(lay: Lay, code: str, machine: str, status: str, said: str) -> None:
+def test_planted_fault_of_a_machine_is_found(lay: Lay, code: str, machine: str, status: str, said: str) -> None:
     found = _answers(lay(machine), code)
     assert any(each.status == status and said in each.measured for each in found), found
     assert all(each.code == code for each in found)
@@ -81,7 +82,9 @@ def test_a_healthy_machine_gives_no_warning(lay: Lay, machine: str) -> None:
     outside = lay(machine)
     examination = examine(outside)
     assert {each.status for each in examination.findings} == {"ok"}, examination.findings
-    expected = {"cuda", "container", "shell_files"} - ({"container"} if "container" in machine else set())
+    expected = {"cuda", "container", "shell_files", "recipe", "tracker"} - (
+        {"container"} if "container" in machine else set()
+    )
     assert set(examination.not_applicable) == expected
     count = len(SCENARIOS[machine].chips)
     assert verdict(examination, outside) == f"this machine trains on {count} NPU ({SCENARIOS[machine].name})"
@@ -169,7 +172,9 @@ def test_device_nodes_that_may_not_be_opened(lay: Lay) -> None:
         ({"driver": "24.1.rc1"}, "warning", "older than the listed versions for CANN 8.2.RC1", "25.2.0"),
     ],
 )
-def test_versions(lay: Lay, change: dict[str, object], status: str, said: str, remedy: str) -> None:
+def test_versions_that_do_not_fit_are_found_with_a_remedy(
+    lay: Lay, change: dict[str, object], status: str, said: str, remedy: str
+) -> None:
     found = _answers(lay(replace(HEALTHY, **change)), "versions")
     assert any(each.status == status and said in each.measured and remedy in (each.remedy or "") for each in found), (
         found
@@ -192,7 +197,7 @@ def test_a_torch_npu_that_no_table_knows(lay: Lay) -> None:
         ),
     ],
 )
-def test_library_path(lay: Lay, path: str, status: str, said: str) -> None:
+def test_library_path_with_stubs_or_two_canns_is_found(lay: Lay, path: str, status: str, said: str) -> None:
     found = _answers(lay(HEALTHY, LD_LIBRARY_PATH=path), "libraries")
     assert any(each.status == status and said in each.measured for each in found)
 
@@ -216,7 +221,7 @@ def test_visible_devices(lay: Lay, value: str, status: str, sees: str, remedy: s
 
 
 @pytest.mark.parametrize("name", ["ASCEND_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"])
-def test_variables_that_are_mistaken_for_it(lay: Lay, name: str) -> None:
+def test_variable_mistaken_for_visible_devices_is_a_warning(lay: Lay, name: str) -> None:
     (found,) = _answers(lay(HEALTHY, **{name: "0,1"}), "visible_devices")
     assert found.status == "warning" and name in found.measured
 
@@ -237,7 +242,7 @@ def test_variables_that_are_mistaken_for_it(lay: Lay, name: str) -> None:
     ],
     ids=lambda env: next(iter(env)),
 )
-def test_environment(lay: Lay, env: dict[str, str]) -> None:
+def test_harmful_environment_variable_is_a_warning(lay: Lay, env: dict[str, str]) -> None:
     (found,) = _answers(lay(HEALTHY, **env), "environment")
     assert found.status == "warning" and next(iter(env)) in found.measured
 
@@ -257,7 +262,9 @@ def test_environment(lay: Lay, env: dict[str, str]) -> None:
         ({"HCCL_EXEC_TIMEOUT": "ten"}, "failure", "is not a number"),
     ],
 )
-def test_hccl_host(lay: Lay, env: dict[str, str], status: str, said: str) -> None:
+def test_hccl_variables_that_do_not_fit_the_host_are_found(
+    lay: Lay, env: dict[str, str], status: str, said: str
+) -> None:
     outside = lay(HEALTHY, **env)
     up = outside.interfaces()
     outside.interfaces = lambda: {**up, "ib0": Interface((), is_up=False)}
@@ -266,7 +273,7 @@ def test_hccl_host(lay: Lay, env: dict[str, str], status: str, said: str) -> Non
 
 
 @pytest.mark.parametrize(("code", "free"), [("shared_memory", 64 << 20), ("disk", 5 * GIB)])
-def test_little_room(lay: Lay, code: str, free: int) -> None:
+def test_little_free_space_is_a_warning(lay: Lay, code: str, free: int) -> None:
     outside = lay(replace(HEALTHY, container=True))
     outside.space = lambda path: (free, 64 * GIB)
     assert {each.status for each in _answers(outside, code)} == {"warning"}
@@ -284,7 +291,7 @@ def test_cache_on_a_file_system_of_another_machine(lay: Lay, kind: str, status: 
     assert [each.status for each in found] == [status] and kind.split()[0] in found[0].measured
 
 
-def test_limits(lay: Lay) -> None:
+def test_limit_of_1024_open_files_is_a_warning(lay: Lay) -> None:
     outside = lay(HEALTHY)
     outside.limits = lambda number: (1024, 1024) if number == resource.RLIMIT_NOFILE else (65536, 65536)
     (found,) = _answers(outside, "limits")
@@ -298,7 +305,7 @@ def test_limits(lay: Lay) -> None:
         ({"torch": "2.6.0", "numpy": "2.1.2"}, "numpy 2.1.2 with CANN 8.2.RC1"),
     ],
 )
-def test_packages(lay: Lay, packages: dict[str, str], said: str) -> None:
+def test_conflicting_packages_are_a_warning(lay: Lay, packages: dict[str, str], said: str) -> None:
     found = _answers(lay(replace(HEALTHY, packages=packages)), "packages")
     assert [each.status for each in found] == ["warning"] and said in found[0].measured
 
@@ -317,13 +324,18 @@ COMBINATIONS = [
         {"transformers": "4.56.1", "accelerate": "1.9.0"},
         "parallelism_config",
     ),
+    ({"numpy": "1.26.4", "deepspeed": "0.18.2"}, {"numpy": "1.26.4", "deepspeed": "0.17.5"}, "norm is too small"),
+    ({"numpy": "1.26.4", "deepspeed": "0.18.3"}, {"numpy": "1.26.4", "deepspeed": "0.19.4"}, "used twice"),
+    ({"numpy": "1.26.4", "deepspeed": "0.12.2"}, {"numpy": "1.26.4", "deepspeed": "0.12.6"}, "reported as 0"),
 ]
 
 
 @pytest.mark.parametrize(
     ("breaks", "works", "said"), COMBINATIONS, ids=lambda each: each if isinstance(each, str) else ""
 )
-def test_combinations(lay: Lay, breaks: dict[str, str], works: dict[str, str], said: str) -> None:
+def test_packages_that_break_together_are_a_warning_with_its_source(
+    lay: Lay, breaks: dict[str, str], works: dict[str, str], said: str
+) -> None:
     (found,) = _answers(lay(replace(HEALTHY, packages=breaks)), "combinations")
     assert found.status == "warning" and said in found.measured and found.evidence[0].startswith("https://")
     outside = lay(replace(HEALTHY, packages=works))
@@ -337,7 +349,7 @@ def test_only_the_devices_that_were_chosen_must_be_near(lay: Lay, ids: str, stat
 
 
 def test_every_combination_is_tested() -> None:
-    assert len(COMBINATIONS) == len(known())
+    assert len(COMBINATIONS) == len(known_combinations())
 
 
 @pytest.mark.parametrize(("held", "status"), [("000001ffffffffff", "warning"), ("00000000a80c25fb", "ok")])
@@ -361,7 +373,9 @@ def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
     ("driver", "cuda", "status"),
     [("550.54.15", "'12.4'", "ok"), ("470.1", "'12.4'", "failure"), ("550.54.15", "None", "failure")],
 )
-def test_cuda(lay: Lay, driver: str, cuda: str, status: str) -> None:
+def test_cuda_needs_its_own_torch_and_a_driver_that_is_new_enough(
+    lay: Lay, driver: str, cuda: str, status: str
+) -> None:
     outside = _with_gpu(lay, driver, cuda)
     assert [each.status for each in _answers(outside, "cuda")] == [status]
     if status == "ok":
@@ -428,7 +442,84 @@ def test_cards_of_unknown_health_are_called_so(lay: Lay) -> None:
     assert "8 NPU of unknown health" in verdict(examine(outside), outside)
 
 
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"MASTER_PORT": "29600"}, "port 29600 of"),
+        ({"HCCL_IF_BASE_PORT": "50000"}, "ports 29500, 50003 of"),
+        ({"HCCL_HOST_SOCKET_PORT_RANGE": "61000-61010,61050"}, "ports 29500, 61050 of"),
+        ({"HCCL_HOST_SOCKET_PORT_RANGE": "auto"}, "port 29500 of"),
+    ],
+)
+def test_ports_that_the_environment_chooses(lay: Lay, env: dict[str, str], said: str) -> None:
+    outside = lay(HEALTHY, **env)
+    outside.path("/proc/net").mkdir(parents=True, exist_ok=True)
+    ports = [29600] if "MASTER_PORT" in env else [29500, 50003, 61050]
+    rows = [f"  {n}: 00000000:{port:04X} 00000000:0000 0A 0:0 00:0 0 0 0 7{n} 1 0" for n, port in enumerate(ports)]
+    outside.path("/proc/net/tcp").write_text("\n".join(["  sl  local_address", *rows]) + "\n")
+    holder = outside.path("/proc/4711")
+    (holder / "fd").mkdir(parents=True)
+    (holder / "fd/5").symlink_to("socket:[70]")
+    (holder / "comm").write_text("python3.11\n")
+
+    (found,) = _answers(outside, "hccl_host")
+
+    assert said in found.measured and found.evidence == (f"{ports[0]}: pid 4711 (python3.11)",)
+
+
+def test_whitelist_that_cannot_be_read(lay: Lay, tmp_path: Path) -> None:
+    env = {"HCCL_WHITELIST_DISABLE": "0", "HCCL_WHITELIST_FILE": str(tmp_path / "list")}
+    (found,) = _answers(lay(HEALTHY, **env), "environment")
+    assert found.status == "warning" and "cannot be read" in found.measured
+    (tmp_path / "list").write_text("[]")
+    assert [each.status for each in _answers(lay(HEALTHY, **env), "environment")] == ["ok"]
+
+
+def test_container_lacks_the_tools_of_the_vendor(lay: Lay) -> None:
+    found = _answers(lay(replace(HEALTHY, container=True, npu_smi="absent", hccn_tool="absent")), "container")
+    (warned,) = found
+    assert warned.status == "warning" and "npu-smi" in warned.measured and "hccn_tool" in warned.measured
+    assert "-v /usr/local/sbin/npu-smi:/usr/local/sbin/npu-smi" in (warned.remedy or "")
+
+
+def test_verdict_counts_visible_healthy_devices(lay: Lay) -> None:
+    outside = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="6,7")
+    assert "trains on 1 of 8 NPU (910B4), those in ASCEND_RT_VISIBLE_DEVICES, without NPU 7, but" in verdict(
+        examine(outside), outside
+    )
+    outside = lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="7")
+    assert verdict(examine(outside), outside).startswith("this machine cannot train: NPU 7 reports Alarm")
+
+
+def test_remedy_of_an_alarm_lists_the_other_devices(lay: Lay) -> None:
+    (found,) = _answers(lay("card-alarmed"), "health")
+    assert (found.remedy or "").startswith(
+        "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6 leaves out the cards with an alarm; then look up"
+    )
+
+
 def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> None:
     found = [each for each in _answers(lay("torch-differs"), "versions") if each.status == "failure"]
 
     assert "2.6.0" not in (found[0].expected or "") and len({each.remedy for each in found}) == 1
+
+
+def test_cards_that_a_cut_table_lacks_are_not_trained_on(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    table = outside.root / "answers/npu-smi/info"
+    table.write_text(table.read_text().partition("| 5 ")[0])
+    assert verdict(examine(outside), outside).startswith(
+        "this machine trains on 5 of 8 NPU (910B4), 3 of unknown health"
+    )
+
+
+def test_verdict_claims_nothing_where_npu_smi_lists_no_card(lay: Lay) -> None:
+    outside = lay("npu-smi-absent")
+    assert verdict(examine(outside), outside).startswith("it is unknown whether this machine trains: 8 NPU of unknown")
+
+
+def test_findings_that_follow_from_another_are_one_line(lay: Lay) -> None:
+    findings = [each for each in examine(lay("npu-smi-absent")).findings if each.status != "ok"]
+    text = as_text("", findings, columns=100, paint=lambda text, _: text)
+    assert "therefore not known either: health, device_memory, numa" in text
+    assert text.count("see the finding") == 0

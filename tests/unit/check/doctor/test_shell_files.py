@@ -41,7 +41,7 @@ def test_a_variable_that_is_set_twice(lay: Lay, tmp_path: Path) -> None:
     ],
     ids=["same", "added", "branches", "comment", "another"],
 )
-def test_what_is_no_contradiction(lay: Lay, tmp_path: Path, text: str) -> None:
+def test_shell_files_that_agree_are_ok(lay: Lay, tmp_path: Path, text: str) -> None:
     assert [each.status for each in _ask(lay, tmp_path, text)] == ["ok"]
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from ascendtune.check.explain import source
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.source import logs_in
+from ascendtune.core.errors import InputError
 
 Explained = Callable[..., Explanation]
 
@@ -167,3 +169,17 @@ def test_logs_below_a_directory_are_found_beside_what_cannot_be_listed(
 
     monkeypatch.setattr(os, "scandir", scan)
     assert logs_in(tmp_path) == [str(tmp_path / "a/one.log"), str(tmp_path / "z/three.txt")]
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_ENTRIES", 2), ("_MOST_LOGS", 1), ("_MOST_BYTES", 9)])
+def test_directory_of_more_than_the_logs_of_a_training_is_refused_without_reading_them(
+    limit: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/one.log", "a/two.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("12345")
+    assert len(logs_in(tmp_path)) == 2
+    monkeypatch.setattr(source, limit, most)
+    with pytest.raises(InputError) as caught:
+        logs_in(tmp_path)
+    assert caught.value.code == "directory-too-large"

@@ -31,7 +31,7 @@ def _read(log: Path) -> str:
         return file.read()
 
 
-def test_there_are_some() -> None:
+def test_healthy_logs_are_at_least_twelve() -> None:
     assert len(_LOGS) >= 12
 
 

@@ -11,6 +11,7 @@ import pytest
 from ascendtune.check.doctor import CHECKS
 from ascendtune.check.explain.knowledge import KINDS, KnownFailure, entries
 from ascendtune.check.explain.matcher import Matcher, filled
+from ascendtune.cli.commands import COMMANDS
 
 _LONGEST_ANCHOR = 75
 
@@ -20,10 +21,15 @@ def matcher() -> Matcher:
     return Matcher(entries())
 
 
-def _found(matcher: Matcher, text: str) -> list[str]:
+def _found(matcher: Matcher, text: str, known: KnownFailure | None = None) -> list[str]:
+    """Ids in the order of preference; entries with conditions beyond the line count only if they are `known`."""
     worth = matcher.worth_a_look(text.encode())
     return [
-        hit.entry.id for line, look in zip(text.split("\n"), worth, strict=True) if look for hit in matcher.hits(line)
+        hit.entry.id
+        for line, look in zip(text.split("\n"), worth, strict=True)
+        if look
+        for hit in matcher.hits(line)
+        if hit.entry is known or not (hit.entry.frame or hit.entry.requires)
     ]
 
 
@@ -39,9 +45,8 @@ def test_an_entry_is_whole(entry: KnownFailure) -> None:
     assert entry.what
     assert entry.remedies
     assert entry.source
-    captured = {name for pattern in (entry.pattern, entry.capture) if pattern for name in pattern.groupindex}
     assert not entry.pattern or not entry.pattern.match(""), "a pattern that matches nothing is a capture"
-    assert set(re.findall(r"{(\w+)}", " ".join((entry.what, *entry.causes, *entry.remedies)))) <= captured
+    assert set(re.findall(r"{(\w+)}", " ".join((entry.what, *entry.causes, *entry.remedies)))) <= entry.captured
     for anchor in entry.anchors:
         assert all("compiler_depend" not in part for part in anchor)
         assert max(map(len, anchor)) <= _LONGEST_ANCHOR, "an anchor is a few words, not a sentence"
@@ -49,7 +54,7 @@ def test_an_entry_is_whole(entry: KnownFailure) -> None:
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
 def test_an_entry_finds_its_own_line_first(matcher: Matcher, entry: KnownFailure) -> None:
-    found = _found(matcher, entry.test.strip())
+    found = _found(matcher, entry.test.strip(), entry)
 
     assert found
     assert found[0] == entry.id
@@ -60,7 +65,8 @@ def test_an_entry_captures_what_it_speaks_of(matcher: Matcher, entry: KnownFailu
     hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
 
     assert "{" not in filled(entry.what, hits[entry.id].names)
-    assert set(re.findall(r"{(\w+)}", entry.what)) <= hits[entry.id].names.keys()
+    of_facts = {name for pattern in entry.requires.values() for name in pattern.groupindex}
+    assert set(re.findall(r"{(\w+)}", entry.what)) <= hits[entry.id].names.keys() | of_facts
 
 
 def test_echoes_name_entries_that_exist() -> None:
@@ -88,3 +94,15 @@ def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path
 
     assert len(records) > 200
     assert unknown == []
+
+
+def test_commands_of_remedies_exist() -> None:
+    named = {
+        name
+        for entry in entries()
+        for remedy in entry.remedies
+        for name in re.findall(r"`ascendtune ([a-z]+(?: [a-z]+)?)", remedy)
+    }
+
+    assert named
+    assert sorted(name for name in named if name not in COMMANDS and name.split()[0] not in COMMANDS) == []

@@ -35,7 +35,7 @@ def test_new_form_of_cuda_gives_reserved_as_a_sum() -> None:
     assert "fragmented" in sums.conclusion
 
 
-def test_somebody_else_has_the_memory() -> None:
+def test_memory_of_other_processes_is_the_conclusion() -> None:
     sums = sums_in(
         "Tried to allocate 1.00 GiB (NPU 0; 64.00 GiB total capacity; 10.00 GiB already allocated; 0.02 GiB free; "
         "10.65 GiB reserved in total by PyTorch)"

@@ -71,7 +71,7 @@ def test_a_logger_puts_its_prefix_before_the_first_line_only(explained: Explaine
 
 
 @pytest.mark.parametrize("name", ["AssertionError", "odd.OddError: the moon is full"])
-def test_the_head_is_lost(explained: Explained, name: str) -> None:
+def test_exception_is_found_without_the_head_of_its_traceback(explained: Explained, name: str) -> None:
     assert _line(explained("\n".join([*_TRACEBACK[1:3], name]))) == name
 
 

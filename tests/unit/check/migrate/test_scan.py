@@ -72,7 +72,7 @@ PYTHON = {
 
 
 @pytest.mark.parametrize("code", PYTHON)
-def test_python(code: str) -> None:
+def test_facts_are_found_in_python_code(code: str) -> None:
     assert {hit.code for hit in find_in_python(code.encode())} == PYTHON[code]
 
 
@@ -120,7 +120,7 @@ TEXT = {
 
 
 @pytest.mark.parametrize(("kind", "text"), TEXT)
-def test_text(kind: str, text: str) -> None:
+def test_facts_are_found_in_scripts_and_requirements(kind: str, text: str) -> None:
     assert {hit.code for hit in find_in_text(kind, text)} == TEXT[kind, text]
 
 
@@ -182,7 +182,7 @@ def test_scan_without_findings_succeeds(tmp_path: Path) -> None:
     assert exit_code(found.findings) == 0 and "nothing found" in found.verdict
     with pytest.raises(InputError) as caught:
         scan(tmp_path / "gone")
-    assert caught.value.code == "no-such-path"
+    assert caught.value.code == "path-missing"
 
 
 def test_no_code_is_no_verdict(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_few_checks_say_nothing_of_versions() -> None:
     assert text.splitlines()[-1] == "the same on all 4 nodes: 2 checks"
 
 
-def test_one_node() -> None:
+def test_single_node_is_described_without_a_comparison() -> None:
     assert _sentence({"node1": ALIKE}) == "node1 trains on 8 NPU (910B4)"
 
 

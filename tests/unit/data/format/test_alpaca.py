@@ -55,6 +55,6 @@ def test_bad_rows(row: dict[str, Any], reason: str, detail: str | None) -> None:
     assert detail in (None, made.detail)
 
 
-def test_columns() -> None:
+def test_alpaca_needs_instruction_and_output_columns() -> None:
     assert matches(["instruction", "output"])
     assert not matches(["instruction", "input"])

@@ -169,7 +169,9 @@ def test_words_may_be_swapped() -> None:
         ),
     ],
 )
-def test_columns_that_do_not_fit(found: list[str], keys: dict[str, Any], what: str, remedy: str) -> None:
+def test_columns_that_do_not_fit_are_refused_with_a_remedy(
+    found: list[str], keys: dict[str, Any], what: str, remedy: str
+) -> None:
     with pytest.raises(DataError) as raised:
         _choose(found, **keys)
     assert what in raised.value.what

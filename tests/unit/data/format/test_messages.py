@@ -144,5 +144,5 @@ def test_unreadable_tools(tools: Any) -> None:
 
 
 @pytest.mark.parametrize("tools", [None, "", "[]", []])
-def test_no_tools(tools: Any) -> None:
+def test_empty_tools_are_none(tools: Any) -> None:
     assert _converted(_USER, _ANSWER, tools=tools).tools is None

@@ -70,14 +70,14 @@ def test_every_form_is_the_same_pair(name: str) -> None:
     assert convert(row) == Pair(Conversation([*prompt, GOOD]), Conversation([*prompt, POOR]))
 
 
-def test_tools_and_margin() -> None:
+def test_pair_keeps_tools_and_margin() -> None:
     made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", "tools": [TOOL], "margin": 1.5})
     assert isinstance(made, Pair)
     assert (made.chosen.tools, made.rejected.tools, made.margin) == ([TOOL], [TOOL], 1.5)
 
 
 @pytest.mark.parametrize(("value", "margin"), [(None, 0), ("", 0), (2, 2), ("0.25", 0.25)])
-def test_margins(value: object, margin: float) -> None:
+def test_margin_is_a_number_and_0_when_absent(value: object, margin: float) -> None:
     made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", "margin": value})
     assert isinstance(made, Pair) and made.margin == margin
 

@@ -10,7 +10,7 @@ def test_text_row_becomes_one_assistant_turn() -> None:
     assert convert({"text": "Once."}) == Conversation([{"role": "assistant", "content": "Once."}])
 
 
-def test_or_a_text_as_it_is() -> None:
+def test_text_column_is_taken_unchanged() -> None:
     assert convert_to_text({"text": " Once.\n"}) == Text(" Once.\n")
 
 

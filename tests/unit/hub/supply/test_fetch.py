@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError
-from ascendtune.hub.supply import transfer
+from ascendtune.hub.supply import source, transfer
 from ascendtune.hub.supply.fetch import Fetched, Mirrors, Supply, fetch, list_files, verify
+from ascendtune.hub.supply.http import Fault
 from ascendtune.hub.supply.manifest import Manifest
 from ascendtune.hub.supply.script import shell_script
 from ascendtune.hub.supply.source import HuggingFace, ModelScope, Source, choose_sources, is_safe_path
@@ -165,7 +166,7 @@ def test_mirrors_get_no_token_unless_the_user_set_them() -> None:
 def test_modelscope_is_never_mixed_with_another_hub() -> None:
     with pytest.raises(InputError) as caught:
         choose_sources(["modelscope", "hf"], {})
-    assert caught.value.code == "hubs-differ"
+    assert caught.value.code == "conflicting-options"
 
 
 def test_modelscope_is_fetched_by_its_own_protocol(hub: Hub, tmp_path: Path) -> None:
@@ -288,4 +289,53 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
 def test_address_that_is_no_hub_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         choose_sources([url], {})
-    assert caught.value.code == "unknown-hub"
+    assert caught.value.code == "invalid-option-value"
+
+
+@pytest.mark.parametrize("page", [[], [{"type": "directory", "path": "sub"}]], ids=["empty", "directories"])
+@pytest.mark.parametrize("cursors", ["same", "new"])
+def test_list_of_files_that_does_not_end_is_a_fault(
+    page: list[object], cursors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def answered(url: str, _: object) -> tuple[object, dict[str, str]]:
+        asked.append(url)
+        cursor = 1 if cursors == "same" else len(asked)
+        return ({"sha": COMMIT} if "/revision/" in url else page), {"Link": f'<x?cursor={cursor}>; rel="next"'}
+
+    monkeypatch.setattr(source, "get_json", answered)
+    monkeypatch.setattr(source, "_MOST_PAGES", 50)
+    with pytest.raises(Fault, match="does not end"):
+        HuggingFace("http://127.0.0.1").listing("o/m", "model", None)
+    assert len(asked) <= 51
+
+
+def test_next_page_with_an_address_that_cannot_be_parsed_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = {"Link": '<http://[::1>; rel="next"'}
+    monkeypatch.setattr(source, "get_json", lambda url, _: ({"sha": COMMIT} if "/revision/" in url else [], link))
+    with pytest.raises(Fault, match="next page"):
+        HuggingFace("http://127.0.0.1").listing("o/m", "model", None)
+
+
+def test_list_of_files_that_arrives_too_slowly_is_a_fault(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ascendtune.hub.supply.http._MOST_JSON_SECONDS", 0.0)
+    with pytest.raises(Fault, match="takes longer"):
+        HuggingFace(hub.endpoint).listing("o/m", "model", None)
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe", "longer"])
+def test_part_that_another_program_left_is_made_anew(planted: str, hub: Hub, tmp_path: Path) -> None:
+    elsewhere, directory = tmp_path / "elsewhere", tmp_path / "m"
+    elsewhere.write_bytes(b"mine")
+    file = next(each for each in HuggingFace(hub.endpoint).listing("o/m", "model", None).files if each.size < 100)
+    part = transfer.part_of(directory, file)
+    part.parent.mkdir(parents=True)
+    if planted == "link":
+        part.symlink_to(elsewhere)
+    elif planted == "pipe":
+        os.mkfifo(part)
+    else:
+        part.write_bytes(bytes(file.size + 1))
+    _fetched(directory, hub)
+    assert _content(directory) == _WANTED and elsewhere.read_bytes() == b"mine"

@@ -176,18 +176,18 @@ def test_a_path_that_no_file_can_hold_is_refused(character: str) -> None:
     ):
         with pytest.raises(InputError) as caught:
             replace(plain, **odd)  # type: ignore[arg-type]
-        assert caught.value.code == "bad-character"
+        assert caught.value.code == "invalid-character"
 
 
 @pytest.mark.parametrize("character", ["\0", "\udcff"])
 def test_an_argument_that_no_file_can_hold_is_refused(character: str) -> None:
     with pytest.raises(InputError) as caught:
         replace(submissions.submission("cpu", 1), argv=("ascendtune", f"name=a{character}b"))
-    assert caught.value.code == "bad-character"
+    assert caught.value.code == "invalid-character"
 
 
 def test_a_colon_in_a_path_is_refused_for_kubernetes() -> None:
     asked = submissions.in_a_cluster(replace(submissions.submission("cpu", 1), mounts=(Mount(Path("/a:b")),)))
     with pytest.raises(InputError) as caught:
         kubernetes.write(asked, "job", "")
-    assert caught.value.code == "bad-character"
+    assert caught.value.code == "invalid-character"

@@ -31,7 +31,7 @@ def test_golden_directory_holds_only_compared_files() -> None:
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_golden(name: str) -> None:
+def test_written_submission_equals_the_golden_file(name: str) -> None:
     assert (submissions.GOLDEN / name).read_text() == COMPARED[name], "look at the difference, then `make golden`"
 
 

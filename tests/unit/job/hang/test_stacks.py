@@ -145,7 +145,7 @@ def test_unwritable_directory_raises_machine_error(run: RunDir, worker: int) -> 
     run.logs.write_text("")
     with pytest.raises(MachineError) as caught:
         stacks.collect(run.path, newest_beats(run.path))
-    assert caught.value.code == "path-not-a-directory"
+    assert caught.value.code == "not-a-directory"
 
 
 @pytest.mark.parametrize("library", ["NCCL", "HCCL"])

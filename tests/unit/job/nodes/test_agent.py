@@ -40,4 +40,4 @@ def test_a_job_goes_on_where_nothing_can_be_noted(spec: JobSpec, tmp_path: Path)
         ended_with(0)
     with pytest.raises(InputError) as caught:
         registry.find(spec.id)
-    assert caught.value.code == "no-such-job"
+    assert caught.value.code == "unknown-job"

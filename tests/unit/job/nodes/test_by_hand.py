@@ -36,7 +36,7 @@ def test_a_missing_variable_is_named(name: str) -> None:
 def test_a_number_out_of_range_is_refused(name: str, value: str) -> None:
     with pytest.raises(InputError) as caught:
         place_by_hand(GIVEN | {name: value})
-    assert caught.value.code == "bad-node-variable" and f"{name}={value}" in caught.value.what
+    assert caught.value.code == "invalid-node-variable" and f"{name}={value}" in caught.value.what
 
 
 def test_a_master_that_has_no_address_is_refused() -> None:

@@ -26,13 +26,13 @@ def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "code", "named"),
     [
-        ("node1,node1", "host-named-twice", "node1"),
-        ("[fd00::1],fd00::1", "host-named-twice", "fd00::1"),
-        ("[fd00::1]:2222", "bad-host-name", "[fd00::1]:2222"),
+        ("node1,node1", "duplicate-host", "node1"),
+        ("[fd00::1],fd00::1", "duplicate-host", "fd00::1"),
+        ("[fd00::1]:2222", "invalid-host-name", "[fd00::1]:2222"),
         ("node1,[fe80::1%eth0]", "link-local-host", "[fe80::1%eth0]"),
-        ("node1,,node2", "bad-host-name", "''"),
-        ("-oProxyCommand=rm", "bad-host-name", "-oProxyCommand=rm"),
-        ("no/such/file", "no-such-host-file", "no/such/file"),
+        ("node1,,node2", "invalid-host-name", "''"),
+        ("-oProxyCommand=rm", "invalid-host-name", "-oProxyCommand=rm"),
+        ("no/such/file", "path-missing", "no/such/file"),
     ],
 )
 def test_invalid_host_list_is_refused(text: str, code: str, named: str) -> None:
@@ -44,8 +44,8 @@ def test_invalid_host_list_is_refused(text: str, code: str, named: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "named"),
     [
-        ("node1 gpus=8", "bad-host-line", "gpus=8"),
-        ("node1 slots=0", "bad-host-line", "slots=0"),
+        ("node1 gpus=8", "invalid-host-line", "gpus=8"),
+        ("node1 slots=0", "invalid-host-line", "slots=0"),
         ("#\n", "empty-host-file", ""),
     ],
 )

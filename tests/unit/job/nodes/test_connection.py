@@ -43,6 +43,8 @@ def test_ssh_command_line_holds_no_environment_values(monkeypatch: pytest.Monkey
         (None, [], "the connection to node1 has ended", "node1"),
     ],
 )  # fmt: skip
-def test_why_a_host_does_not_answer(code: int | None, complaints: list[str], said: str, where: str) -> None:
+def test_end_of_a_connection_is_explained_by_code_and_output(
+    code: int | None, complaints: list[str], said: str, where: str
+) -> None:
     error = why_ended(TargetHost("node1"), "/opt/python", code, complaints)
     assert (error.what, error.where) == (said, where)

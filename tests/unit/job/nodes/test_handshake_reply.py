@@ -56,4 +56,4 @@ def test_a_master_port_is_tried_on_node_0() -> None:
         assert caught.value.code == "port-unavailable"
     with pytest.raises(InputError) as caught:
         handshake_reply.endpoint(["127.0.0.1"], {"MASTER_PORT": "99999"})
-    assert caught.value.code == "bad-port" and "MASTER_PORT=99999" in caught.value.what
+    assert caught.value.code == "invalid-node-variable" and "MASTER_PORT=99999" in caught.value.what

@@ -12,7 +12,7 @@ Text = Callable[[str], str]
 GIB = 1 << 30
 
 
-def test_usages(transcript: Text) -> None:
+def test_usages_of_910_and_950_are_read(transcript: Text) -> None:
     (old,), (new,) = read_facts(transcript("usages_910b1")), read_facts(transcript("usages_950"))
     # The 910 writes the chip's number behind its values, the 950 none at all.
     assert (old.npu_id, old.chip_id) == (0, 0) and (new.npu_id, new.chip_id) == (0, None)
@@ -53,7 +53,7 @@ def test_common_has_the_helper_chip_apart(transcript: Text) -> None:
     assert helper == Chip(1, None, {"chip_name": "mcu", "temperature_celsius": 38})
 
 
-def test_board(transcript: Text) -> None:
+def test_board_facts_are_read(transcript: Text) -> None:
     (board,) = read_facts(transcript("board_910"))
     assert board.facts["software_version"] == "23.0.5" and board.facts["firmware_version"] == "7.1.0.7.220"
     assert board.facts["compatibility"] == "OK" and board.facts["pcie_bus_info"] == "0000:61:00.0"
@@ -80,7 +80,7 @@ def test_ecc_and_memory(transcript: Text) -> None:
     assert memory.facts["hbm_clock_speed_hertz"] == 3_200_000_000 and memory.facts["hbm_temperature_celsius"] == 63
 
 
-def test_processes(transcript: Text) -> None:
+def test_processes_with_memory_are_read(transcript: Text) -> None:
     assert read_processes(transcript("proc-mem_950")) == [DeviceProcess(395864, None, "power_test", 5118 << 20)]
 
 
@@ -89,7 +89,7 @@ def test_other_answers_hold_no_facts(transcript: Text, name: str) -> None:
     assert read_facts(transcript(name)) == [] and read_processes(transcript(name)) == []
 
 
-def test_whole_answers(shared: Path) -> None:
+def test_recorded_answers_of_a_950_are_read(shared: Path) -> None:
     def facts(name: str) -> dict[str, object]:
         (chip,) = read_facts((shared / "fixtures" / "ascend" / f"{name}.txt").read_text())
         return chip.facts

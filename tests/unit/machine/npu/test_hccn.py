@@ -47,7 +47,7 @@ def test_empty_hccn_output_yields_none() -> None:
         assert hccn.read_link_history(text) == LinkHistory(None, None, ())
 
 
-def test_whole_captures(shared: Path) -> None:
+def test_recorded_hccn_captures_are_read(shared: Path) -> None:
     ascend = shared / "fixtures" / "ascend"
     route = (ascend / "hccn_ip_route_910B1.txt").read_text()
     assert hccn.read_address(route) == Address("29.1.112.213", "255.255.0.0")

@@ -110,7 +110,7 @@ def test_one_text_for_every_question_is_enough(install: Install, transcript: Tex
         assert smi.topology() is None
 
 
-def test_topology(install: Install, transcript: Text) -> None:
+def test_npu_smi_topology_is_read(install: Install, transcript: Text) -> None:
     install({"info -t topo": transcript("topo_950_ub")})
     topology = NpuSmi().topology()
     assert topology is not None and topology.links[0, 1] == "UB"

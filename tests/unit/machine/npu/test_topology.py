@@ -9,7 +9,7 @@ from ascendtune.machine.npu.topology import cores_of, read_topology
 Text = Callable[[str], str]
 
 
-def test_a_full_mesh(transcript: Text) -> None:
+def test_full_mesh_has_a_link_for_every_pair(transcript: Text) -> None:
     found = read_topology(transcript("topo_910b1_hccs"))
     assert found is not None and found.npus == tuple(range(8))
     assert len(found.links) == 56 and set(found.links.values()) == {"HCCS"}
@@ -50,7 +50,7 @@ def test_a_damaged_line_is_left_out(transcript: Text) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "This device does not support querying topo.", "| NPU0 | NPU1 |"])
-def test_no_matrix(text: str) -> None:
+def test_text_without_a_matrix_has_no_topology(text: str) -> None:
     assert read_topology(text) is None
 
 
@@ -58,5 +58,5 @@ def test_no_matrix_in_the_table(transcript: Text) -> None:
     assert read_topology(transcript("info_910b4_25.2.0_process")) is None
 
 
-def test_cores() -> None:
+def test_ranges_of_cores_are_parsed() -> None:
     assert cores_of("0-2,96\n") == {0, 1, 2, 96} and cores_of("") == set()

@@ -19,7 +19,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_values(transcript: Text) -> None:
+def test_version_files_are_read_as_names_and_values(transcript: Text) -> None:
     runtime = read_values(transcript("version_info_runtime_cann8.1"))
     assert runtime["Version"] == "7.7.0.1.238" and runtime["version_dir"] == "8.1.RC1"
     assert runtime["required_driver_ascendhal_version"] == "4.0.0"
@@ -58,7 +58,7 @@ def test_a_directory_of_links_is_no_toolkit_of_its_own(tmp_path: Path, transcrip
     assert [(Path(kit.path).name, kit.in_use) for kit in found.toolkits] == [("8.1.RC1", True)]
 
 
-def test_a_driver_in_another_place(tmp_path: Path, transcript: Text) -> None:
+def test_driver_is_found_at_its_install_path(tmp_path: Path, transcript: Text) -> None:
     _write(tmp_path / "etc/ascend_install.info", "Driver_Install_Path_Param=/opt/huawei\n")
     _write(tmp_path / "opt/huawei/driver/version.info", transcript("version_info_driver_23.0.7"))
     assert installed_versions(tmp_path, {}) == Versions("23.0.7", None, ())

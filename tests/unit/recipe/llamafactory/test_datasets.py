@@ -158,12 +158,12 @@ def test_a_name_on_another_hub(
     monkeypatch.setenv("USE_MODELSCOPE_HUB", asked)
     with pytest.raises(RecipeError) as caught:
         Recipe.load(write({"dataset": "it"}, {"it": entry}))
-    assert caught.value.code == "missing-recipe-key"
+    assert caught.value.code == "recipe-key-missing"
     assert caught.value.remedy == remedy
 
 
 @pytest.mark.parametrize("directory", ["nowhere", "REMOTE:someone/list"])
-def test_no_list(directory: str, write: Write) -> None:
+def test_missing_dataset_info_names_the_ways_out(directory: str, write: Write) -> None:
     with pytest.raises(RecipeError, match=r"dataset_info\.json|on the hub"):
         Recipe.load(write({"dataset_dir": directory}))
 

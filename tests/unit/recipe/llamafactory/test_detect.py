@@ -19,8 +19,6 @@ MODEL = "model_name_or_path: base\n"
         (MODEL + "batch: {per_device: 1}\n", "'batch' is a native key", "recipe convert"),
         (MODEL + "model: {path: base}\n", "'model' is a native key", "one form"),
         ("stage: sft\ndataset: a\ntemplate: qwen\n", "without 'model_name_or_path'", "add it"),
-        ("model: base\nmodel_class: llm\ntrain_dataset: a.yaml\n", "v1", "v0"),
-        ("model: base\npeft_config: {name: lora, export_dir: out}\n", "v1", "v0"),
         ("distributed_type: FSDP\nmixed_precision: bf16\n", "accelerate", "parallel.strategy=fsdp"),
         ('"<|a|>": begins an a\n"<|b|>": ends it\n', "a list of new tokens", "add_special_tokens: <|a|>, <|b|>;"),
         ("zero_optimization: {stage: 3}\n", "configures DeepSpeed", "deepspeed: {config: FILE}"),

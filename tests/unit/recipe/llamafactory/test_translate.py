@@ -55,6 +55,10 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
         ({"lr_scheduler_type": "constant_with_warmup", "warmup_ratio": 0.1}, {"optim.scheduler": "constant"}),
         ({"max_grad_norm": 0.0}, {"optim.max_grad_norm": None}),
         ({"optim": "sgd"}, {"optim.optimizer": "sgd"}),
+        ({"use_muon": True, "finetuning_type": "full"}, {"optim.optimizer": "muon"}),
+        ({"use_dft_loss": True}, {"method.sft.loss": "dft"}),
+        ({"use_eaft_loss": True, "eaft_alpha": 0.5}, {"method.sft.loss": "eaft", "method.sft.eaft_alpha": 0.5}),
+        ({"neftune_noise_alpha": 5}, {"method.sft.neftune_alpha": 5}),
         ({"optim": "adafactor"}, {"optim.optimizer": "adafactor"}),
         ({"neat_packing": True}, {"data.packing": True, "data.max_length": 2047, "data.on_long_row": "drop"}),
         ({"train_on_prompt": True}, {"data.loss_on": "all"}),
@@ -306,3 +310,9 @@ def test_their_environment_is_no_trouble(name: str, value: str, write: Write, mo
 
 def test_unknown_way_of_sharding_is_refused_at_its_line(write: Write) -> None:
     assert _refusals(write({"fsdp": "hybrid_shard"}))[0].where == "theirs.yaml:8"
+
+
+def test_two_losses_at_once_are_refused(write: Write) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.read(write({"use_dft_loss": True, "use_eaft_loss": True}))
+    assert caught.value.code == "conflicting-keys"

@@ -48,22 +48,29 @@ def test_tensor_without_finite_value_has_no_range() -> None:
     assert empty["samples"] == [] and empty["min"] is None
 
 
-def test_parts_of_a_large_tensor_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = torch.randn(50, 77)
-    tensor[3, 4] = math.nan
-    whole = statistics_of(tensor)
-    monkeypatch.setattr(statistics, "_MOST_ON_HOST", 1000)
-    parts = statistics_of(tensor)
-    assert parts["mean"] == pytest.approx(whole["mean"], rel=1e-12)
-    assert parts["l2"] == pytest.approx(whole["l2"], rel=1e-12)
-    rest = ("min", "max", "nan", "inf", "hash", "samples")
-    assert [parts[key] for key in rest] == [whole[key] for key in rest]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tiles_of_a_large_tensor_add_up(dtype: torch.dtype) -> None:
+    tensor = torch.randn(3, (1 << 16) + 77, generator=torch.Generator().manual_seed(2)).to(dtype)
+    tensor[1, 70] = math.nan
+    found = statistics_of(tensor)
+    values = tensor.double().numpy().reshape(-1)
+    assert (found["min"], found["max"]) == (np.nanmin(values), np.nanmax(values))
+    assert found["mean"] == pytest.approx(np.nanmean(values), rel=1e-9)
+    assert found["l2"] == pytest.approx(np.sqrt(np.nansum(values**2)), rel=1e-12)
+    assert (found["nan"], found["inf"]) == (1, 0)
+    assert found["hash"] == as_hex(int(checksum(tensor)))
+
+
+def test_finite_values_whose_squares_overflow_are_not_counted_as_infinite() -> None:
+    found = statistics_of(torch.tensor([1e300, -2.0], dtype=torch.float64))
+    assert (found["min"], found["max"], found["nan"], found["inf"]) == (-2.0, 1e300, 0, 0)
 
 
 @pytest.mark.parametrize("values", [[1.5, -2.0, 4.0], [math.nan, -1.0, 5.0], [math.inf, math.nan], [-math.inf, 3.0]])
 def test_device_and_host_agree(values: list[float]) -> None:
     tensor = torch.tensor(values)
-    on_device, on_host = (each(tensor, torch.float64) for each in (statistics._on_device, statistics._on_host))
+    on_device = statistics._on_device(tensor, torch.float64)
+    on_host = statistics._on_host(tensor.numpy())
     assert [list(map(float, each)) for each in on_device] == [list(map(float, each)) for each in on_host]
 
 

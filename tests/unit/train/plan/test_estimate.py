@@ -73,7 +73,7 @@ def test_offloading_moves_what_rests_to_the_host(request_of: Any) -> None:
         RuntimeError("needs the content of a tensor"),
         # Raised here, so outside the package, as by a model's class.
         AttributeError("the model's own"),
-        RecipeError("no list of layers", code="layers-not-found", remedy=""),
+        RecipeError("no list of layers", code="layers-unknown", remedy=""),
     ],
 )
 def test_a_model_that_cannot_be_traced_gets_a_wider_estimate_and_says_so(

@@ -12,10 +12,11 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan import traced_step
+from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.repeated_layers import Repeats
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
-from ascendtune.train.plan.traced_step import Traced, trace_step
+from ascendtune.train.plan.traced_step import trace_step
 
 _MODEL = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,
@@ -31,7 +32,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> Traced:
+def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> StepMemory:
     recipe = Recipe.check({
         "model": {"path": str(model)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
     })  # fmt: skip

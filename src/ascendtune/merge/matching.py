@@ -1,70 +1,18 @@
-"""The plan of a merge: what becomes of every tensor. Reads headers only; every fault is found before writing."""
+"""Match adapters with the base: what becomes of every tensor. Reads headers only; faults are found before writing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack, rank_and_alpha, scaling_of
-from ascendtune.hub.safetensors_header import FLOAT_DTYPES, SafetensorsHeader, bytes_of
+from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
+from ascendtune.merge.output import Addition, MergePlan, Output, StackChange
 from ascendtune.merge.source import Base, is_head
 
 if TYPE_CHECKING:
-    from ascendtune.merge.layout import Layout, Piece
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, units done, units in all)."""
-
-
-@dataclass(frozen=True)
-class StackChange:
-    """What an adapter of stacked experts adds to one tensor of the files."""
-
-    adapter: Adapter
-    stack: Stack
-    piece: Piece
-    rank: int
-    scaling: float
-    swapped: bool
-    """Whether the parameter is (experts, out, in); else (experts, in, out)."""
-
-
-@dataclass(frozen=True)
-class Addition:
-    """What an adapter of one module adds to a tensor of the files."""
-
-    adapter: Adapter
-    low_rank: LowRank
-    rows: tuple[int, int] | None = None
-    """First row and last row + 1 of the part that it is added to; None: all of the tensor."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """A tensor of the merged model."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    source: tuple[SafetensorsHeader, str]
-    """The file and the name that it starts from: the base's, or the adapter's for a whole weight."""
-    additions: tuple[Addition, ...] = ()
-    biases: tuple[tuple[Adapter, LowRank], ...] = ()
-    """LoRA's own biases, for the bias of a module."""
-
-    experts: tuple[StackChange, ...] = ()
-
-    @property
-    def size(self) -> int:
-        return bytes_of(self.dtype, self.shape) if self.is_changed else self.source[0].tensors[self.source[1]].size
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether it has to be computed; otherwise bytes are copied."""
-        source = self.source[0].tensors[self.source[1]]
-        return bool(self.additions or self.biases or self.experts) or source.dtype != self.dtype
+    from ascendtune.merge.layout import Layout
 
 
 @dataclass
@@ -356,31 +304,7 @@ def _same_bytes(one: Output, other: Output) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Plan:
-    base: Base
-    adapters: list[Adapter]
-    shards: dict[str, list[Output]]
-    """File -> tensors in the order in which they are written."""
-    config: dict[str, Any]
-    notes: list[str]
-    """What a user should know, one sentence each."""
-    layout: Layout | None = None
-    """Where a name of the model is not one of its files'."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(each.size for shard in self.shards.values() for each in shard)
-
-    @property
-    def changed(self) -> int:
-        """Tensors that are not the base's own."""
-        outputs = [each for shard in self.shards.values() for each in shard]
-        return sum(each.is_changed or each.source[0].path.parent != self.base.directory for each in outputs)
-
-
-def plan_merge(base: Base, adapters: list[Adapter]) -> Plan:
+def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
     """Match every tensor of the adapters with the base's.
 
     Raises:
@@ -396,7 +320,7 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> Plan:
         for stack in adapter.stacks:
             draft.add_stack(adapter, stack)
     draft.settle_embeddings(adapters[0])
-    return Plan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
+    return MergePlan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
 
 
 def _require_combinable(adapters: list[Adapter]) -> None:

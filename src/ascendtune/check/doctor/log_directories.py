@@ -1,0 +1,138 @@
+"""Room, size and quota where CANN writes its logs and compilers keep their kernels."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.finding import Finding, ok, warning
+from ascendtune.core.units import format_bytes
+
+LOG_DIRECTORIES = "log_directories"
+
+_LOG = "log"
+_ENOUGH_BYTES = 2 << 30
+_ENOUGH_INODES = 20_000
+_LARGE_BYTES = 20 << 30
+_MOST_FILES, _MOST_SECONDS = 50_000, 1.5
+"""A walk ends there; what it has seen is a lower bound."""
+_NEAR_QUOTA = 0.95
+_QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)(\*?)\s+(\d+)\s+(\d+)", re.MULTILINE)
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    places = {name: path for name, path in _places(outside).items() if path.exists()}
+    told, found = [], []
+    deadline = time.monotonic() + _MOST_SECONDS
+    for name, path in places.items():
+        size, is_whole = _size(path, deadline)
+        told.append(f"{path} {'' if is_whole else '>= '}{format_bytes(size)}")
+        if size > _LARGE_BYTES:
+            found.append(_large(name, path, size))
+    for there in dict.fromkeys(existing_parent(path) for path in _places(outside).values()):
+        found += _room(outside, there)
+    found += _quota(outside)
+    yield from found
+    if not found and (told or outside.has_npus):
+        yield ok(LOG_DIRECTORIES, "; ".join(told) or say("no logs and no compiled kernels yet"))
+
+
+def _places(outside: Outside) -> dict[str, Path]:
+    env = outside.env
+    home = Path(env.get("HOME") or "/root")
+    work = env.get("ASCEND_WORK_PATH")
+    found: dict[str, Path] = {}
+    if outside.has_npus:
+        given = env.get("ASCEND_PROCESS_LOG_PATH") or (f"{work}/log" if work else None)
+        found[_LOG] = Path(given) if given else home / "ascend/log"
+        found["CANN"] = Path(env.get("ASCEND_CACHE_PATH") or (work or home / "atc_data"))
+        found["kernel_meta"] = outside.cwd / "kernel_meta"
+    found["Triton"] = Path(env.get("TRITON_CACHE_DIR") or home / ".triton")
+    if env.get("TORCHINDUCTOR_CACHE_DIR"):
+        found["Inductor"] = Path(env["TORCHINDUCTOR_CACHE_DIR"])
+    return found
+
+
+def _size(path: Path, deadline: float) -> tuple[int, bool]:
+    """Bytes of the files below `path`, links not followed, and whether all were seen."""
+    total, count = 0, 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(directory) / name).lstat().st_size
+            count += 1
+            if count > _MOST_FILES or time.monotonic() > deadline:
+                return total, False
+    return total, True
+
+
+def _large(name: str, path: Path, size: int) -> Finding:
+    command = f"find {path} -type f -mtime +7 -delete" if name == _LOG else f"rm -r {path}"
+    return warning(
+        LOG_DIRECTORIES,
+        say("{path} holds {size}", path=path, size=format_bytes(size)),
+        expected=say("less than {size}", size=format_bytes(_LARGE_BYTES)),
+        remedy=say("while no job runs: {command}", command=command),
+    )
+
+
+def _room(outside: Outside, there: Path) -> Iterator[Finding]:
+    with suppress(OSError):
+        free, _ = outside.space(there)
+        if free < _ENOUGH_BYTES:
+            yield warning(
+                LOG_DIRECTORIES,
+                say(
+                    "the file system of {path} has {free} free for logs and kernels",
+                    path=there,
+                    free=format_bytes(free),
+                ),
+                expected=say("{size} or more", size=format_bytes(_ENOUGH_BYTES)),
+                remedy=say("free space, or export ASCEND_WORK_PATH=<a directory on another disk>"),
+            )
+        inodes, total = outside.inodes(there)
+        if total and inodes < _ENOUGH_INODES:
+            yield warning(
+                LOG_DIRECTORIES,
+                say("the file system of {path} has room for {inodes} more files", path=there, inodes=inodes),
+                expected=say("{count} or more: every rank writes many small files", count=_ENOUGH_INODES),
+                remedy=say("remove small files; `df -i` shows the file systems that are full"),
+            )
+
+
+def _quota(outside: Outside) -> Iterator[Finding]:
+    """Quotas of this user that are nearly used, by the program `quota`, in blocks of 1 KiB."""
+    done = outside.run(["quota", "-w", "-p"], timeout_seconds=2)
+    for device, used, is_over, soft, hard in _QUOTA.findall(done.output) if not done.timed_out else ():
+        limit = int(soft) or int(hard)
+        if limit and (is_over or int(used) > _NEAR_QUOTA * limit):
+            yield warning(
+                LOG_DIRECTORIES,
+                say(
+                    "this user's quota on {device} is nearly used: {used} of {limit}",
+                    device=device,
+                    used=format_bytes(int(used) << 10),
+                    limit=format_bytes(limit << 10),
+                ),
+                expected=say("room for logs, kernels and checkpoints"),
+                remedy=say("remove files of yours there, or ask for a larger quota"),
+            )
+
+
+LOG_DIRECTORIES_CHECK = Check(
+    LOG_DIRECTORIES,
+    what="Measures CANN's logs (~/ascend/log or ASCEND_PROCESS_LOG_PATH) and the caches of compiled kernels, and "
+    "checks the free space, the free inodes and this user's quota where they are.",
+    why="Every rank writes logs, and every new shape compiles kernels. When the disk, the inodes or the quota are used "
+    "up, the job fails with an error of the compiler (EZ9999, 500001) or loses the log that would explain a failure.",
+    fix="Remove old logs (find ~/ascend/log -type f -mtime +7 -delete), or move both with ASCEND_WORK_PATH. Removed "
+    "kernels are compiled again.",
+    look=_look,
+)

@@ -1,0 +1,62 @@
+"""What a recipe needs of the machine, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascendtune.hub.download import split_hub
+
+if TYPE_CHECKING:
+    from ascendtune.recipe.recipe import Recipe
+
+_OPTIMIZER_FACTOR = 6
+"""Bytes of a checkpoint over bytes of the bf16 weights: fp32 weights and both moments of AdamW (4 + 8 over 2)."""
+_ADAPTER_FACTOR = 0.2
+"""The same for LoRA: adapters of a few per cent of the weights, with their moments."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """`packages`: distribution -> the key of the recipe that needs it."""
+
+    recipe: str
+    model: str
+    data: tuple[str, ...]
+    run_dir: Path
+    packages: dict[str, str]
+    precision: str
+    checkpoints: int
+    """Checkpoints that are on the disk at a time."""
+    checkpoint_factor: float
+    """Bytes of a checkpoint over bytes of the model's weights in bf16."""
+
+
+def needs_of(recipe: Recipe, path: Path) -> Needs:
+    """The needs of a recipe that was read from `path`."""
+    sets = (*recipe.data.train, *recipe.data.eval)
+    packages = {"torch": "train", "transformers": "model.path", "safetensors": "model.path"}
+    if recipe.method.tuner == "lora":
+        packages["peft"] = "method.tuner: lora"
+    if recipe.parallel.strategy == "deepspeed":
+        packages["deepspeed"] = "parallel.strategy: deepspeed"
+    if recipe.track.tensorboard:
+        packages["tensorboard"] = "track.tensorboard"
+    if recipe.model.attention == "npu_fusion":
+        packages["torch-npu"] = "model.attention: npu_fusion"
+    for key, text in (("model.path", recipe.model.path), *(("data", each.path) for each in sets)):
+        if split_hub(text)[0] == "modelscope":
+            packages["modelscope-hub"] = key
+        if text.endswith(".parquet"):
+            packages["pyarrow"] = key
+    return Needs(
+        recipe=str(path),
+        model=recipe.model.path,
+        data=tuple(each.path for each in sets),
+        run_dir=Path(recipe.run_dir.replace("{name}", recipe.name)).expanduser(),
+        packages=packages,
+        precision=recipe.precision,
+        checkpoints=recipe.checkpoint.keep + 1,
+        checkpoint_factor=_ADAPTER_FACTOR if recipe.method.tuner == "lora" else _OPTIMIZER_FACTOR,
+    )

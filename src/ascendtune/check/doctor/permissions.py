@@ -1,0 +1,116 @@
+"""Whether this user may read what a job reads and write what it writes: CANN, the Python environment, data, caches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.finding import Finding, failure, ok, warning
+
+PERMISSIONS = "permissions"
+
+_VENDOR = (
+    "/usr/local/Ascend",
+    "/usr/local/Ascend/driver",
+    "/usr/local/Ascend/ascend-toolkit",
+    "/etc/ascend_install.info",
+)
+_SAMPLE = 200
+"""Packages of the environment whose owners are compared."""
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    found = [*_vendor(outside), *_environment(outside), *_written(outside)]
+    yield from found
+    if not found:
+        yield ok(
+            PERMISSIONS,
+            say(
+                "environment {path} of {owner}; working directory and caches are writable",
+                path=outside.site,
+                owner=outside.owner(outside.site),
+            ),
+        )
+
+
+def _vendor(outside: Outside) -> Iterator[Finding]:
+    closed = []
+    for name in _VENDOR if outside.has_npus else ():
+        path = outside.path(name)
+        mode = os.R_OK | (os.X_OK if path.is_dir() else 0)
+        if path.exists() and not outside.may_access(path, mode):
+            closed.append(name)
+    if closed:
+        yield failure(
+            PERMISSIONS,
+            say("this user may not read {names}", names=", ".join(closed)),
+            expected=say("readable by the group HwHiAiUser, or by everyone (install with --install-for-all)"),
+            remedy="sudo usermod -aG HwHiAiUser $USER, then log in again",
+            evidence=tuple(f"{name}: {outside.owner(outside.path(name))}" for name in closed),
+        )
+
+
+def _environment(outside: Outside) -> Iterator[Finding]:
+    """A part of the packages belongs to another user: the next pip fails half-way."""
+    site = outside.site
+    if not outside.may_access(site, os.R_OK | os.X_OK):
+        yield failure(
+            PERMISSIONS,
+            say("this user may not read the Python environment {path} ({owner})", path=site, owner=outside.owner(site)),
+            remedy=say("sudo chmod -R a+rX {path}", path=site),
+        )
+        return
+    if not outside.may_access(site, os.W_OK):
+        # An environment that the administrator keeps; packages are read, not written.
+        return
+    with os.scandir(site) as entries:
+        names = [entry.name for _, entry in zip(range(_SAMPLE), entries, strict=False)]
+    foreign = [name for name in sorted(names) if not outside.may_access(site / name, os.W_OK)]
+    if foreign:
+        yield warning(
+            PERMISSIONS,
+            say(
+                "{count} packages in {path} may not be changed by this user, such as {name} ({owner})",
+                count=len(foreign),
+                path=site,
+                name=foreign[0],
+                owner=outside.owner(site / foreign[0]),
+            ),
+            expected=say("one owner: a pip with sudo left files of root, and the next pip fails half-way"),
+            remedy=f"sudo chown -R $USER {site}",
+        )
+
+
+def _written(outside: Outside) -> Iterator[Finding]:
+    home = outside.env.get("HOME")
+    places = {"~/ascend": Path(home) / "ascend"} if home and outside.has_npus else {}
+    places |= {say("working directory"): outside.cwd, say("cache"): outside.cache, say("job registry"): outside.state}
+    if outside.needs:
+        places[say("run directory")] = outside.cwd / outside.needs.run_dir
+    for name, path in places.items():
+        there = existing_parent(path)
+        if not outside.may_access(there, os.W_OK | os.X_OK):
+            yield warning(
+                PERMISSIONS,
+                say("the {name} {path} is not writable ({owner})", name=name, path=there, owner=outside.owner(there)),
+                expected=say("this user, or a group of this user, as owner"),
+                remedy=f"sudo chown -R $USER {there}",
+            )
+
+
+PERMISSIONS_CHECK = Check(
+    PERMISSIONS,
+    what="Checks that this user may read the vendor's directories and the Python environment, that the packages of the "
+    "environment have one owner, and that the working directory, the caches, the job registry, ~/ascend and the run "
+    "directory of the recipe are writable; each with its owner and group (on Ascend machines mostly HwHiAiUser).",
+    why="Software is installed as root and used by others. A directory of mode 750 looks as if CANN were missing; a "
+    "pip with sudo leaves packages that the next pip cannot replace; logs and compiled operators that cannot be "
+    "written are lost without a message.",
+    fix="Add the user to the group HwHiAiUser, or give the directories to the user: sudo chown -R $USER DIRECTORY.",
+    look=_look,
+    vital=True,
+)

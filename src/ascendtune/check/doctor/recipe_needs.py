@@ -1,0 +1,151 @@
+"""Whether this machine has what a recipe needs: `ascendtune doctor recipe.yaml`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.needs import Needs
+from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.units import format_bytes
+from ascendtune.hub.download import find_local, split_hub
+
+RECIPE = "recipe"
+
+_FIRST_GENERATION = ("910A", "910B", "910ProA", "910ProB", "910PremiumA")
+"""npu-smi's names of the first 910, which has no bf16; the chips of the 910B generation have a digit: 910B1."""
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    needs = outside.needs
+    if needs is None:
+        return
+    found = [
+        *_packages(outside, needs),
+        *_input(outside, needs.model, "model"),
+        *(finding for each in dict.fromkeys(needs.data) for finding in _input(outside, each, "dataset")),
+        *_run_directory(outside, needs),
+        *_precision(outside, needs),
+    ]
+    yield from found
+    if not found:
+        yield ok(RECIPE, say("{recipe}: packages, model, data and run directory are there", recipe=needs.recipe))
+
+
+def _packages(outside: Outside, needs: Needs) -> Iterator[Finding]:
+    missing = {name: key for name, key in needs.packages.items() if outside.package(name) is None}
+    if missing:
+        names = ", ".join(f"{name} ({key})" for name, key in missing.items())
+        extras = {"deepspeed": "deepspeed", "modelscope-hub": "modelscope", "torch-npu": "npu"}
+        wanted = ",".join(sorted({extras.get(name, "train") for name in missing}))
+        yield failure(
+            RECIPE,
+            say("the recipe needs packages that are not installed: {names}", names=names),
+            remedy=f"pip install 'ascendtune[{wanted}]'",
+        )
+
+
+def _input(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
+    try:
+        path = find_local(text, "model" if kind == "model" else "dataset")
+    except AscendtuneError as error:
+        yield failure(RECIPE, f"{error.what}: {text}", remedy=error.remedy)
+        return
+    if path is None:
+        yield from _hub_id(outside, text, kind)
+    elif not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        yield failure(
+            RECIPE,
+            say("{path} may not be read by this user", path=path),
+            remedy=say("chmod -R a+rX {path}, as its owner", path=path),
+        )
+
+
+def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
+    hub, name = split_hub(text)
+    folder = f"{kind}s--{name.replace('/', '--')}"
+    if outside.env.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "ON", "YES") and hub != "modelscope":
+        cache = outside.hub_cache
+        if cache is None or not (cache / folder).is_dir():
+            yield failure(
+                RECIPE,
+                say("HF_HUB_OFFLINE is set, and {name} is not in the download directory", name=text),
+                expected=str(cache / folder) if cache else None,
+                remedy=say(
+                    "download it where the hub can be reached: ascendtune fetch {kind} {name}", kind=kind, name=name
+                ),
+            )
+
+
+def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
+    there = existing_parent(outside.cwd / needs.run_dir)
+    if not outside.may_access(there, os.W_OK):
+        yield failure(
+            RECIPE,
+            say("the run directory {path} cannot be created: {there} is not writable", path=needs.run_dir, there=there),
+            remedy=say("set run_dir in the recipe, or ask the owner of {there}", there=there),
+        )
+        return
+    weights = _weights_bytes(needs.model)
+    if weights is None:
+        return
+    wanted = int(weights * (needs.checkpoints * needs.checkpoint_factor + 1))
+    free, _ = outside.space(there)
+    if free < wanted:
+        yield warning(
+            RECIPE,
+            say(
+                "the run directory's disk has {free} free; {count} checkpoints and the final weights take about "
+                "{wanted}",
+                free=format_bytes(free),
+                count=needs.checkpoints,
+                wanted=format_bytes(wanted),
+            ),
+            expected=say("{wanted} or more in {there}", wanted=format_bytes(wanted), there=there),
+            remedy=say("set run_dir to another disk, or checkpoint.keep: 1"),
+        )
+
+
+def _weights_bytes(model: str) -> int | None:
+    """Bytes of the weights of a model on disk; None for a hub id."""
+    directory = Path(model).expanduser()
+    if not directory.is_dir():
+        return None
+    try:
+        return sum(path.stat().st_size for path in directory.glob("*.safetensors")) or None
+    except OSError:
+        return None
+
+
+def _precision(outside: Outside, needs: Needs) -> Iterator[Finding]:
+    if needs.precision != "bf16":
+        return
+    names = {device.name for device in outside.npu_smi[0].devices if device.name}
+    without = sorted(name for name in names if name.removeprefix("Ascend") in _FIRST_GENERATION)
+    if without:
+        yield failure(
+            RECIPE,
+            say("precision: bf16, but {names} has no bf16", names=", ".join(without)),
+            expected="precision: fp16",
+            remedy=say("set precision: auto in the recipe"),
+        )
+    elif outside.has_npus and not names:
+        yield unknown(RECIPE, say("precision: bf16, and npu-smi does not say which chips are here"))
+
+
+RECIPE_CHECK = Check(
+    RECIPE,
+    what="With `ascendtune doctor RECIPE`: checks that the packages, the model and the data sets which the recipe "
+    "names are there and readable, that its run directory can be written and has room for its checkpoints, and that "
+    "the chips have its precision.",
+    why="A job on eight cards that lacks a package or a file fails after minutes of loading, and one whose disk is too "
+    "small fails at a checkpoint, after hours.",
+    fix="Install the extra in the remedy; correct the path in the recipe; choose a larger disk with run_dir. The room "
+    "for checkpoints is an estimate: six times the bf16 weights for a full checkpoint with AdamW, a fifth for LoRA.",
+    look=_look,
+)

@@ -1,0 +1,170 @@
+"""How the file systems below checkpoints, data and downloads are mounted, and how fast they write and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.outside import Mount, Outside, existing_parent
+from ascendtune.check.finding import Finding, ok, unknown, warning
+from ascendtune.core.units import format_bytes
+from ascendtune.hub.download import split_hub
+
+STORAGE = "storage"
+
+_SLOW_BYTES_PER_SECOND = 50e6
+_CHECKPOINT_BYTES = 84e9
+"""A full checkpoint of a 7B model: fp32 weights and both moments of AdamW."""
+_SMALL_TRANSFER_BYTES = 64 << 10
+_ROOM_BYTES = 1 << 30
+"""Nothing is written to a file system with less room."""
+_SHOWN_OPTIONS = ("vers", "proto", "rsize", "wsize", "hard", "soft", "sync", "noac", "nolock", "timeo", "ro")
+
+
+@dataclass(frozen=True)
+class Place:
+    """`written`: whether a job writes there."""
+
+    name: str
+    path: Path
+    written: bool
+
+
+def _look(outside: Outside) -> Iterator[Finding]:
+    told, found = [], []
+    measured: dict[tuple[str, int], tuple[float, float] | None] = {}
+    for place in _places(outside):
+        there = existing_parent(place.path)
+        mount = outside.mount(there)
+        found += [*_options(place, mount), *_read_only(place, mount)]
+        key = (mount.point, there.stat().st_dev)
+        if key not in measured:
+            measured[key] = _speed(outside, there)
+        speed = measured[key]
+        told.append(_described(place, mount, speed))
+        if speed is not None:
+            found += _slow(place, there, mount, *speed)
+    yield from found
+    if not found:
+        yield ok(STORAGE, "; ".join(told))
+    elif unmeasured := [line for line in told if say("not measured") in line]:
+        yield unknown(STORAGE, "; ".join(unmeasured))
+
+
+def _places(outside: Outside) -> list[Place]:
+    needs = outside.needs
+    run_dir = outside.cwd / needs.run_dir if needs else outside.cwd
+    places = [Place(say("checkpoints"), run_dir, written=True)]
+    for text in (needs.model, *needs.data) if needs else ():
+        path = Path(text).expanduser()
+        if split_hub(text)[0] is None and path.exists():
+            places.append(Place(say("data"), path if path.is_dir() else path.parent, written=False))
+    if outside.hub_cache is not None:
+        places.append(Place(say("downloads"), outside.hub_cache, written=True))
+    return places
+
+
+def _speed(outside: Outside, directory: Path) -> tuple[float, float] | None:
+    try:
+        return outside.file_speed(directory) if outside.space(directory)[0] > _ROOM_BYTES else None
+    except OSError:
+        return None
+
+
+def _described(place: Place, mount: Mount, speed: tuple[float, float] | None) -> str:
+    options = [each for each in mount.options if each.partition("=")[0] in _SHOWN_OPTIONS] if mount.is_remote else []
+    kind = (mount.kind or say("unknown file system")) + (f" ({','.join(options)})" if options else "")
+    if speed is None:
+        return say("{name} on {kind}: not measured", name=place.name, kind=kind)
+    write, read = (f"{format_bytes(each)}/s" for each in speed)
+    return say("{name} on {kind}: writes {write}, reads {read}", name=place.name, kind=kind, write=write, read=read)
+
+
+def _options(place: Place, mount: Mount) -> Iterator[Finding]:
+    """Options of a network file system that lose data or make it slow."""
+    if not mount.is_nfs:
+        return
+    given = dict(each.partition("=")[::2] for each in mount.options)
+    where = f"{place.name} {mount.point}"
+    if "soft" in given and place.written:
+        yield _mounted(where, "soft", say("a time-out of the server loses writes without an error in time"), "hard")
+    if given.get("proto") == "udp" or "udp" in given:
+        yield _mounted(where, "udp", say("large writes are damaged or repeated under load"), "proto=tcp")
+    if "sync" in given or "noac" in given:
+        name = "sync" if "sync" in given else "noac"
+        yield _mounted(where, name, say("every write waits for the server"), "async,ac")
+    small = [name for name in ("rsize", "wsize") if given.get(name, "").isdecimal()]
+    small = [name for name in small if int(given[name]) < _SMALL_TRANSFER_BYTES]
+    if small:
+        options = ",".join(f"{name}={given[name]}" for name in small)
+        yield _mounted(where, options, say("small transfers make it slow"), "rsize=1048576,wsize=1048576")
+
+
+def _mounted(where: str, options: str, why: str, better: str) -> Finding:
+    return warning(
+        STORAGE,
+        say("{where} is mounted with {options}: {why}", where=where, options=options, why=why),
+        expected=better,
+        remedy=say("sudo mount -o remount,{better} {point}, or in /etc/fstab", better=better, point=where.split()[-1]),
+    )
+
+
+def _read_only(place: Place, mount: Mount) -> Iterator[Finding]:
+    if place.written and "ro" in mount.options:
+        yield warning(
+            STORAGE,
+            say("{name} {path} is on a file system that is mounted read-only", name=place.name, path=place.path),
+            expected="rw",
+            remedy=say("sudo mount -o remount,rw {point}; after an error of the disk look at dmesg", point=mount.point),
+        )
+
+
+def _slow(place: Place, there: Path, mount: Mount, write: float, read: float) -> Iterator[Finding]:
+    name = place.name
+    if place.written and write < _SLOW_BYTES_PER_SECOND:
+        minutes = _CHECKPOINT_BYTES / write / 60
+        yield warning(
+            STORAGE,
+            say(
+                "{name} {path} ({kind}) writes {speed}/s",
+                name=name,
+                path=there,
+                kind=mount.kind,
+                speed=format_bytes(write),
+            ),
+            expected=say(
+                "{speed}/s or more; a full checkpoint of a 7B model takes {minutes:.0f} minutes here",
+                speed=format_bytes(_SLOW_BYTES_PER_SECOND),
+                minutes=minutes,
+            ),
+            remedy=say("put run_dir on a local disk or a faster mount, and write checkpoints less often"),
+        )
+    if read < _SLOW_BYTES_PER_SECOND:
+        yield warning(
+            STORAGE,
+            say(
+                "{name} {path} ({kind}) reads {speed}/s",
+                name=name,
+                path=there,
+                kind=mount.kind,
+                speed=format_bytes(read),
+            ),
+            expected=say("{speed}/s or more", speed=format_bytes(_SLOW_BYTES_PER_SECOND)),
+            remedy=say("copy model and data to a local disk before training"),
+        )
+
+
+STORAGE_CHECK = Check(
+    STORAGE,
+    what="Reads protocol and options of the mounts (NFS, DPC and others) below checkpoints, data and downloads, and "
+    "measures them: a nameless file of 32 MiB at most is written with fsync and read back, a second for each. With "
+    "`ascendtune doctor RECIPE` the places are those of the recipe.",
+    why="Eight ranks wait while rank 0 writes a checkpoint: on a slow share minutes become hours. An NFS mounted with "
+    "`soft` loses writes when the server is late; `sync`, `noac` or small rsize and wsize make it slow.",
+    fix="Copy model and data to a local disk; mount shares with hard, proto=tcp and rsize, wsize of 1048576 (DPC: as "
+    "its vendor says); keep checkpoints on the faster place. A read may measure the server's cache.",
+    look=_look,
+)

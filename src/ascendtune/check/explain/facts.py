@@ -1,0 +1,147 @@
+"""Facts of a log: variables, versions, ranks and ports that it names, and what a message says in numbers and names.
+
+Entries of the knowledge may require facts (`requires`), the headline adds those of the message, JSON has all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+
+Facts = dict[str, tuple[str, ...]]
+"""Values by name, each in the order of the log and once."""
+
+_MOST_VALUES = 16
+_LONGEST_VALUE = 200
+_MOST_TOLD = 3
+_LONGEST_TOLD = 60
+_NAME = (
+    r"(?:ASCEND|HCCL|NCCL|GLOO|TP_SOCKET|CUDA|TORCH|PYTORCH|HF|TRANSFORMERS|MASTER|WORLD|LOCAL|NODE|NPROC|NNODES|RAY|"
+    r"VLLM|OMP|LD|ATB|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|DS|SLURM|RANK_TABLE|FLASH|USE|FORCE)[A-Z0-9_]*"
+)
+_VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
+_VERSION_NAMES = (
+    "torch_npu|torch-npu|torchvision|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm_ascend|"
+    "vllm-ascend|vllm|llamafactory|numpy|triton-ascend|triton|flash_attn|flash-attn|bitsandbytes|mindspeed|megatron-core|"
+    "safetensors|huggingface_hub|huggingface-hub|CANN|Python|PyTorch|CUDA|NCCL|driver|firmware"
+)
+_VERSION = re.compile(
+    rf"(?<![\w.-])(?P<name>{_VERSION_NAMES})`?(?: version)?(?: ?==? ?|:? +v?|/| version: )(?P<value>\d+\.\d+[\w.+-]*)",
+    re.IGNORECASE,
+)
+_WORLD = {
+    "world_size": re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),
+    "nproc": re.compile(
+        r"(?:--nproc[_-]per[_-]node[= ]|NPROC_PER_NODE=|--num_gpus[= ]|--num_processes[= ]|nproc_per_node *[:=] *)"
+        r"(?P<value>[1-9]\d{0,3})\b"
+    ),
+    "nnodes": re.compile(r"(?:--nnodes[= ]|NNODES=|--num_machines[= ])(?P<value>[1-9]\d{0,3})\b"),
+    "port": re.compile(
+        r"(?:MASTER_PORT=|--master[_-]port[= ]|\bport[:= ]{1,2}|\[::\]:|0\.0\.0\.0:|localhost:|127\.0\.0\.1:|"
+        r"--port[= ])(?P<value>\d{4,5})\b"
+    ),
+    "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
+}
+_DTYPES = (
+    "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|"
+    "fp16|bf16|fp32|int8|int32|int64"
+)
+_SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
+_MESSAGE = {
+    "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
+    "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
+    "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)"),
+    "size": re.compile(_SIZE),
+    "operator": re.compile(
+        r"\b(aclnn\w+|aten::[\w.]+|npu::\w+|torchvision::\w+|Hccl\w+(?=,| fail))|\bop type[:=] ?(\w+)"
+    ),
+    "kernel": re.compile(r"\bfault kernel_name=(\w[\w.]*)|\bkernel_name[=:] ?(\w+)"),
+    "error_code": re.compile(
+        r"\berror code(?: is|:)? ?(\d+)|\b(E[A-Z]\d{4}|ERR\d{5})\b|\bret(?:urn)?(?:code)?[ =:]{1,2}(-?\d{2,})"
+    ),
+    "peer": re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?)\b"),
+    "path": re.compile(r"(?<![\w/.:])((?:~|\.{1,2})?/[\w.@+-]+(?:/[\w.@+-]+)*)"),
+    "name": re.compile(r"(?<!': )(?<![\w{])'([^'\n]{2,60})'(?![\w:])|\"([^\"\n]{2,60})\"(?!:)|`([^`\n]{2,60})`"),
+    "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
+}
+_SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
+"""Ends of paths that say where a message was made, not what it is about."""
+_ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
+_TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
+"""What the headline adds, the most telling first."""
+
+
+def of_log(texts: Iterable[str]) -> Facts:
+    """What the log says of its job: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
+
+    `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
+    where another number of processes came to a rendezvous than it has places.
+    """
+    found: dict[str, dict[str, None]] = {}
+
+    def note(name: str, value: str) -> None:
+        values = found.setdefault(name, {})
+        if len(values) < _MOST_VALUES:
+            values.setdefault(value.rstrip(".,")[:_LONGEST_VALUE])
+
+    for text in texts:
+        for match in _VARIABLE.finditer(text):
+            note(f"variable.{match[0].partition('=')[0]}", match["value"])
+        for match in _VERSION.finditer(text):
+            note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
+        for name, pattern in _WORLD.items():
+            for match in pattern.finditer(text):
+                value = match["value"]
+                if name == "joined":
+                    value = "more" if int(value) > int(match["wanted"]) else "fewer"
+                note(name, value)
+    asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
+    if asked > 1:
+        note("asked", str(asked))
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def of_message(text: str) -> Facts:
+    """What a message says in numbers and names: shapes, dtypes, sizes, operators, error codes, peers, paths, names."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, pattern in _MESSAGE.items():
+        values = dict.fromkeys(
+            next((part for part in match.groups() if part), match[0]).strip()[:_LONGEST_VALUE]
+            for match in pattern.finditer(text)
+        )
+        if values:
+            found[name] = tuple(values)[:_MOST_VALUES]
+    numbers = dict.fromkeys(match[1] for match in _ERRNO.finditer(text))
+    if numbers:
+        found["errno"] = tuple(f"{number} {errno.errorcode.get(int(number), '')}".strip() for number in numbers)
+    return found
+
+
+def told(message: Facts, sentence: str) -> str:
+    """The facts that `sentence` lacks and a reader needs, at most three, as "a, b"; empty if there are none."""
+    shown: list[str] = []
+    for name in _TOLD:
+        for value in message.get(name, ()):
+            is_new = value not in sentence and not any(value in each or each in value for each in shown)
+            is_new = is_new and not value.isdigit() and not value.endswith(_SOURCES)
+            if is_new and len(value) <= _LONGEST_TOLD and len(shown) < _MOST_TOLD:
+                shown.append(value)
+        if shown:
+            break
+    return ", ".join(shown)
+
+
+def satisfied(requires: dict[str, re.Pattern[str]], facts: Facts) -> dict[str, str] | None:
+    """What the patterns name in the facts that they require; None if one of them is not met."""
+    names: dict[str, str] = {}
+    for name, pattern in requires.items():
+        match = next(filter(None, map(pattern.search, facts.get(name, ()))), None)
+        if match is None:
+            return None
+        names.update({key: value for key, value in match.groupdict().items() if value})
+    return names
+
+
+def _largest(values: Iterable[str]) -> int:
+    return max(map(int, values), default=0)

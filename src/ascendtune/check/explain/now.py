@@ -1,0 +1,163 @@
+"""What a remedy names, looked at on this machine: is the package installed, the port taken, the variable set?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.facts import Facts, of_message
+from ascendtune.core.language import Phrases
+from ascendtune.core.mask import is_name_of_secret
+from ascendtune.core.units import format_bytes
+
+say = Phrases(__package__)
+
+_VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
+_MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
+_MOST = 3
+_LONGEST_VALUE = 80
+_PATIENCE_SECONDS = 2.0
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine, as far as remedies speak of it."""
+
+    environment: Mapping[str, str]
+    version_of: Callable[[str], str | None]
+    """The version of a module of this Python; "" if it has none, None if the module is not installed."""
+    is_taken: Callable[[int], bool]
+    """Whether a port of this machine is in use."""
+    free_bytes: Callable[[Path], int | None]
+    """Free space of the file system of an existing path; None if there is no such path.
+
+    Raises:
+        TimeoutError: the file system does not answer.
+    """
+    open_files: Callable[[], int]
+    """The limit of this process."""
+
+
+def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here: Here) -> tuple[str, ...]:
+    """Sentences on the state of what the failure and its remedies name, at most three.
+
+    Args:
+        facts: of the log.
+    """
+    text = " ".join(remedies)
+    message = of_message(first.message)
+    found = [
+        *_modules(first, here),
+        *_ports(first, text, facts, here),
+        *_space(first, text, message, here),
+        *_variables(text, here),
+    ]
+    if "ulimit -n" in text:
+        found.append(say("the limit of open files is {limit}", limit=here.open_files()))
+    return tuple(found[:_MOST])
+
+
+def this_machine() -> Here:
+    return Here(os.environ, _version_of, _is_taken, _free_bytes, _open_files)
+
+
+def _modules(first: Event, here: Here) -> Iterator[str]:
+    if match := _MODULE.search(first.message):
+        module, python = match[1], sys.executable
+        version = here.version_of(module.partition(".")[0])
+        if version is None:
+            yield say("{module} is not installed in {python}", module=module, python=python)
+        else:
+            name = f"{module} {version}".strip()
+            yield say("{module} is installed in {python}: the job used another Python", module=name, python=python)
+
+
+def _ports(first: Event, remedies: str, facts: Facts, here: Here) -> Iterator[str]:
+    speaks = "port" in f"{first.text} {first.hit.entry.what} {remedies}".lower()
+    ports = [first.hit.names["port"]] if "port" in first.hit.names else list(facts.get("port", ()))[:1]
+    for port in ports:
+        if speaks and port.isdecimal() and 0 < int(port) < 1 << 16:
+            state = "port {port} is taken" if here.is_taken(int(port)) else "port {port} is free"
+            yield say(state, port=port)
+
+
+def _space(first: Event, remedies: str, message: Facts, here: Here) -> Iterator[str]:
+    named = [Path(path) for path in message.get("path", ()) if path.startswith("/")][:1]
+    if str(_SHARED_MEMORY) in remedies or "shm-size" in remedies:
+        named = [_SHARED_MEMORY]
+    for path in named:
+        try:
+            free = here.free_bytes(path)
+        except TimeoutError:
+            yield say("{path} does not answer", path=path)
+            continue
+        if free is None:
+            yield say("{path} does not exist", path=path)
+        else:
+            yield say("{path} exists, {free} are free there", path=path, free=format_bytes(free))
+
+
+def _variables(remedies: str, here: Here) -> Iterator[str]:
+    for name in dict.fromkeys(_VARIABLE.findall(remedies)):
+        value = here.environment.get(name)
+        if value is None:
+            yield say("{name} is not set in this shell", name=name)
+        elif is_name_of_secret(name):
+            yield say("{name} is set in this shell", name=name)
+        else:
+            yield say("{name} is {value} in this shell", name=name, value=value[:_LONGEST_VALUE])
+
+
+def _version_of(module: str) -> str | None:
+    try:
+        if importlib.util.find_spec(module) is None:
+            return None
+    except (ImportError, ValueError):
+        return None
+    for name in importlib.metadata.packages_distributions().get(module, ()):
+        return importlib.metadata.version(name)
+    return ""
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _free_bytes(path: Path) -> int | None:
+    answers: Queue[int | None] = Queue()
+
+    def look() -> None:
+        try:
+            answers.put(shutil.disk_usage(path).free)
+        except OSError:
+            answers.put(None)
+
+    # A path may be on a file system whose server is gone: the thread is left behind.
+    Thread(target=look, daemon=True).start()
+    try:
+        return answers.get(timeout=_PATIENCE_SECONDS)
+    except Empty:
+        raise TimeoutError(str(path)) from None
+
+
+def _open_files() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,96 @@
+"""Names of checkpoints: `run@120`, `run@best`, `run@last`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from ascendtune.core.errors import InputError
+from ascendtune.core.rundir import RunDir
+
+
+def split_checkpoint_name(text: str) -> tuple[str, str | None]:
+    """The run, and which of its checkpoints, None where the name does not say; an existing path stands for itself."""
+    run, at, which = text.rpartition("@")
+    is_checkpoint = which in ("best", "last") or (which.isascii() and which.isdecimal())
+    if not at or not run or not is_checkpoint or Path(text).exists():
+        return text, None
+    return run, which
+
+
+def named_checkpoint(run: RunDir, which: str) -> Path:
+    """The directory of a complete checkpoint.
+
+    Args:
+        which: a step, `best` (the lowest evaluation loss) or `last`.
+
+    Raises:
+        InputError: the run has no such checkpoint; the remedy lists those that it has.
+    """
+    steps = run.checkpoint_steps()
+    step = _step(run, which, steps)
+    if step not in steps:
+        raise _missing(run, which, step, steps)
+    return run.checkpoint(step)
+
+
+def named_weights(run: RunDir, which: str) -> Path:
+    """`named_checkpoint`, or the final weights of the run where the name means their step.
+
+    Raises:
+        InputError: the run has neither; the remedy lists what it has.
+    """
+    steps, final = run.checkpoint_steps(), _exported_step(run)
+    known = steps if final is None else sorted({*steps, final})
+    step = _step(run, which, known)
+    if step == final:
+        return run.model
+    if step not in steps:
+        raise _missing(run, which, step, known)
+    return run.checkpoint(step)
+
+
+def weight_names(run: RunDir) -> list[str]:
+    """What may stand behind `RUN@`, the newest first."""
+    final = _exported_step(run)
+    steps = sorted({*run.checkpoint_steps(), *(() if final is None else (final,))}, reverse=True)
+    return [*map(str, steps), *(("best", "last") if steps else ())]
+
+
+def _exported_step(run: RunDir) -> int | None:
+    """The step whose weights are in `RUN/model`; None where there are none, or the record does not say."""
+    step = run.read().get("exported_step")
+    return step if isinstance(step, int) and run.model.is_dir() else None
+
+
+def _step(run: RunDir, which: str, known: list[int]) -> int | None:
+    if which == "last":
+        return known[-1] if known else None
+    return _best_step(run) if which == "best" else int(which)
+
+
+def _missing(run: RunDir, which: str, step: int | None, known: list[int]) -> InputError:
+    if not known:
+        return InputError(
+            f"{run} has no checkpoint", code="checkpoint-missing", remedy="train it, with checkpoint.every_steps: N",
+            where=run.path,
+        )  # fmt: skip
+    remedy = f"use one of: {', '.join(f'{run.path.name}@{each}' for each in known)}"
+    if which != "best":
+        what = f"{run}: the checkpoint of step {step} does not exist"
+    elif step is None:
+        what = f"{run} has no evaluations, so no checkpoint is the best"
+    else:
+        what = f"{run}: the best evaluation was at step {step}, and its checkpoint was not kept"
+        remedy += "; checkpoint.best: true keeps the best one"
+    return InputError(what, code="checkpoint-missing", remedy=remedy, where=run.checkpoints)
+
+
+def _best_step(run: RunDir) -> int | None:
+    losses = {
+        record["step"]: record["loss"]
+        for record in run.read_evaluations()
+        if isinstance(record.get("step"), int) and isinstance(record.get("loss"), int | float)
+    }
+    finite = {step: loss for step, loss in losses.items() if math.isfinite(loss)}
+    return min(finite, key=lambda step: finite[step]) if finite else None

@@ -1,0 +1,29 @@
+"""Ctrl-C where Python would drop it. Every command loads this before anything else, so it imports almost nothing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Any
+
+_AGAIN_SECONDS = 0.02
+
+
+def keep_interrupts() -> None:
+    """Raise a KeyboardInterrupt again that Python drops, as it does in destructors and in callbacks of imports.
+
+    Python would print "Exception ignored in …" and continue as if Ctrl-C had not been pressed.
+    """
+    others = sys.unraisablehook
+
+    def raise_again(caught: Any) -> None:
+        if caught.exc_type is not KeyboardInterrupt:
+            others(caught)
+            return
+        # Not from here: it would be dropped again.
+        again = threading.Timer(_AGAIN_SECONDS, signal.raise_signal, [signal.SIGINT])
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = raise_again

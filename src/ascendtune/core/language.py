@@ -1,0 +1,90 @@
+"""The language of what a command prints: English, or Chinese with `--lang zh` or a Chinese locale.
+
+A room that answers in both languages has a `Phrases` object and a file `phrases.zh.toml` beside its modules:
+
+    say = Phrases(__package__)
+    say("{count} devices are free", count=4)
+
+    # phrases.zh.toml
+    "{count} devices are free" = "{count} 个设备空闲"
+
+The English template is the key, as in gettext; a template without a translation is printed in English.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+from ascendtune.core.errors import InputError
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
+
+_chosen: Language = "en"
+
+
+def current() -> Language:
+    return _chosen
+
+
+def choose(option: str | None, environment: Mapping[str, str], encoding: str | None) -> Language:
+    """The language that a command answers in: that of `--lang`, else of the locale. To be used with `using`.
+
+    Args:
+        option: the value of `--lang`; None if it is absent.
+        environment: LC_ALL, LC_MESSAGES and LANG are read, the first that is set decides.
+        encoding: of the stream that is printed to; a Chinese locale counts only if it can write Chinese.
+
+    Raises:
+        InputError: `option` is not a known language.
+    """
+    if option is not None:
+        asked = next((each for each in LANGUAGES if each == option), None)
+        if asked is None:
+            raise InputError(f"--lang {option} is not possible", code="invalid-value", remedy="choose en or zh")
+        return asked
+    locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    return "zh" if locale.startswith("zh") and _can_write_chinese(encoding) else "en"
+
+
+@contextmanager
+def using(language: Language) -> Iterator[None]:
+    """`Phrases` answer in `language` inside the block; threads of this process included."""
+    global _chosen
+    before, _chosen = _chosen, language
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
+class Phrases:
+    """The sentences of one room.
+
+    Args:
+        package: the room, whose folder holds `phrases.zh.toml`.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __call__(self, english: str, /, **values: object) -> str:
+        """`english` in the current language, with `values` in place of {names}."""
+        template = self.chinese.get(english, english) if _chosen == "zh" else english
+        return template.format_map(values) if values else template
+
+    @cached_property
+    def chinese(self) -> dict[str, Any]:
+        return tomllib.loads((files(self._package) / "phrases.zh.toml").read_text(encoding="utf-8"))
+
+
+def _can_write_chinese(encoding: str | None) -> bool:
+    with suppress(LookupError, UnicodeEncodeError):
+        "中文".encode(encoding or "ascii")
+        return True
+    return False

@@ -1,0 +1,92 @@
+"""What a merge writes: every tensor of the merged model, where it starts from and what is added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack
+from ascendtune.hub.safetensors_header import SafetensorsHeader, bytes_of
+from ascendtune.merge.source import Base
+
+if TYPE_CHECKING:
+    from ascendtune.merge.layout import Layout, Piece
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, units done, units in all)."""
+
+
+@dataclass(frozen=True)
+class StackChange:
+    """What an adapter of stacked experts adds to one tensor of the files."""
+
+    adapter: Adapter
+    stack: Stack
+    piece: Piece
+    rank: int
+    scaling: float
+    swapped: bool
+    """Whether the parameter is (experts, out, in); else (experts, in, out)."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What an adapter of one module adds to a tensor of the files."""
+
+    adapter: Adapter
+    low_rank: LowRank
+    rows: tuple[int, int] | None = None
+    """First row and last row + 1 of the part that it is added to; None: all of the tensor."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor of the merged model."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: tuple[SafetensorsHeader, str]
+    """The file and the name that it starts from: the base's, or the adapter's for a whole weight."""
+    additions: tuple[Addition, ...] = ()
+    biases: tuple[tuple[Adapter, LowRank], ...] = ()
+    """LoRA's own biases, for the bias of a module."""
+
+    experts: tuple[StackChange, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return bytes_of(self.dtype, self.shape) if self.is_changed else self.source[0].tensors[self.source[1]].size
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has to be computed; otherwise bytes are copied."""
+        source = self.source[0].tensors[self.source[1]]
+        return bool(self.additions or self.biases or self.experts) or source.dtype != self.dtype
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """The files of the merged model, and what a user should know of them."""
+
+    base: Base
+    adapters: list[Adapter]
+    shards: dict[str, list[Output]]
+    """File -> tensors in the order in which they are written."""
+    config: dict[str, Any]
+    notes: list[str]
+    """What a user should know, one sentence each."""
+    layout: Layout | None = None
+    """Where a name of the model is not one of its files'."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(each.size for shard in self.shards.values() for each in shard)
+
+    @property
+    def changed(self) -> int:
+        """Tensors that are not the base's own."""
+        outputs = [each for shard in self.shards.values() for each in shard]
+        return sum(each.is_changed or each.source[0].path.parent != self.base.directory for each in outputs)

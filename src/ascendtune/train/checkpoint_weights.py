@@ -1,0 +1,99 @@
+"""The weights of a checkpoint in Hugging Face format, for commands that use weights: `ascendtune chat run@120`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.files import file_lock
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.prepare import cached_tokens, open_prepared
+from ascendtune.data.template import template_source
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.machine.torch_backend.find import open_device
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.adapters import Adapter
+from ascendtune.train.checkpoint.checkpointer import require_intact
+from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint, read_weights
+from ascendtune.train.export import export_model, exported_parameters
+from ascendtune.train.model import apply_tuner, load_model, read_config, set_single_score
+from ascendtune.train.precision import Precision, export_dtype
+from ascendtune.train.strategy.base import Strategy
+
+
+def checkpoint_weights(run: RunDir, checkpoint: Path) -> Path:
+    """The directory of the model or adapter that training would have exported at this checkpoint.
+
+    It is written into `RUN/exported/` at the first call, and found there at later ones, as long as the checkpoint is
+    the same. The base model is loaded on the CPU.
+
+    Args:
+        checkpoint: a complete checkpoint of `run`.
+
+    Raises:
+        InputError: the checkpoint has DeepSpeed's format.
+        MachineError: it is damaged, or the disk is full.
+    """
+    run.require_present()
+    target = run.path / "exported" / f"{checkpoint.name}-{_identity(checkpoint)}"
+    target.parent.mkdir(exist_ok=True)
+    with file_lock(target.parent / ".lock", wait=True):
+        if not target.is_dir():
+            _export(run, checkpoint, target)
+    return target
+
+
+def _identity(checkpoint: Path) -> str:
+    try:
+        return hashlib.sha256((checkpoint / "digests.json").read_bytes()).hexdigest()[:12]
+    except OSError as error:
+        raise damaged_checkpoint(checkpoint, error) from error
+
+
+def _export(run: RunDir, checkpoint: Path, target: Path) -> None:
+    alone = Strategy(open_device("cpu"))
+    try:
+        require_intact(checkpoint, alone)
+        form = json.loads((checkpoint / "state.json").read_text(encoding="utf-8")).get("form")
+    except (OSError, ValueError, AttributeError) as error:
+        raise damaged_checkpoint(checkpoint, error) from error
+    if form != NamedTensors.form:
+        raise InputError(
+            f"the checkpoint has DeepSpeed's format ('{form}'), which only a training can read",
+            code="checkpoint-form-differs",
+            remedy=f"continue the run from it: checkpoint.resume={checkpoint}",
+            where=checkpoint,
+        )
+    record, recipe = run.read(), Recipe.load(run.recipe)
+    directory = Path(record["model_directory"])
+    tokenizer, config = Tokenizer.load(directory, recipe.model.new_tokens), read_config(recipe.model, directory)
+    if recipe.method.stage == "reward":
+        set_single_score(config, tokenizer.pad_id)
+    # Adapters that start as a part of the base are defined by the type in which the base was loaded.
+    weights = record["resolved"]["precision"]["weights"]
+    model = load_model(
+        recipe.model, recipe.method.stage, directory, config,
+        precision=Precision("fp32", weights, "weights are only written", "cpu"),
+        implementation="eager", vocabulary=tokenizer.vocab_size, seed=recipe.seed,
+    )  # fmt: skip
+    torch.manual_seed(recipe.seed)
+    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    read_weights(model, checkpoint)
+    new_tokens = bool(recipe.model.new_tokens)
+    alone.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))
+    export_model(tuned, tokenizer, target, _chat_template(record, recipe, tokenizer), new_tokens=new_tokens)
+
+
+def _chat_template(record: dict[str, Any], recipe: Recipe, tokenizer: Tokenizer) -> str:
+    """As training exports it; read again where the cache of tokens is empty."""
+    try:
+        return open_prepared(cached_tokens(record["data_hash"])).chat_template
+    except MachineError:
+        if recipe.method.stage == "pretrain":
+            return tokenizer.chat_templates.get("default", "")
+        return template_source(recipe.data.template, tokenizer)

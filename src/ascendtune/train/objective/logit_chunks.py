@@ -1,0 +1,107 @@
+"""Logits in chunks: (labelled × vocabulary) never exists at once.
+
+Two sizes matter. A product with the head reads its whole weight, and one for the weight's gradient reads and writes
+all of that in fp32: the more positions at a time, the less of either. The softmax is in fp32, and needs twice the bytes
+of 16-bit logits for a time: the fewer positions at a time, the less memory. So logits of many positions are multiplied
+at once, and their softmax is taken some positions at a time; its gradient takes the place of the logits.
+
+For V tokens, H hidden units and R positions at a time, the weight's gradient moves 12 V H bytes for 2 R V H operations
+in 16 bits: with R = H / 2 a chunk's logits take half of what the weight takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from ascendtune.train.objective.head import HeadForm
+
+# Bytes of fp32 logits whose softmax is taken at once, and positions at least.
+_SOFTMAX_BYTES = 16 * 1024 * 1024
+_SOFTMAX_ROWS = 128
+# Positions of a product with a head that gets no gradient: enough that arithmetic, not reading the weight, takes the
+# time (an accelerator computes some 200 to 300 operations in 16 bits in the time in which it reads a byte).
+_FROZEN_ROWS = 512
+# Bytes of a weight's gradient that are computed at once where it is added to one in another type.
+_GRADIENT_BYTES = 128 * 1024 * 1024
+
+
+def autocast_operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Hidden (positions, hidden), weight (vocabulary, hidden) and bias (vocabulary,), for a custom function.
+
+    Autocast does not reach into one: they are cast here, so that gradients flow back through the casts.
+    """
+    weight: torch.Tensor = head.weight
+    bias: torch.Tensor | None = head.bias
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        bias = bias.to(dtype) if bias is not None else None
+    return hidden, weight, bias
+
+
+def product_chunks(positions: int, weight: torch.Tensor, *, is_trained: bool) -> list[slice]:
+    """The positions that are multiplied at once with `weight`, (vocabulary, hidden)."""
+    vocabulary, hidden = weight.shape
+    return _cut(positions, product_rows(vocabulary, hidden, is_trained=is_trained))
+
+
+def product_rows(vocabulary: int, hidden: int, *, is_trained: bool) -> int:
+    """Positions of a product chunk; never fewer than of a softmax."""
+    return max(hidden // 2 if is_trained else min(_FROZEN_ROWS, hidden // 2), softmax_rows(vocabulary))
+
+
+def softmax_chunks(positions: int, vocabulary: int) -> list[slice]:
+    """The positions whose softmax is taken at once."""
+    return _cut(positions, softmax_rows(vocabulary))
+
+
+def softmax_rows(vocabulary: int) -> int:
+    return max(_SOFTMAX_ROWS, _SOFTMAX_BYTES // (4 * vocabulary))
+
+
+def add_weight_gradient(total: torch.Tensor, grad: torch.Tensor, hidden: torch.Tensor) -> None:
+    """Add gradᵀ · hidden to `total`, in place.
+
+    Args:
+        total: (vocabulary, hidden) in the type of the others, or fp32.
+        grad: (positions, vocabulary), by the logits.
+        hidden: (positions, hidden) in the type of `grad`.
+    """
+    if total.dtype == grad.dtype:
+        total.addmm_(grad.t(), hidden)
+        return
+    for part in _cut(len(total), max(1, _GRADIENT_BYTES // (hidden.shape[1] * hidden.element_size()))):
+        total[part] += grad[:, part].t() @ hidden
+
+
+def checkpointed_chunks(
+    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    head: nn.Module,
+    targets: torch.Tensor,
+    form: HeadForm,
+) -> list[torch.Tensor]:
+    """`score(logits, targets)` of every chunk, for any head: what the backward pass needs is computed again there.
+
+    Args:
+        score: from fp32 logits (chunk, vocabulary) and targets (chunk,).
+        hidden: (positions, hidden).
+        targets: (positions,) int64 token ids.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    def of_chunk(states: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return score(form.logits(head(states).float()), target)
+
+    vocabulary = int(getattr(head, "out_features", 131072))
+    return [
+        checkpoint(of_chunk, hidden[part], targets[part], use_reentrant=False)
+        for part in softmax_chunks(len(hidden), vocabulary)
+    ]
+
+
+def _cut(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

@@ -1,0 +1,113 @@
+"""Commands take a checkpoint by its name: its weights are those that training would have exported there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ascendtune.cli.main import main
+from ascendtune.cli.run_names import complete_weights, weights_named
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.fit import fit
+from ascendtune.train.run_choice import checkpoint_to_resume
+
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {"tuner": "full"},
+    "lora": {"tuner": "lora", "lora": {"rank": 4, "init": "pissa"}},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the finished runs `full` and `lora` of six steps, a checkpoint after every other one.
+
+    `full-4` and `lora-4` are the same trainings, ended after four steps.
+    """
+    place = tmp_path_factory.mktemp("runs-of-names")
+    rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in range(40)]
+    (place / "rows.json").write_text(json.dumps(rows))
+    for name, steps in ((name, steps) for name in METHODS for steps in (6, 4)):
+        recipe: dict[str, Any] = {
+            "name": name if steps == 6 else f"{name}-{steps}",
+            "run_dir": str(place / "runs" / "{name}"),
+            "model": {"path": str(tiny_model)},
+            "data": {"train": str(place / "rows.json"), "max_length": 64, "eval_rows": 8},
+            "method": METHODS[name],
+            "optim": {"learning_rate": 1e-2, "max_steps": steps, "scheduler": "constant"},
+            "checkpoint": {"every_steps": 2, "keep": 9},
+            "precision": "bf16",
+        }
+        fit(Recipe.check(recipe))
+    return place
+
+
+@pytest.fixture
+def runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the runs, below the working directory."""
+    monkeypatch.chdir(place)
+    return Path("runs")
+
+
+def weights_in(directory: Path) -> dict[str, torch.Tensor]:
+    [file] = directory.glob("*model.safetensors")
+    return load_file(file)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_of_a_checkpoint_are_those_that_training_exports_from_it(name: str, runs: Path) -> None:
+    exported = weights_in(runs / f"{name}-4" / "model")
+    found = weights_in(Path(weights_named(f"{name}@4")))
+    assert exported.keys() == found.keys()
+    assert all(torch.equal(tensor, found[key]) for key, tensor in exported.items())
+    assert weights_named(f"{name}@6") == weights_named(f"{name}@best") == str(runs / name / "model")
+
+
+def test_an_export_is_made_once(runs: Path) -> None:
+    first = Path(weights_named("lora@4"))
+    written = (first / "adapter_model.safetensors").stat().st_mtime_ns
+    assert weights_named("lora@4") == str(first)
+    assert (first / "adapter_model.safetensors").stat().st_mtime_ns == written
+
+
+def test_generate_and_merge_take_a_checkpoint(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "lora@4", "What is 1 plus 1?", "--max-new-tokens", "4", "--json"])
+    assert ended.value.code == 0 and "answer" in json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit) as ended:
+        main(["merge", "lora@4", "--to", str(tmp_path / "merged"), "--no-verify"])
+    assert ended.value.code == 0 and (tmp_path / "merged" / "model.safetensors").is_file()
+
+
+def test_a_damaged_checkpoint_is_refused(runs: Path) -> None:
+    [file] = (runs / "full" / "checkpoints" / "step_2").glob("*.distcp")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(MachineError) as caught:
+        weights_named("full@2")
+    file.write_bytes(content)
+    assert caught.value.code == "checkpoint-damaged"
+
+
+def test_a_command_for_runs_says_that_it_takes_no_checkpoint(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["runs", "show", "lora@2"])
+    assert ended.value.code == InputError.exit_code and "checkpoint-not-taken" in capsys.readouterr().err
+
+
+def test_the_shell_completes_checkpoints(runs: Path) -> None:
+    assert [name for name, _ in complete_weights("lora@")] == ["lora@6", "lora@4", "lora@2", "lora@best", "lora@last"]
+    assert [name for name, _ in complete_weights("lora@b")] == ["lora@best"]
+    assert [name for name, _ in complete_weights("lo")] == ["lora-4", "lora"]
+
+
+def test_resume_takes_a_checkpoint_name(runs: Path) -> None:
+    values = {"model": {"path": "m"}, "data": {"train": "rows.json"}, "checkpoint": {"resume": "lora@4"}}
+    recipe = Recipe.check({**values, "name": "other"})
+    assert checkpoint_to_resume(recipe) == RunDir(runs / "lora").checkpoint(4)

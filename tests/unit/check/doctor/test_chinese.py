@@ -1,0 +1,49 @@
+"""`doctor --lang zh`: every sentence of the doctor has a Chinese one with the same names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ascendtune.check.doctor import bundle, container, disk
+from ascendtune.check.doctor.check import examine, verdict
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import known_combinations
+from ascendtune.check.table import as_text
+from ascendtune.core import language
+
+_ROOM = Path(bundle.__file__).parent
+_CLI = _ROOM.parents[1] / "cli" / "doctor.py"
+_NAMES = re.compile(r"\{(\w+)")
+_COMMAND = re.compile(r"(?:export|unset|pip|sudo|ulimit|source|-v) |-\w+$")
+"""What is typed is the same in every language."""
+
+
+def _said() -> Iterator[str]:
+    for path in (*sorted(_ROOM.glob("*.py")), _CLI):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
+                strings = (each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant))
+                yield from (each for each in strings if isinstance(each, str))
+
+
+def test_every_sentence_of_the_doctor_has_a_translation_with_the_same_names() -> None:
+    said = {*_said(), *disk._ELSEWHERE, *disk._ELSEWHERE.values(), *(each.breaks for each in known_combinations())}
+    said |= {why for _, why in (*container._MOUNTS.values(), container._TOOL)}
+
+    assert sorted(each for each in said - say.chinese.keys() if not _COMMAND.match(each)) == []
+    for english, translated in say.chinese.items():
+        assert sorted(_NAMES.findall(english)) == sorted(_NAMES.findall(translated)), english
+
+
+def test_findings_are_chinese_and_keep_commands(lay: Callable[..., Outside]) -> None:
+    outside = lay("card-alarmed", HCCL_IF_IP="10.9.9.9")
+    with language.using("zh"):
+        examination = examine(outside)
+        text = as_text(verdict(examination, outside), examination.findings, columns=100, paint=lambda text, _: text)
+    assert text.startswith("本机可以训练，设备：7/8 NPU (910B4)，不含 NPU 7；但 NPU 7 报告 Alarm，故障码 80E01801")
+    assert "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6" in text and "HCCL_IF_IP=10.9.9.9 不是本机的地址" in text
+    assert not re.search(r"^\w*(?:expected|do|seen): ", text, re.MULTILINE)

@@ -1,0 +1,166 @@
+"""Where a job reads and writes: mounts and their speed, owners, logs and caches, and what a recipe needs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ascend_node.scenarios import HEALTHY
+from ascendtune.check.doctor.check import examine
+from ascendtune.check.doctor.needs import Needs, needs_of
+from ascendtune.check.doctor.outside import Outside, file_speed
+from ascendtune.check.finding import Finding
+from ascendtune.recipe.recipe import Recipe
+
+Lay = Callable[..., Outside]
+GIB = 1 << 30
+
+
+def _found(outside: Outside, code: str) -> list[Finding]:
+    return list(examine(outside, [code]).findings)
+
+
+def _mounted(outside: Outside, kind: str, options: str) -> Outside:
+    mounts = outside.path("/proc/self/mountinfo")
+    mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {outside.cwd} rw - {kind} host:/x {options}\n")
+    return outside
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("nfs4", "rw,vers=4.1,soft,proto=tcp,rsize=1048576,wsize=1048576", "is mounted with soft"),
+        ("nfs", "rw,vers=3,hard,proto=udp", "is mounted with udp"),
+        ("nfs4", "rw,hard,sync", "is mounted with sync"),
+        ("nfs4", "rw,hard,rsize=32768,wsize=8192", "is mounted with rsize=32768,wsize=8192"),
+        ("ext4", "ro", "mounted read-only"),
+    ],
+)
+def test_mount_options_that_lose_data_or_time(lay: Lay, kind: str, options: str, said: str) -> None:
+    (found,) = _found(_mounted(lay(HEALTHY), kind, options), "storage")
+    assert found.status == "warning" and said in found.measured
+
+
+def test_shared_storage_that_is_fast_shows_protocol_options_and_speed(lay: Lay) -> None:
+    (found,) = _found(_mounted(lay(HEALTHY), "dpc", "rw,timeo=600"), "storage")
+    assert found.status == "ok"
+    assert "checkpoints on dpc (timeo=600): writes 953.7 MiB/s, reads 1.9 GiB/s" in found.measured
+
+
+def test_slow_storage_tells_how_long_a_checkpoint_takes(lay: Lay) -> None:
+    outside = _mounted(lay(HEALTHY), "nfs4", "rw,hard")
+    outside.file_speed = lambda path: (20e6, 30e6)
+    slow = _found(outside, "storage")
+    assert [each.status for each in slow] == ["warning", "warning"]
+    assert "writes 19.1 MiB/s" in slow[0].measured and "takes 70 minutes here" in (slow[0].expected or "")
+
+
+def test_speed_of_files_is_measured_and_leaves_no_file(tmp_path: Path) -> None:
+    write, read = file_speed(tmp_path)
+    assert write > 0 and read > 0 and not list(tmp_path.iterdir())
+
+
+def test_directories_of_another_user_are_found(lay: Lay) -> None:
+    outside = lay(HEALTHY, HOME="/nowhere")
+    closed = {outside.path("/usr/local/Ascend/driver"), outside.cwd}
+    outside.may_access = lambda path, mode: path not in closed
+    outside.owner = lambda path: "root:HwHiAiUser"
+    found = _found(outside, "permissions")
+    assert found[0].status == "failure" and "/usr/local/Ascend/driver" in found[0].measured
+    assert "usermod -aG HwHiAiUser" in (found[0].remedy or "")
+    assert found[1].measured.endswith("is not writable (root:HwHiAiUser)")
+
+
+def test_environment_with_two_owners_is_a_warning_and_one_kept_by_root_is_not(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    outside.may_access = lambda path, mode: path.name != "torch"
+    (found,) = _found(outside, "permissions")
+    assert found.status == "warning" and "such as torch (" in found.measured
+    outside.may_access = lambda path, mode: not mode & os.W_OK or outside.site not in (path, *path.parents)
+    assert [each.status for each in _found(outside, "permissions")] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"space": lambda path: (GIB, 100 * GIB)}, "has 1.0 GiB free for logs and kernels"),
+        ({"inodes": lambda path: (900, 10_000_000)}, "has room for 900 more files"),
+    ],
+)
+def test_no_room_for_logs_and_kernels(lay: Lay, change: dict[str, object], said: str) -> None:
+    found = _found(replace(lay(HEALTHY), **change), "log_directories")
+    assert found and all(each.status == "warning" and said in each.measured for each in found)
+
+
+def test_large_logs_and_quota_are_reported(lay: Lay, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    with (log / "plog-1.log").open("wb") as file:
+        file.truncate(30 * GIB)
+    outside = lay(HEALTHY, ASCEND_PROCESS_LOG_PATH=str(log))
+    quota = outside.root / "bin/quota"
+    quota.write_text("#!/bin/sh\necho 'Filesystem blocks quota limit grace'\necho ' server:/home 990000 1000000 0 0'\n")
+    quota.chmod(0o755)
+    large, near = _found(outside, "log_directories")
+    assert "holds 30.0 GiB" in large.measured and f"find {log} -type f -mtime +7 -delete" in (large.remedy or "")
+    assert near.measured == "this user's quota on server:/home is nearly used: 966.8 MiB of 976.6 MiB"
+
+
+def test_tracker_is_asked_only_after_a_login(lay: Lay) -> None:
+    node = replace(HEALTHY, packages={**HEALTHY.packages, "wandb": "0.19.1"})
+    assert _found(lay(node), "tracker") == []
+    assert _found(lay(node, WANDB_API_KEY="x", WANDB_MODE="offline"), "tracker") == []
+    (gone,) = _found(lay(node, WANDB_API_KEY="x", WANDB_BASE_URL="http://127.0.0.1:1"), "tracker")
+    assert gone.status == "warning" and gone.remedy == "export WANDB_MODE=offline"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (found,) = _found(lay(node, WANDB_API_KEY="x", WANDB_BASE_URL=f"http://127.0.0.1:{port}"), "tracker")
+    assert found.status == "ok"
+
+
+def _needs(**change: object) -> Needs:
+    needs = Needs("r.yaml", "org/model", (), Path("runs/x"), {"torch": "train"}, "auto", 3, 6)
+    return replace(needs, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"packages": {"deepspeed": "parallel.strategy: deepspeed"}}, "not installed: deepspeed (parallel.strategy"),
+        ({"model": "./no-such-model"}, "no such model path: ./no-such-model"),
+        ({"data": ("./none.jsonl",)}, "./none.jsonl"),
+        ({"model": "hf:org/model"}, "HF_HUB_OFFLINE is set, and hf:org/model is not in the download directory"),
+    ],
+)
+def test_recipe_whose_needs_are_missing_fails(lay: Lay, change: dict[str, object], said: str) -> None:
+    outside = lay(HEALTHY, HF_HOME="/nowhere")
+    outside.needs = _needs(model=".", **change) if "model" not in change else _needs(**change)
+    (found,) = _found(outside, "recipe")
+    assert found.status == "failure" and said in found.measured and found.remedy
+
+
+def test_recipe_asks_for_room_and_precision(lay: Lay, tmp_path: Path) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(15 * GIB)
+    outside = lay(replace(HEALTHY, name="910ProB"))
+    outside.space = lambda path: (100 * GIB, 1000 * GIB)
+    outside.needs = _needs(model=str(tmp_path), precision="bf16")
+    room, precision = _found(outside, "recipe")
+    assert "has 100.0 GiB free; 3 checkpoints and the final weights take about 285.0 GiB" in room.measured
+    assert precision.status == "failure" and "910ProB has no bf16" in precision.measured
+
+
+def test_needs_are_read_from_a_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "name: one\nmodel: {path: org/m}\ndata: {train: modelscope:org/d}\nmethod: {tuner: lora}\n"
+        "parallel: {strategy: deepspeed}\nprecision: bf16\n"
+    )
+    needs = needs_of(Recipe.load(recipe), recipe)
+    assert needs.run_dir == Path("runs/one") and needs.precision == "bf16" and needs.checkpoints == 3
+    assert {"peft", "deepspeed", "modelscope-hub", "torch", "tensorboard"} <= needs.packages.keys()

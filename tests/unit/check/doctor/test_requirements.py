@@ -1,0 +1,88 @@
+"""One set of versions: what the advice installs satisfies every rule about versions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ascend_node.node import Cann, Node
+from ascend_node.outside import outside_of
+from ascend_node.scenarios import HEALTHY
+from ascendtune.check.doctor.check import examine
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import advice_for, seen_pair
+from ascendtune.machine.compatibility import wheels
+
+Lay = Callable[..., Outside]
+_CODES = ["versions", "packages", "combinations"]
+
+
+def _lowest(bounds: str) -> str:
+    return bounds.partition(",")[0].lstrip("=>")
+
+
+def _followed(node: Node, outside: Outside) -> Node:
+    advice = advice_for(outside)
+    installed = {name: _lowest(bounds) for name, bounds in advice.packages.items()}
+    cann = (Cann(advice.cann.replace(".X", ".0")),) if advice.cann else node.cann
+    driver = advice.driver or node.driver
+    return replace(node, packages={**node.packages, **installed}, cann=cann, driver=driver.replace(".X", ".0"))
+
+
+def test_advice_that_is_followed_leaves_nothing_to_advise(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    torches = sorted({wheel.torch for wheel in wheels()})
+    releases = ["8.1.RC1", "8.2.RC1", "8.3.RC1", "8.5.0", "9.0.0", "9.1.0"]
+    for number in range(40):
+        wheel = draw.choice(wheels())
+        packages = {
+            "torch": draw.choice(torches),
+            "torch-npu": wheel.version,
+            "numpy": draw.choice(["1.26.4", "2.1.2"]),
+            "transformers": draw.choice(["4.52.4", "4.56.0", "5.2.0"]),
+            "peft": draw.choice(["0.17.1", "0.18.0"]),
+            "deepspeed": draw.choice(["0.12.2", "0.14.2", "0.18.2", "0.19.8"]),
+            "accelerate": draw.choice(["0.34.0", "1.9.0", "1.10.0"]),
+        }
+        node = replace(HEALTHY, packages=packages, cann=(Cann(draw.choice(releases)),), driver="25.2.0")
+        before = outside_of(node, tmp_path / f"before-{number}")
+        after = outside_of(_followed(node, before), tmp_path / f"after-{number}")
+        left = [each for each in examine(after, _CODES).findings if each.status in ("warning", "failure")]
+        assert [each for each in left if "driver" not in each.measured] == [], (node.packages, node.cann)
+
+
+def test_every_finding_about_packages_has_the_same_remedy(lay: Lay) -> None:
+    packages = {"torch": "2.5.1", "torch-npu": "2.5.1", "numpy": "2.1.2", "peft": "0.17.1", "transformers": "5.2.0"}
+    found = [each for each in examine(lay(replace(HEALTHY, packages=packages)), _CODES).findings if each.remedy]
+    assert len(found) > 3 and len({each.remedy for each in found}) == 1
+    assert found[0].remedy == "pip install torch==2.6.0 torch-npu==2.6.0 'peft>=0.18,<1' numpy==1.26.4"
+
+
+def test_another_cann_is_advised_only_where_no_wheel_fits(lay: Lay) -> None:
+    old = replace(HEALTHY, cann=(Cann("7.0.0"),), packages={"torch": "2.5.1", "torch-npu": "2.5.1"})
+    advice = advice_for(lay(old))
+    assert advice.cann is not None and advice.driver is None, "the installed driver serves the CANN that is advised"
+    assert advice.text.startswith(f"install CANN {advice.cann} (toolkit, and kernels or ops of the chip), source its")
+
+
+@pytest.mark.parametrize(
+    ("torch_npu", "cann", "user"),
+    [("2.7.1.post1", "8.3.RC2", "v0.11.0"), ("2.9.0.post1+git4c901a4", "8.5.1", "v0.18.0")],
+)
+def test_pair_that_was_seen_working_is_ok_and_says_so(lay: Lay, torch_npu: str, cann: str, user: str) -> None:
+    torch = torch_npu.partition(".post")[0]
+    packages = {"torch": torch, "torch-npu": torch_npu}
+    outside = lay(replace(HEALTHY, packages=packages, cann=(Cann(cann),), driver="25.5.0"))
+    (found,) = examine(outside, ["versions"]).findings
+    assert found.status == "ok" and f"vllm-ascend {user} is published for this pair" in found.measured
+    assert seen_pair(torch_npu, "8.0.0") is None
+
+
+def test_driver_that_was_seen_working_with_a_newer_cann_is_no_warning(lay: Lay) -> None:
+    packages = {"torch": "2.6.0", "torch-npu": "2.6.0.rc1"}
+    node = replace(HEALTHY, driver="24.1.0", cann=(Cann("8.1.RC1"),), packages=packages)
+    assert not [each for each in examine(lay(node), ["versions"]).findings if "driver 24.1.0 is" in each.measured]

@@ -1,0 +1,82 @@
+"""`--lang zh`: the sentences of explain itself, and those of its knowledge."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+from ascendtune.check.explain import memory, missing, report
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.knowledge import chinese, entries
+from ascendtune.check.explain.report import as_text
+from ascendtune.core import language
+from ascendtune.core.terminal_text import columns_of
+
+_ROOM = Path(report.__file__).parent
+_NAMES = re.compile(r"\{(\w+)")
+
+
+def _said() -> Iterator[str]:
+    """Every template that a module of the room passes to `say`."""
+    for path in sorted(_ROOM.glob("*.py")):
+        module = import_module(f"{report.__package__}.{path.stem}")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
+                for part in ast.walk(node.args[0]):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield part.value
+                    elif isinstance(part, ast.Name) and isinstance(getattr(module, part.id, None), str):
+                        yield getattr(module, part.id)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_Block":
+                yield from (
+                    each.value
+                    for each in ast.walk(node.args[0])
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                )
+
+
+def test_every_sentence_of_explain_has_a_translation_with_the_same_names() -> None:
+    phases = (phase for phase, _ in missing._PHASES)
+    said = {*_said(), *phases, *missing._REMEDIES.values()} - {""}
+
+    assert sorted(said - report.say.chinese.keys()) == []
+    for english, translated in report.say.chinese.items():
+        assert sorted(_NAMES.findall(english)) == sorted(_NAMES.findall(translated)), english
+
+
+def test_translated_entries_have_the_sentences_of_the_english_ones() -> None:
+    by_id = {entry.id: entry for entry in entries()}
+
+    for name, words in chinese().items():
+        entry = by_id[name]
+        assert len(words.causes) == len(entry.causes), name
+        assert len(words.remedies) == len(entry.remedies), name
+        assert (
+            set(re.findall(r"\{(\w+)\}", " ".join((words.what, *words.causes, *words.remedies)))) <= entry.captured
+        ), name
+
+
+def test_chinese_answer_is_wrapped_and_keeps_the_original_line(explained: Callable[..., Explanation]) -> None:
+    said = (
+        "RuntimeError: NPU out of memory. Tried to allocate 20.00 GiB (NPU 3; 60.96 GiB total capacity; "
+        "49.47 GiB already allocated; 1.32 GiB free; 57.55 GiB reserved in total by PyTorch)"
+    )
+    explanation = explained(f"{said}\n")
+    with language.using("zh"):
+        lines = as_text(explanation, columns=80, paint=lambda text, _: text).splitlines()
+
+    assert all(columns_of(line) <= 80 for line in lines if "/" not in line)
+    assert any(line.startswith("把握     确定") for line in lines)
+    assert "".join(said.split()) in "".join("".join(lines).split())
+    assert explanation.sureness == "certain"
+
+
+def test_sums_are_named_in_chinese() -> None:
+    sums = memory.sums_in("Tried to allocate 2.00 GiB")
+
+    assert sums is not None
+    with language.using("zh"):
+        assert sums.line() == "申请 2.0 GiB"

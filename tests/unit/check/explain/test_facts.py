@@ -1,0 +1,85 @@
+"""Facts of logs and messages, and what they do: required by entries, told by headlines, held by JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation, as_json
+from ascendtune.check.explain.facts import of_log, of_message, told
+
+
+def test_variables_versions_ranks_and_ports_of_a_log() -> None:
+    facts = of_log(
+        [
+            "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3\nMASTER_PORT=29501 torchrun --nproc_per_node 4 --nnodes 2 a.py",
+            "- `transformers` version: 4.45.2\ntorch_npu==2.1.0.post6 CANN 8.0.RC2\nworld size: 1",
+        ]
+    )
+
+    assert facts["variable.ASCEND_RT_VISIBLE_DEVICES"] == ("0,1,2,3",)
+    assert facts["port"] == ("29501",)
+    assert facts["asked"] == ("8",)
+    assert facts["world_size"] == ("1",)
+    assert facts["version.transformers"] == ("4.45.2",)
+    assert facts["version.torch_npu"] == ("2.1.0.post6",)
+    assert facts["version.cann"] == ("8.0.RC2",)
+
+
+@pytest.mark.parametrize("text", ["a.WORLD_SIZE_OF_MOON=3", "step 12 loss 2.5 port of call", "$MASTER_PORT="])
+def test_text_without_facts_has_none(text: str) -> None:
+    assert of_log([text]) == {}
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "values"),
+    [
+        ("mat1 and mat2 shapes cannot be multiplied (4x512 and 1024x10)", "shape", ("4x512", "1024x10")),
+        ("copying a param with shape torch.Size([16, 4096]) from it", "shape", ("16, 4096",)),
+        ("expected mat1 and mat2 to have the same dtype, but got: c10::Half != float", "dtype", ("Half",)),
+        ("call aclnnAdd failed, error code is 561103", "operator", ("aclnnAdd",)),
+        ("call aclnnAdd failed, error code is 561103", "error_code", ("561103",)),
+        ("[Errno 28] No space left on device: '/data/out'", "errno", ("28 ENOSPC",)),
+        ("connect to 10.0.0.7:29500 failed", "peer", ("10.0.0.7:29500",)),
+        ("KeyError: 'gpt_oss'", "name", ("gpt_oss",)),
+    ],
+)
+def test_numbers_and_names_of_a_message(message: str, name: str, values: tuple[str, ...]) -> None:
+    assert of_message(message)[name] == values
+
+
+def test_headline_does_not_repeat_what_the_sentence_says() -> None:
+    message = of_message("no file '/data/model/config.json' here")
+
+    assert told(message, "a file is missing") == "/data/model/config.json"
+    assert told(message, "a file is missing: /data/model/config.json") == ""
+
+
+@pytest.mark.parametrize("message", ["error in ../c10d/NCCLUtils.hpp:275", "tag 0x3000030", "ranks '3'"])
+def test_headline_lacks_sources_and_addresses(message: str) -> None:
+    assert told(of_message(message), "a call failed") == ""
+
+
+def test_headline_of_a_general_entry_holds_the_facts_of_the_message(explained: Callable[..., Explanation]) -> None:
+    said = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x512 and 1024x10)\n"
+
+    assert explained(said).headline().endswith(": 4x512, 1024x10")
+
+
+def test_headline_of_out_of_memory_holds_the_sums(explained: Callable[..., Explanation]) -> None:
+    said = (
+        "NPU out of memory. Tried to allocate 20.00 GiB (NPU 3; 60.96 GiB total capacity; 49.47 GiB already allocated; "
+        "1.32 GiB free; 57.55 GiB reserved in total by PyTorch)\n"
+    )
+
+    assert "20.0 GiB asked for, 1.3 GiB of 61.0 GiB free" in explained(f"RuntimeError: {said}").headline()
+
+
+def test_json_has_the_facts(explained: Callable[..., Explanation]) -> None:
+    explanation = explained("HCCL_CONNECT_TIMEOUT=120\nIndexError: index 32000 is out of bounds for dimension 0\n")
+    answer = json.loads(as_json(explanation))
+
+    assert answer["facts"]["variable.HCCL_CONNECT_TIMEOUT"] == ["120"]
+    assert answer["first"]["facts"]["number"] == ["32000", "0"]

@@ -1,0 +1,65 @@
+"""Remedies held against the machine that the logs are of."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation, explain
+from ascendtune.check.explain.now import Here, on_this_machine, this_machine
+
+
+def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
+    here = Here({"HCCL_BUFFSIZE": "400", "HF_TOKEN": "hf_secret"}, {"yaml": "6.0"}.get, lambda port: port == 29500,
+                {Path("/data"): 3 << 30}.get, lambda: 1024)  # fmt: skip
+    first = explanation.verdict.first
+    assert first is not None
+    remedies = (str(changed["remedy"]),) if "remedy" in changed else first.remedies
+    return on_this_machine(first, remedies, explanation.facts, here)
+
+
+@pytest.mark.parametrize(
+    ("log", "remedy", "expected"),
+    [
+        ("ModuleNotFoundError: No module named 'peft'", "-", "peft is not installed in"),
+        ("ModuleNotFoundError: No module named 'yaml'", "-", "the job used another Python"),
+        ("MASTER_PORT=29500\nOSError: [Errno 98] Address already in use", "another port", "port 29500 is taken"),
+        ("MASTER_PORT=29501\nOSError: [Errno 98] Address already in use", "another port", "port 29501 is free"),
+        ("OSError: [Errno 28] No space left on device: '/data'", "-", "/data exists, 3.0 GiB are free there"),
+        ("OSError: [Errno 28] No space left on device: '/none'", "-", "/none does not exist"),
+        ("RuntimeError: x", "set HCCL_BUFFSIZE=200", "HCCL_BUFFSIZE is 400 in this shell"),
+        ("RuntimeError: x", "HCCL_IF_IP=10.0.0.1", "HCCL_IF_IP is not set in this shell"),
+        ("OSError: [Errno 24] Too many open files", "`ulimit -n 65536`", "the limit of open files is 1024"),
+    ],
+)
+def test_what_a_remedy_names_is_looked_at(
+    explained: Callable[..., Explanation], log: str, remedy: str, expected: str
+) -> None:
+    assert any(expected in each for each in _sentences(explained(f"{log}\n"), remedy=remedy))
+
+
+def test_value_of_a_secret_is_not_shown(explained: Callable[..., Explanation]) -> None:
+    sentences = _sentences(explained("RuntimeError: x\n"), remedy="export HF_TOKEN=…")
+
+    assert sentences == ("HF_TOKEN is set in this shell",)
+
+
+def test_only_logs_of_this_machine_are_held_against_it(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("ModuleNotFoundError: No module named 'no_such_module_anywhere'\n")
+
+    assert explain([str(log)]).now() == ()
+    assert "is not installed in" in explain([str(log)], is_here=True).now()[0]
+
+
+def test_port_that_a_process_listens_on_is_taken(tmp_path: Path) -> None:
+    here = this_machine()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        assert here.is_taken(server.getsockname()[1])
+    assert here.free_bytes(tmp_path) is not None
+    assert here.free_bytes(tmp_path / "none") is None

@@ -1,0 +1,57 @@
+"""How long the first rows are: the work is bounded however long they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.cli import draft
+from ascendtune.cli.init_data import look_at_data, preview
+from ascendtune.data.tokenizer import Tokenizer
+
+
+def _rows(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def _length(model: Path, path: Path, answers: list[str]) -> draft.Length:
+    rows = [{"prompt": "2 + 2?", "completion": answer} for answer in answers]
+    return draft.longest_row(draft.look_at_model(str(model)), [look_at_data(_rows(path, rows))], "chatml")
+
+
+def test_longest_row_is_counted_exactly_where_rows_are_short(tiny_model: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_model)
+    length = _length(tiny_model, tmp_path / "rows.jsonl", ["four", "It is four. " * 20, "4"])
+    answer = len(tokenizer.encode("It is four. " * 20))
+    assert length.is_exact and answer < length.tokens < answer + 60
+
+
+@pytest.mark.parametrize("answers", [["four " * 100_000, "4"], ["four " * 1000] * 60], ids=["one row", "many rows"])
+def test_work_on_long_rows_is_bounded_and_the_length_is_an_estimate(
+    answers: list[str], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    characters = []
+    encode = Tokenizer.encode
+
+    def counting(tokenizer: Tokenizer, text: str) -> list[int]:
+        characters.append(len(text))
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(Tokenizer, "encode", counting)
+    monkeypatch.setattr(draft, "_CHARACTERS_OF_A_ROW", 10_000)
+    monkeypatch.setattr(draft, "_CHARACTERS_OF_ALL_ROWS", 100_000)
+    length = _length(tiny_model, tmp_path / "rows.jsonl", answers)
+    assert sum(characters) < 110_000
+    whole = len(encode(Tokenizer.load(tiny_model), "four " * 2000)) * len(answers[0]) / len("four " * 2000)
+    assert not length.is_exact and length.tokens == pytest.approx(whole, rel=0.03)
+
+
+def test_preview_of_many_columns_and_long_values_stays_short(tmp_path: Path) -> None:
+    row = {"prompt": " " * 300 + "2 + 2?", "completion": "4" * 10**6, **{f"c{n}": "text" for n in range(10**4)}}
+    lines = preview(look_at_data(_rows(tmp_path / "rows.jsonl", [row, row])))
+    assert len(lines) < 100 and max(map(len, lines)) < 200
+    assert sum("2 + 2?" in line for line in lines) == 2 and "    and 9,962 more columns" in lines
