@@ -5,8 +5,9 @@ that is started as `[sys.executable, "-m", "ascendtune…", …]`, or with a fil
 process that has imported the libraries and nothing of ascendtune. The same applies to what it starts, and to what it
 becomes by exec.
 
-A forked child has the pid, parent, session, descriptors, signal handlers, directory, arguments and environment that it
-would have otherwise, also in /proc. It differs in that all share one hash seed, and that no library is imported again.
+A forked child has the pid, parent, session, descriptors, signal handlers, directory, arguments and environment that
+it would have otherwise, also in /proc. Differences: all share one hash seed; no library is imported again, so that
+its caches lie below the XDG_CACHE_HOME of the test process.
 
 An interpreter is started as usual where a variable differs that takes effect while it starts (PYTHONPATH, LD_PRELOAD,
 HF_HOME, …), and where the kernel does not let a process change what /proc shows of it.
@@ -28,6 +29,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -52,8 +54,9 @@ _AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_DEV
 """Beginnings of the names of variables that take effect while an interpreter and its libraries start."""
 _ORIGINAL: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _ASKED = tuple(signature(_ORIGINAL).parameters)
+_TORCHRUN = "torch.distributed.run"
 _TESTS = Path(__file__).parent
-_PATIENCE_SECONDS = 180
+_PATIENCE_SECONDS = 300
 _HIGH = 1000
 """Descriptors from here on are free."""
 _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 35, 14, 36, 37
@@ -76,12 +79,10 @@ def _is_ours(argv: Sequence[str]) -> bool:
     program = _program(argv)
     if argv[0] != sys.executable or not program:
         return False
-    is_module = program[0] == "-m" and len(program) > 1
-    return (
-        program[1].split(".")[0] == "ascendtune"
-        if is_module
-        else (Path(program[0]).is_relative_to(_TESTS) and program[0] != __file__)
-    )
+    if program[0] == "-m":
+        module = "".join(program[1:2])
+        return module.split(".")[0] == "ascendtune" or module == _TORCHRUN
+    return Path(program[0]).is_relative_to(_TESTS) and program[0] != __file__
 
 
 def _program(argv: Sequence[str]) -> list[str]:
@@ -164,6 +165,8 @@ class Preloaded:
                 self._process = subprocess.Popen(argv, pass_fds=[other.fileno()], **asked)  # type: ignore[call-overload]
             ours.settimeout(_PATIENCE_SECONDS)
             self._socket = ours
+            # When the libraries are there: this process adopts orphans for a moment only.
+            ours.recv(32)
         return self._socket
 
     def _start(self, asked: Mapping[str, Any]) -> int:
@@ -183,11 +186,12 @@ class Preloaded:
             "parent": os.getpid(),
         }
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", list(opened.values())))]
-        with self._lock, _adopting():
+        with self._lock:
             try:
                 connection = self._connect()
-                connection.sendmsg([json.dumps(request).encode()], rights)
-                return int(connection.recv(32) or 0)
+                with _adopting():
+                    connection.sendmsg([json.dumps(request).encode()], rights)
+                    return int(connection.recv(32) or 0)
             except OSError:
                 # It has ended, or does not answer: interpreters are started instead, which takes longer.
                 self.end()
@@ -249,6 +253,7 @@ def _serve(descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=descriptor) as asker:
+        asker.send(b"ready")
         while True:
             content, descriptors, *_ = socket.recv_fds(asker, 1 << 20, 64)
             if not content:
@@ -429,9 +434,13 @@ def _reset_signals() -> None:
 def _forget_program() -> None:
     """What the process was before: its modules of ascendtune, its streams, its handlers."""
     _kept.extend(
-        sys.modules.pop(each) for each in list(sys.modules) if each.split(".")[0] in ("ascendtune", "__main__")
+        sys.modules.pop(each)
+        for each in list(sys.modules)
+        if each.split(".")[0] in ("ascendtune", "__main__") or each == _TORCHRUN
     )
     _kept.extend((sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__))
+    tempfile.tempdir = None
+    time.tzset()
     sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
     warnings.filters[:] = _base.filters  # type: ignore[index]
     logging.getLogger("ascendtune").handlers.clear()

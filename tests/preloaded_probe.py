@@ -6,6 +6,8 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 if sys.argv[1] == "start":
@@ -40,6 +42,8 @@ json.dump(
         "name": __name__,
         "streams": [(each.encoding, each.errors, each.line_buffering) for each in (sys.stdin, sys.stdout, sys.stderr)],
         "ours": [each for each in sys.modules if each.split(".")[0] == "ascendtune"],
+        "temporary": tempfile.gettempdir(),
+        "zone": time.tzname,
         "core": resource.getrlimit(resource.RLIMIT_CORE),
     },
     sys.stdout,

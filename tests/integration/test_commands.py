@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 _NOTES = [
     {"prompt": f"What is {number} plus one?", "completion": f"{number} plus one is {number + 1}."}
     for number in range(40)

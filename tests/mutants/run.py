@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ HEAVY = (
 class Verdict:
     fault: Fault
     outcome: str
-    """killed, survived, or broken: the tests did not run."""
+    """killed, survived, broken (the tests did not run), or untried."""
     by: str
     """The test that failed, as pytest names it; or why there is none."""
     output: str
@@ -56,6 +57,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="only faults in whose file or text one of these words occurs")
     parser.add_argument("--quick", action="store_true", help="only the sample that `make test` tries")
+    parser.add_argument("--kept", action="store_true", help="try none; show the kept verdicts")
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     chosen = [fault for fault in (*FAULTS, *JOB_FAULTS) if fault.quick or not arguments.quick]
@@ -64,7 +66,7 @@ def main() -> int:
     for name in HEAVY:
         importlib.import_module(name)
     # `make test` tries the sample, and has run its tests on the source without a fault.
-    try_one = judge if arguments.quick else kept_or_judged
+    try_one = judge if arguments.quick else kept if arguments.kept else kept_or_judged
     # One after the other, in the main thread: processes that a forked thread forks end with an error whatever they did.
     verdicts = []
     for fault in chosen:
@@ -80,19 +82,24 @@ def main() -> int:
     return 1 if alive or not verdicts else 0
 
 
+def kept(fault: Fault) -> Verdict:
+    """The kept verdict: that the fault was noticed by a test that passes without it."""
+    by = _kept().get(_key(fault))
+    return Verdict(fault, "killed" if by else "untried", by or "its file or test has changed since it was tried", "")
+
+
 def kept_or_judged(fault: Fault) -> Verdict:
-    """The kept verdict, or a new one; kept is that a fault was noticed by a test that passes without it."""
-    key = _key(fault)
-    if by := _kept().get(key):
-        return Verdict(fault, "killed", by, "")
+    """The kept verdict, or a new one, which is kept if the fault was noticed by a test that passes without it."""
+    if (known := kept(fault)).outcome == "killed":
+        return known
     verdict = judge(fault)
     if verdict.outcome != "killed":
         return verdict
     if failure := _failure_without_fault(verdict.by):
         return Verdict(fault, "broken", f"{verdict.by} fails on the source without a fault", failure)
     KEPT.parent.mkdir(exist_ok=True)
-    with KEPT.open("a") as kept:
-        kept.write(json.dumps({"key": key, "by": verdict.by}) + "\n")
+    with KEPT.open("a") as file:
+        file.write(json.dumps({"key": _key(fault), "by": verdict.by}) + "\n")
     return verdict
 
 
@@ -179,11 +186,13 @@ def _be_pytest(tests: Sequence[str], source: Path, place: Path) -> int:
 
 
 def as_table(verdicts: Sequence[Verdict]) -> str:
+    outcomes = Counter(verdict.outcome for verdict in verdicts)
     lines = [
         TITLE,
         "",
         "Written by `make mutants`: each fault is put into a copy of the source, and the named test is run on it.",
-        f"{sum(each.outcome == 'killed' for each in verdicts)} of {len(verdicts)} were noticed.",
+        f"{outcomes['killed']} of {len(verdicts)} were noticed, {outcomes['survived'] + outcomes['broken']} were not; "
+        f"{outcomes['untried']} were not tried since their file or their test changed.",
         "",
         "| file | fault: what it does to a run | noticed by |",
         "|---|---|---|",

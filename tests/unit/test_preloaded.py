@@ -22,7 +22,7 @@ def _seen(how: str, directory: Path) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, PROBE, how],
         cwd=directory,
-        env={**os.environ, "ONLY_HERE": "wörd"},
+        env={**os.environ, "ONLY_HERE": "wörd", "TMPDIR": str(directory), "TZ": "UTC-3"},
         capture_output=True,
         text=True,
         start_new_session=True,

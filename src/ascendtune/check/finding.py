@@ -25,13 +25,18 @@ class Finding:
     expected: str | None = None
     remedy: str | None = None
     evidence: tuple[str, ...] = ()
+    because: str | None = None
+    """The code of the finding that explains why this one is unknown."""
 
     def __post_init__(self) -> None:
         if self.status in ("warning", "failure") and not self.remedy:
             raise ValueError(f"{self.code}: a {self.status} needs a remedy")
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "evidence": list(self.evidence)}
+        content = {**asdict(self), "evidence": list(self.evidence)}
+        if self.because is None:
+            del content["because"]
+        return content
 
 
 def ok(code: str, measured: str, *, evidence: Sequence[str] = ()) -> Finding:
@@ -50,8 +55,10 @@ def failure(
     return Finding(code, "failure", measured, expected, remedy, tuple(evidence))
 
 
-def unknown(code: str, why: str, *, remedy: str | None = None, evidence: Sequence[str] = ()) -> Finding:
-    return Finding(code, "unknown", why, remedy=remedy, evidence=tuple(evidence))
+def unknown(
+    code: str, why: str, *, remedy: str | None = None, evidence: Sequence[str] = (), because: str | None = None
+) -> Finding:
+    return Finding(code, "unknown", why, remedy=remedy, evidence=tuple(evidence), because=because)
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -52,13 +52,19 @@ def blocks(findings: Sequence[Finding], *, limit: int, paint: Paint, everything:
     width = max((len(finding.code) for finding in findings), default=0)
     lines: list[str] = []
     told: dict[str, str] = {}
-    for finding in worst_first(findings):
+    shown = {finding.code for finding in findings if finding.status != "ok"}
+    echoes = [finding for finding in findings if finding.because in shown and not everything]
+    for finding in worst_first(finding for finding in findings if finding not in echoes):
         remedy = finding.remedy
         if remedy in told:
             remedy = say("the same as for {code}", code=told[remedy])
         elif remedy is not None and len(remedy) > _LONG_REMEDY:
             told[remedy] = finding.code
         lines += _block(replace(finding, remedy=remedy), width, limit, paint, everything)
+    for code in dict.fromkeys(finding.because for finding in echoes):
+        names = ", ".join(dict.fromkeys(finding.code for finding in echoes if finding.because == code))
+        what = say("therefore not known either: {names}", names=names)
+        lines += _block(Finding(code or "", "unknown", what), width, limit, paint, everything)
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, LanguageOption
 
 
 def align(
@@ -24,6 +25,7 @@ def align(
         Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves, stages and tensors.")
     ] = None,
     as_json: AsJson = False,
+    lang: LanguageOption = None,
 ) -> None:
     """Say whether two trainings agree, or at which step and in what they part.
 
@@ -40,13 +42,17 @@ def align(
     from ascendtune.check.align.noise import expected_noise, measured_noise
     from ascendtune.check.align.report import write_report
     from ascendtune.check.align.side import read_side
-    from ascendtune.check.align.stages import compare, exit_code, verdict
+    from ascendtune.check.align.stages import compare, exit_code
     from ascendtune.check.align.tensor_findings import place_as_json
+    from ascendtune.check.align.verdict import verdict
     from ascendtune.check.table import as_text
     from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import colour, width
+    from ascendtune.core import language
     from ascendtune.core.files import require_place_for
 
+    # Programs that read JSON get English, unless they ask for something else.
+    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     if report:
         require_place_for(report)
     one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
@@ -56,9 +62,10 @@ def align(
     if noise_runs:
         noise = measured_noise(one, [read_side(path) for path in noise_runs], noise)
     comparison = compare(one, other, noise)
-    sentence = verdict(comparison, one, other)
-    if report:
-        write_report(report, comparison, one, other)
+    with language.using(chosen):
+        sentence = verdict(comparison, one, other)
+        if report:
+            write_report(report, comparison, one, other)
     if as_json:
         facts: dict[str, Any] = {
             "verdict": sentence,

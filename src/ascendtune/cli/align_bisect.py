@@ -47,7 +47,8 @@ def bisect(
     from ascendtune.check.align.bisect import verdict as verdict_of
     from ascendtune.check.align.noise import expected_noise
     from ascendtune.check.align.side import read_side
-    from ascendtune.check.align.stages import compare, verdict
+    from ascendtune.check.align.stages import compare
+    from ascendtune.check.align.verdict import verdict
     from ascendtune.check.table import as_text
     from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import paint, width
@@ -161,7 +162,8 @@ class _Trainer:
     def _judged(self, run: Path, output: Path, exit_code: int) -> tuple[bool | None, str]:
         from ascendtune.check.align.noise import expected_noise
         from ascendtune.check.align.side import read_side
-        from ascendtune.check.align.stages import compare, verdict
+        from ascendtune.check.align.stages import compare
+        from ascendtune.check.align.verdict import verdict
         from ascendtune.cli.align_repeat import error_in
         from ascendtune.core.rundir import RunDir
 

@@ -30,9 +30,9 @@ def record(
     ascendtune align gpu runs/npu
 
     Works for loops of torch on one device, with DDP or FSDP2, and for the Trainer of transformers, in the Python that
-    has ascendtune installed. A step is one optimizer step of the first model that is trained. Not recorded: training
-    in processes that the script itself starts, DeepSpeed, FSDP1, and models that torch.compile has compiled. Exit code:
-    that of the command.
+    has ascendtune installed. A step is one optimizer step of the first model that is trained. Models that torch.compile
+    has compiled run eagerly. Not recorded: training in processes that the script itself starts, DeepSpeed, FSDP1. Exit
+    code: that of the command.
     """
     import os
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
 
 _RUNS = Path("runs")
+_PLAIN = re.compile(r"[\w.-]+")
+"""What a recipe's `name` may be, and a state. The shell puts what it completes unquoted into the line that it runs."""
 
 
 def run_named(text: str | Path) -> str:
@@ -78,7 +81,7 @@ def _runs() -> list[RunDir]:
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """Names of runs that begin so, the newest first, each with its state."""
+    """Names of runs that begin so, the newest first, each with its state; no name that a shell would interpret."""
     from ascendtune.cli.runs import state_of
 
     shown = []
@@ -86,7 +89,7 @@ def complete_run(incomplete: str) -> list[tuple[str, str]]:
         # A shell that completes shows no warnings.
         with suppress(AscendtuneError, OSError):
             shown.append((run.path.name, state_of(run.read())))
-    return shown
+    return [each for each in shown if all(map(_PLAIN.fullmatch, each))]
 
 
 def complete_weights(incomplete: str) -> list[tuple[str, str]]:

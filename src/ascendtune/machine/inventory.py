@@ -62,12 +62,12 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why the inventory says less than it could: the tool's own words, put plainly, with what to do."""
+    """An error of a vendor's tool in plain words, with a remedy."""
 
     code: str
     what: str
     remedy: str
     evidence: str = ""
-    """The line that says so."""
+    """The line with the message."""
     blinding: bool = False
     """No fact about the devices is known."""

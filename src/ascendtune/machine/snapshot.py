@@ -1,4 +1,4 @@
-"""Everything that is here, at one moment."""
+"""A snapshot of the machine: devices, host and versions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot() -> Snapshot:
-    """Ask every vendor's tool, each within its time limit. Never raises for what they answer."""
+    """Query every vendor's tool, each within its time limit. Never raises for their output."""
     smi = NpuSmi()
     info = smi.info()
     cuda_devices, cuda_driver, cuda_troubles = gpus()

@@ -7,5 +7,6 @@ result = fit(Recipe.load("recipe.yaml"))
 
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import FitResult, fit
+from ascendtune.train.report.callback import Callback, RunFacts
 
-__all__ = ["FitResult", "Recipe", "fit"]
+__all__ = ["Callback", "FitResult", "Recipe", "RunFacts", "fit"]

@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,11 @@ from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.supervision import Phases
 
 
-def train(run: RunDir) -> None:
+def train(run: RunDir, callbacks: Sequence[Callback] = ()) -> None:
     """Train in `run` until it is finished, stopped or failed; run.json notes which.
+
+    Args:
+        callbacks: told of the run on the main rank, after those that every run has.
 
     Raises:
         AscendtuneError: with the exit code that the process should end with.
@@ -58,7 +61,7 @@ def train(run: RunDir) -> None:
                 where=run.path,
             )
         try:
-            _train(run, record, recipe, rank, held)
+            _train(run, record, recipe, rank, held, callbacks)
         except BaseException as error:
             if _is_lost_connection(error):
                 raise CheckFailed(
@@ -76,7 +79,14 @@ def train(run: RunDir) -> None:
             raise ours from error
 
 
-def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held: ExitStack) -> None:
+def _train(
+    run: RunDir,
+    record: dict[str, Any],
+    recipe: Recipe,
+    rank: int,
+    held: ExitStack,
+    callbacks: Sequence[Callback],
+) -> None:
     _set_deterministic(recipe, held)
     attempt = len(record["attempts"]) + 1
     phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
@@ -98,6 +108,8 @@ def _train(run: RunDir, record: dict[str, Any], recipe: Recipe, rank: int, held:
         )
     phases.enter("loading")
     loop = set_up(run, record, recipe, strategy, prepared, phases, held)
+    if strategy.is_main:
+        loop.callbacks.extend(callbacks)
     facts = RunFacts(recipe.name, loop.schedule.total_steps, loop.counters.step, attempt)
     for callback in loop.callbacks:
         callback.on_start(facts)

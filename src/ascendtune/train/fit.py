@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from ascendtune.core.directories import cache_directory
+from ascendtune.core.files import write_atomically
 from ascendtune.core.ownership import restricted_umask
 from ascendtune.core.rundir import RunDir
+from ascendtune.data.spec import DatasetSpec
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.report.callback import Callback
 
 
 @dataclass(frozen=True)
@@ -23,11 +31,31 @@ class FitResult:
     model: Path
     """Final weights in Hugging Face format; an adapter when the tuner is lora."""
 
+    @property
+    def metrics(self) -> Any:
+        """The lines of metrics.jsonl: a pandas DataFrame where pandas is installed, otherwise a list of dicts."""
+        return _table(self.run.read_metrics())
 
-def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: bool = False) -> FitResult:
+    @property
+    def evaluations(self) -> Any:
+        """The lines of eval.jsonl, as `metrics`."""
+        return _table(self.run.read_evaluations())
+
+
+def fit(
+    recipe: Recipe,
+    *,
+    rows: Iterable[Mapping[str, Any]] | None = None,
+    callbacks: Sequence[Callback] = (),
+    allow_change: Sequence[str] = (),
+    trust_checkpoint: bool = False,
+) -> FitResult:
     """Train in this process, on one device; several devices need `ascendtune train` or torchrun.
 
     Args:
+        rows: training rows instead of the recipe's data.train: dicts, or a data set of the package `datasets`, in any
+            format that files may have. They are written into the cache as JSON Lines, under their SHA-256.
+        callbacks: are told of the run as it goes on; an exception that one raises ends the run.
         allow_change: recipe keys that may differ from the run that is resumed.
         trust_checkpoint: see `checkpoint.resume` with a path.
 
@@ -37,13 +65,16 @@ def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: b
     # Imported here: checking a recipe takes neither Arrow nor torch.
     from ascendtune.train.prepare import prepare_run
 
+    if rows is not None:
+        specs = [DatasetSpec(path=str(_written(rows)))]
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
     with restricted_umask():
         start = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
         assert start.run is not None and start.claim is not None
         with start.claim:
             from ascendtune.train.attempt import train
 
-            train(start.run)
+            train(start.run, callbacks)
     last = list(start.run.read_metrics())[-1]
     evaluations = [record["loss"] for record in start.run.read_evaluations() if record["loss"] is not None]
     return FitResult(
@@ -53,3 +84,20 @@ def fit(recipe: Recipe, *, allow_change: Sequence[str] = (), trust_checkpoint: b
         best_evaluation_loss=min(evaluations, default=None),
         model=start.run.model,
     )
+
+
+def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
+    text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+    path = cache_directory() / "rows" / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    return path
+
+
+def _table(records: Iterable[dict[str, Any]]) -> Any:
+    listed = list(records)
+    try:
+        return import_module("pandas").DataFrame(listed)
+    except ModuleNotFoundError:
+        return listed

@@ -133,7 +133,7 @@ class Loop:
                     loss, extras = self.module(self.objective, batch)
                 with self.phases.phase("backward"):
                     scaled = loss * scale
-                    self.dumps.loss(scaled)
+                    self.dumps.loss(scaled, self.scaler)
                     self.strategy.backward(self.module, self.scaler.scale(scaled) if self.scaler else scaled)
             for name, value in (("loss", loss.detach()), *extras.items()):
                 sums[name] = sums[name] + value if name in sums else value

@@ -15,6 +15,8 @@ from ascendtune.core.rundir import RunDir
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 SLOWEST_SECONDS = 900
 
 

@@ -45,6 +45,19 @@ def test_honest_pair_is_aligned(train: Any, changes: dict[str, Any]) -> None:
     assert {"backward", "update"} <= found.dumps.agreeing
 
 
+def test_resumed_run_is_aligned_with_the_uninterrupted_one(train: Any, tmp_path: Path) -> None:
+    changes = {"optim": {"max_steps": 5, "learning_rate": 1e-3}, "align": {"dump_steps": "3-5"}}
+    run = train(**changes, checkpoint={"every_steps": 2, "keep": 5}).run
+    shutil.copytree(run.path, tmp_path / "uninterrupted")
+    resumed = train(**changes, checkpoint={"every_steps": 2, "resume": str(run.checkpoint(2))}).run
+    assert [each["step"] for each in resumed.read_metrics()][-3:] == [3, 4, 5]
+    assert len(resumed.read()["attempts"]) == 2 or resumed.path != run.path
+    found = align(tmp_path / "uninterrupted", resumed.path)
+    assert found.parted is None, found.parted
+    assert found.dumps.steps == (3, 4, 5) and {"forward", "backward", "update"} <= found.dumps.agreeing
+    assert {each.status for each in found.findings} <= {"ok", "unknown"}, found.findings
+
+
 def test_lora_is_aligned_with_itself_recomputed(train: Any) -> None:
     lora = {"method": {"tuner": "lora", "lora": {"rank": 4}}}
     found = align(

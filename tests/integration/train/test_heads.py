@@ -110,6 +110,11 @@ def one_row_shifted(model: Any, logits: torch.Tensor) -> torch.Tensor:
     return logits + 1e-4 * (torch.arange(logits.shape[-1]) == 7)
 
 
+def one_position_shifted(model: Any, logits: torch.Tensor) -> torch.Tensor:
+    # Neither the scale, which is measured at the first position, nor the gradient tells it.
+    return logits + 0.1 * (torch.arange(logits.shape[1]) == POSITIONS // 2)[:, None]
+
+
 def only_in_training(model: Any, logits: torch.Tensor) -> torch.Tensor:
     return logits * 2 if model.training else logits
 
@@ -135,7 +140,15 @@ def found(model: Any) -> HeadForm | None:
 
 @pytest.mark.parametrize(
     "change",
-    [padded_vocabulary, one_row_shifted, only_in_training, learnt_scale, previous_position, to_half_precision],
+    [
+        padded_vocabulary,
+        one_row_shifted,
+        one_position_shifted,
+        only_in_training,
+        learnt_scale,
+        previous_position,
+        to_half_precision,
+    ],
 )
 def test_what_is_neither_scale_nor_cap_takes_the_models_own_logits(
     change: Callable[[Any, torch.Tensor], torch.Tensor],

@@ -19,6 +19,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import places_of_rows
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 ODD = "Zebra"
 
 

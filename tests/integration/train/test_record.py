@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.usefixtures("preloaded")
 
 LOOP = """
 import os, sys
@@ -85,33 +88,46 @@ def rows_of(directory: Path, rank: int = 0, step: int = 1) -> dict[tuple[Any, ..
     return {(row["phase"], row["micro_batch"], row["name"], row["slot"]): row for row in rows}
 
 
-def test_bare_loop_is_recorded(tmp_path: Path, tiny_model: Path) -> None:
-    printed = record(tmp_path, LOOP, "alone", str(tiny_model))
-    assert [each["loss"] for each in metrics(tmp_path)] == [float(line.split()[1]) for line in printed.splitlines()]
-    assert sorted(each.name for each in (tmp_path / "recorded" / "dump").iterdir()) == ["step-0000001", "step-0000003"]
-    facts = json.loads((tmp_path / "recorded" / "recorded.json").read_text())
+@dataclass(frozen=True)
+class Recorded:
+    directory: Path
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Recorded:
+    """The loop on one device. Read-only."""
+    directory = tmp_path_factory.mktemp("alone")
+    return Recorded(directory, record(directory, LOOP, "alone", str(tiny_model)))
+
+
+def test_bare_loop_is_recorded(alone: Recorded, tiny_model: Path) -> None:
+    losses = [float(line.split()[1]) for line in alone.printed.splitlines()]
+    assert [each["loss"] for each in metrics(alone.directory)] == losses
+    recorded = alone.directory / "recorded"
+    assert sorted(each.name for each in (recorded / "dump").iterdir()) == ["step-0000001", "step-0000003"]
+    facts = json.loads((recorded / "recorded.json").read_text())
     assert facts["command"] == ["script.py", "alone", str(tiny_model)] and facts["optimizer"] == "AdamW"
-    assert ("forward", 0, "model.layers.1.mlp", "output") in rows_of(tmp_path)
+    assert ("forward", 0, "model.layers.1.mlp", "output") in rows_of(alone.directory)
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, tiny_model: Path, how: str) -> None:
-    alone, ranks = tmp_path / "alone", tmp_path / "ranks"
-    for directory in (alone, ranks):
-        directory.mkdir()
-    record(alone, LOOP, "alone", str(tiny_model))
+def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, alone: Recorded, tiny_model: Path, how: str) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    record(ranks, LOOP, how, str(tiny_model), launcher=torchrun)
-    assert [each["loss"] for each in metrics(ranks)] == pytest.approx([e["loss"] for e in metrics(alone)], rel=1e-4)
-    one, two = rows_of(alone), rows_of(ranks)
+    record(tmp_path, LOOP, how, str(tiny_model), launcher=torchrun)
+    expected = [each["loss"] for each in metrics(alone.directory)]
+    assert [each["loss"] for each in metrics(tmp_path)] == pytest.approx(expected, rel=1e-4)
+    one, two = rows_of(alone.directory), rows_of(tmp_path)
     assert set(one) == set(two)
     gradients = [key for key in one if key[0] == "gradient"]
     assert gradients
     for key in gradients:
         assert two[key]["shape"] == one[key]["shape"] and two[key]["l2"] == pytest.approx(one[key]["l2"], rel=1e-4)
-    starts = [json.loads((each / "recorded" / "start_weights.json").read_text()) for each in (alone, ranks)]
+    starts = [
+        json.loads((each / "recorded" / "start_weights.json").read_text()) for each in (alone.directory, tmp_path)
+    ]
     assert starts[0]["parameters"] == starts[1]["parameters"] and len(starts[1]["ranks"]) == 2
-    assert any(key[0] == "gradient" for key in rows_of(ranks, rank=1)) == (how == "ddp")
+    assert any(key[0] == "gradient" for key in rows_of(tmp_path, rank=1)) == (how == "ddp")
 
 
 def test_trainer_is_recorded_without_a_change(tmp_path: Path, tiny_model: Path) -> None:

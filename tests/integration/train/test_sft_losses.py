@@ -1,20 +1,45 @@
-"""Weighted losses, noise on embeddings and Muon in a whole run; evaluations stay the plain cross-entropy."""
+"""`fit` with weighted losses, noise on embeddings, Muon, rows and callbacks; evaluations stay plain cross-entropy."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.fit import FitResult, fit
+from ascendtune.train import Callback, FitResult, Recipe, RunFacts, fit
+
+
+class Recorder(Callback):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def on_start(self, facts: RunFacts) -> None:
+        self.told.append(("start", facts.total_steps))
+
+    def on_step(self, record: dict[str, Any]) -> None:
+        self.told.append(("step", record["step"]))
+
+    def on_evaluation(self, record: dict[str, Any]) -> None:
+        self.told.append(("evaluation", record["step"]))
+
+    def on_end(self) -> None:
+        self.told.append(("end", None))
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FitResult]:
-    """Runs of three steps on the same rows; the rate is so low that the weights hardly move."""
+def recorder() -> Recorder:
+    """The callback of the run `dft`."""
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> dict[str, FitResult]:
+    """Runs of three steps on the same rows, for `dft` given as dicts; the rate is so low that weights hardly move."""
     place = tmp_path_factory.mktemp("losses")
     rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in range(40)]
     (place / "rows.json").write_text(json.dumps(rows))
@@ -40,7 +65,9 @@ def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
                     "track": {"tensorboard": False},
                     **change,
                 }
-            )
+            ),
+            rows=rows if name == "dft" else None,
+            callbacks=[recorder] if name == "dft" else [],
         )
         for name, change in changes.items()
     }
@@ -53,6 +80,22 @@ def test_dft_weights_the_training_loss_and_not_the_evaluation(runs: dict[str, Fi
     assert 0 < dft.loss < 0.01 * plain.loss
     assert dft.best_evaluation_loss == pytest.approx(plain.best_evaluation_loss, rel=1e-5)
     assert dft.run.read()["resolved"]["loss"].startswith("dft, ")
+
+
+def test_callbacks_are_told_of_every_moment(runs: dict[str, FitResult], recorder: Recorder) -> None:
+    steps = [("start", 3), ("step", 1), ("step", 2), ("step", 3), ("evaluation", 3), ("end", None)]
+    assert runs["dft"].steps == 3 and recorder.told == steps
+
+
+def test_metrics_are_a_table(runs: dict[str, FitResult], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    metrics, evaluations = runs["plain"].metrics, runs["plain"].evaluations
+    assert [record["step"] for record in metrics] == [1, 2, 3]
+    assert [record["step"] for record in evaluations] == [3]
+    monkeypatch.undo()
+    pandas = pytest.importorskip("pandas")
+    table = runs["plain"].metrics
+    assert isinstance(table, pandas.DataFrame) and list(table["step"]) == [1, 2, 3]
 
 
 def test_eaft_noise_and_muon_train_together(runs: dict[str, FitResult]) -> None:

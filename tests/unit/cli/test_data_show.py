@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 @pytest.fixture
 def recipe(tmp_path: Path, tiny_model: Path) -> Path:

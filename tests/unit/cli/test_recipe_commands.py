@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.usefixtures("preloaded")
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ROW = {"question": "2 + 2?", "answer": "4"}
@@ -115,6 +117,12 @@ def test_recipe_check_warns_of_a_key_without_effect(ascendtune: Any, tiny_model:
     assert "warning: method.lora.rank has no effect: tuner is full" in checked.stderr
 
 
+def _cpu_seconds() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -132,10 +140,11 @@ def test_a_bad_recipe_is_refused_within_a_second(
     ascendtune: Any, tiny_model: Path, data: Path, override: str, said: str
 ) -> None:
     ascendtune("init", "--model", tiny_model, "--data", data)
-    began = time.monotonic()
-    result = ascendtune("recipe", "check", "recipe.yaml", override)
-    # The promise is one second; a busy machine that runs tests side by side gets more.
-    assert time.monotonic() - began < 5
+    before = _cpu_seconds()
+    # With the variable it is an interpreter of its own, whose imports count.
+    result = ascendtune("recipe", "check", "recipe.yaml", override, PYTHONHASHSEED="1")
+    # The promise is one second; caches of a busy machine serve others too.
+    assert _cpu_seconds() - before < 3
     assert result.returncode == 2 and said in result.stderr
     assert "\n   do: " in result.stderr and "Traceback" not in result.stderr
 

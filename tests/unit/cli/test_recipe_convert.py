@@ -10,6 +10,8 @@ import pytest
 
 from ascendtune.recipe.recipe import Recipe
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 LLAMAFACTORY = """\
 model_name_or_path: {model}
 stage: sft

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import Comparison, verdict
-from ascendtune.check.align.tensor_table import tensors_as_html
+from ascendtune.check.align.stages import Comparison
+from ascendtune.check.align.tensor_table import both, tensors_as_html
+from ascendtune.check.align.verdict import verdict
 from ascendtune.check.finding import Finding
+from ascendtune.core import language
 from ascendtune.core.files import write_atomically
 
 _WIDTH, _HEIGHT = 960, 260
@@ -41,13 +43,18 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         MachineError: the file cannot be written.
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
-    sentence = verdict(comparison, reference, candidate)
+    sentences = []
+    for each in language.LANGUAGES:
+        with language.using(each):
+            sentences.append(html.escape(verdict(comparison, reference, candidate)))
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
     page = template.substitute(
         title=html.escape(f"align: {candidate.name}, {reference.name}"),
+        english="checked" if language.current() == "en" else "",
+        chinese="checked" if language.current() == "zh" else "",
         outcome="parted" if comparison.parted else "aligned",
-        verdict=html.escape(sentence),
+        verdict=both(*sentences),
         reference=html.escape(f"{reference.path} ({reference.kind})"),
         candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
         curves="" if len(pair.steps) else "hidden",

@@ -113,20 +113,26 @@ def verdict(examination: Examination, outside: Outside) -> str:
         what, remedy = _plain(vital[0].measured), vital[0].remedy
         return say("this machine cannot train: {what}; do: {remedy}", what=what, remedy=remedy)
     where = trains_on(outside)
+    if where is None:
+        begin = say("this machine cannot train: no device is usable")
+    elif _is_blind(outside):
+        begin = say("it is unknown whether this machine trains: {where}", where=where)
+    else:
+        begin = say("this machine trains on {where}", where=where)
     if failures:
-        what, remedy = _plain(failures[0].measured), failures[0].remedy
+        names = {"what": _plain(failures[0].measured), "remedy": failures[0].remedy}
         more = say(" (and {count} more)", count=len(failures) - 1) if len(failures) > 1 else ""
         if where is None:
-            return say("this machine cannot train: {what}{more}; do: {remedy}", what=what, more=more, remedy=remedy)
-        names = {"where": where, "what": what, "more": more, "remedy": remedy}
-        return say("this machine trains on {where}, but {what}{more}; do: {remedy}", **names)
-    if where is None:
-        return say("this machine cannot train: no device is usable; see the findings")
-    if not warnings:
-        return say("this machine trains on {where}", where=where)
-    if warnings == 1:
-        return say("this machine trains on {where}, with 1 warning", where=where)
-    return say("this machine trains on {where}, with {count} warnings", where=where, count=warnings)
+            return say("this machine cannot train: {what}{more}; do: {remedy}", more=more, **names)
+        return begin + say(", but {what}{more}; do: {remedy}", more=more, **names)
+    if warnings:
+        return begin + (say(", with 1 warning") if warnings == 1 else say(", with {count} warnings", count=warnings))
+    return begin
+
+
+def _is_blind(outside: Outside) -> bool:
+    """Whether NPUs are here, and npu-smi lists none of them."""
+    return bool(outside.npu_nodes and outside.package("torch-npu") and not outside.npu_smi[0].devices)
 
 
 def trains_on(outside: Outside) -> str | None:
@@ -148,12 +154,12 @@ def _npus(outside: Outside) -> str | None:
     if not visible:
         return None
     hidden = say(", those in ASCEND_RT_VISIBLE_DEVICES") if len(visible) < count else ""
-    if not listed:
+    if _is_blind(outside):
         some = len(visible) if not hidden else say("{some} of {count}", some=len(visible), count=count)
         return say("{some} NPU of unknown health (npu-smi lists none)", some=some) + hidden
     devices = [device for device in listed if device.logical_id is None or device.logical_id in visible]
     sick = [device.label for device in devices if is_sick(device)]
-    usable, unlisted = len(visible) - len(sick), len(visible) - len(devices)
+    usable, unlisted = len(devices) - len(sick), len(visible) - len(devices)
     if usable <= 0:
         return None
     names = ", ".join(sorted({device.name for device in devices if device.name}))

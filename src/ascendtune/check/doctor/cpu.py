@@ -66,7 +66,8 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
     homes = {device.label: _home(outside, device.bus_id) for device in devices}
     known = {label: home for label, home in homes.items() if home in nodes}
     if not known:
-        yield unknown(NUMA, say("the NUMA nodes of the devices are unknown"))
+        because = None if devices else "npu_smi"
+        yield unknown(NUMA, say("the NUMA nodes of the devices are unknown"), because=because)
         return
     allowed = cores_of(_status(outside, "Cpus_allowed_list"))
     if not allowed:

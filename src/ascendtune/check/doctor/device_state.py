@@ -102,7 +102,7 @@ def _look_at_health(outside: Outside) -> Iterator[Finding]:
     devices = outside.npu_smi[0].devices
     if not devices:
         if outside.has_npus:
-            yield unknown(HEALTH, say("npu-smi lists no cards"), remedy=say("see the finding npu_smi"))
+            yield unknown(HEALTH, say("npu-smi lists no cards"), remedy=say("see the finding npu_smi"), because=NPU_SMI)
         return
     sick = [device for device in devices if (device.health or "").upper() != "OK"]
     yield from (_of_health(device, outside) for device in sick)
@@ -135,6 +135,8 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
 
 
 def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
+    if not is_sick(device):
+        return say("train on, and watch it: npu-smi info -t health -i {npu}", npu=device.npu_id)
     look_up = say(
         "look up the code of `npu-smi info -t health -i {npu}` in the vendor's fault list and restart the machine; if "
         "the alarm returns, have the card replaced",
@@ -142,9 +144,12 @@ def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
     )
     devices = outside.npu_smi[0].devices
     well = [str(each.logical_id) for each in devices if not is_sick(each) and each.logical_id is not None]
-    if not is_sick(device) or not well:
+    if not well:
         return look_up
-    return say("export ASCEND_RT_VISIBLE_DEVICES={ids} leaves it out; then ", ids=",".join(well)) + look_up
+    return (
+        say("export ASCEND_RT_VISIBLE_DEVICES={ids} leaves out the cards with an alarm; then ", ids=",".join(well))
+        + look_up
+    )
 
 
 def _details(device: Accelerator, outside: Outside) -> dict[str, object]:
@@ -194,7 +199,7 @@ def _without_npu_smi(outside: Outside) -> Finding:
     holders = _holders(outside)
     if not holders:
         why = say("npu-smi lists no cards; no process visible to this user has a card open")
-        return unknown(DEVICE_MEMORY, why, remedy=say("see the finding npu_smi"))
+        return unknown(DEVICE_MEMORY, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
     return warning(
         DEVICE_MEMORY,
         say(

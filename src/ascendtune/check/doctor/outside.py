@@ -228,7 +228,7 @@ class Outside:
 
     @property
     def _smi(self) -> NpuSmi:
-        return self.once("sitting", lambda: NpuSmi(self.timeout_seconds, env=self.env, root=self.root))
+        return self.once("npu-smi queries", lambda: NpuSmi(self.timeout_seconds, env=self.env, root=self.root))
 
     @property
     def gpus(self) -> tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]:

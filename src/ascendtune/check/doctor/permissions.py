@@ -112,4 +112,5 @@ PERMISSIONS_CHECK = Check(
     "written are lost without a message.",
     fix="Add the user to the group HwHiAiUser, or give the directories to the user: sudo chown -R $USER DIRECTORY.",
     look=_look,
+    vital=True,
 )

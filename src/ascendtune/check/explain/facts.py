@@ -49,7 +49,7 @@ _DTYPES = (
 )
 _SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
 _MESSAGE = {
-    "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b(\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
+    "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
     "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
     "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)"),
     "size": re.compile(_SIZE),
@@ -65,6 +65,8 @@ _MESSAGE = {
     "name": re.compile(r"(?<!': )(?<![\w{])'([^'\n]{2,60})'(?![\w:])|\"([^\"\n]{2,60})\"(?!:)|`([^`\n]{2,60})`"),
     "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
 }
+_SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
+"""Ends of paths that say where a message was made, not what it is about."""
 _ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
 _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
 """What the headline adds, the most telling first."""
@@ -122,7 +124,7 @@ def told(message: Facts, sentence: str) -> str:
     for name in _TOLD:
         for value in message.get(name, ()):
             is_new = value not in sentence and not any(value in each or each in value for each in shown)
-            is_new = is_new and (name != "name" or not value.isdigit())
+            is_new = is_new and not value.isdigit() and not value.endswith(_SOURCES)
             if is_new and len(value) <= _LONGEST_TOLD and len(shown) < _MOST_TOLD:
                 shown.append(value)
         if shown:

@@ -31,7 +31,7 @@ _HEALTHS = {"ok", "warning", "alarm", "critical", "unknown"}
 
 @dataclass(frozen=True)
 class Info:
-    """What one `npu-smi info` said."""
+    """The content of one `npu-smi info`."""
 
     npu_smi_version: str | None = None
     driver_version: str | None = None
@@ -42,9 +42,9 @@ class Info:
 
 
 def read_info(text: str) -> Info:
-    """Read the answer to `npu-smi info`, or a capture that holds it. Of several tables the last with devices counts.
+    """Read the output of `npu-smi info`, or a capture that contains it. Of several tables the last with devices counts.
 
-    Never raises; what cannot be told is None, what npu-smi complains about is among the troubles.
+    Never raises; unknown values are None, error messages of npu-smi are among the troubles.
     """
     readers = [_Reader()]
     for line in map(table.clean, text.splitlines()):

@@ -1,4 +1,4 @@
-"""Ask npu-smi. It hangs when a card or its driver does; then it costs its time limit once, and is asked no more."""
+"""Queries of npu-smi. It hangs when a card or its driver hangs; after one time-out it is not started again."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ TIMEOUT_SECONDS = 5.0
 _PLACES = ("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi")
 """PATH, then where drivers put it; images differ (documentation of ms-swift, NPU support)."""
 _PROCESSES_SHOWN = 8
-"""npu-smi's source: MAX_CHIP_PROCESS_NUM. More lines are left out without a word."""
+"""npu-smi's source: MAX_CHIP_PROCESS_NUM. Further lines are omitted without a message."""
 
 
 class NpuSmi:
-    """One sitting with npu-smi: `troubles` gathers what went wrong in it."""
+    """A sequence of queries of npu-smi; `troubles` collects their errors."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class NpuSmi:
         return read_topology(self.ask("info", "-t", "topo"))
 
     def ask(self, *words: str) -> str:
-        """What npu-smi prints, on either stream; empty when it cannot be asked."""
+        """The output of npu-smi, of both streams; empty if it is missing or hangs."""
         if self._program is None:
             return ""
         done = self._run(words)
@@ -158,7 +158,7 @@ class NpuSmi:
 
 
 def _is_missing(done: Finished) -> bool:
-    """There is no such program. The loader too ends with 127 when it misses a library; but then it says so."""
+    """Whether the program does not exist. The loader also exits with 127 for a missing library, with a message."""
     return done.exit_code == 127 and done.error == f"{done.argv[0]}: not found"
 
 

@@ -81,8 +81,8 @@ _KNOWN = (
     _Known(
         re.compile(r"(?:initiali[sz]ed? failed|Failed to execute npu-smi|get board type failed).*ret is "),
         "inner_error",
-        "npu-smi failed within",
-        "look up the code it gives; try as root; restart the driver if root fails too",
+        "npu-smi reports an internal error",
+        "look up its code; run npu-smi as root; if root fails too, restart the driver",
     ),
     _Known(
         re.compile(r"driver package may not be completely installed"),
@@ -94,22 +94,22 @@ _KNOWN = (
     _Known(
         re.compile(r"\bdo(?:es)? not support\b"),
         "not_supported",
-        "this device does not answer that question",
-        "nothing: the chip or its driver has no such information",
+        "this device does not support the query",
+        "no action: the chip or its driver does not have this value",
         blinding=False,
     ),
     _Known(
         re.compile(r"Error parameter of|Command or option is not found"),
         "unknown_question",
-        "this npu-smi does not know the question",
-        "update the driver if the answer is needed",
+        "this npu-smi does not know the query",
+        "update the driver if the value is needed",
         blinding=False,
     ),
 )
 
 
 def read_troubles(text: str) -> tuple[Trouble, ...]:
-    """What npu-smi complains about in `text`, each kind once, with the line that says so."""
+    """The error messages of npu-smi in `text`, each kind once, with its line."""
     found: dict[str, Trouble] = {}
     for line in text.splitlines():
         for known in _KNOWN:

@@ -34,12 +34,14 @@ class StepRecord:
         wide: the type of sums: fp64 where the device has it.
         keeps_tensors: whole tensors are copied to the host, too.
         micro_batch: which one is computed, from 0.
+        gradient_scale: () by which the loss was scaled; gradients of outputs are divided by it.
     """
 
     header: dict[str, Any]
     wide: torch.dtype
     keeps_tensors: bool = False
     micro_batch: int = 0
+    gradient_scale: torch.Tensor | None = None
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _measured: list[Pending] = field(default_factory=list)
     _statistics_of: list[int] = field(default_factory=list)
@@ -54,6 +56,10 @@ class StepRecord:
         """Append the statistics of `tensor`, of any shape; integers and DTensors are passed over."""
         if not tensor.is_floating_point() or isinstance(tensor, DTensor):
             return
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if phase == "backward" and self.gradient_scale is not None:
+            # In fp32: fp16 does not hold a usual scale.
+            tensor = tensor.float() / self.gradient_scale.to(tensor.device)
         order = len(self._rows)
         self._rows.append(
             {
@@ -64,7 +70,7 @@ class StepRecord:
                 "slot": slot,
                 "kind": kind,
                 "shape": list(tensor.shape),
-                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "dtype": dtype,
             }
         )
         version, place = self._known.get(tensor, (None, 0))

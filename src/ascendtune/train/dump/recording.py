@@ -1,7 +1,8 @@
 """Records a training loop that ascendtune did not write: any loop of torch on one device, DDP or FSDP2.
 
 Hooks of torch tell when a step is made: its losses are the scalars that `backward` is called on, its end is the step
-of the optimizer that trains the model. The steps that are named get dumps like those of `align.dump_steps`.
+of the optimizer that trains the model, or of a GradScaler that skips it. The steps that are named get dumps like those
+of `align.dump_steps`. Compiled models run eagerly while they are recorded: hooks are not part of compiled code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils import clip_grad
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
 
+from ascendtune.core.errors import InputError
 from ascendtune.core.files import LineWriter, write_json
 from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.find import supports_fp64
@@ -32,6 +35,8 @@ from ascendtune.train.dump.request import RecordRequest
 from ascendtune.train.dump.start_weights import hashes_of_weights
 
 WRITER = "ascendtune.align.record"
+_FLATTENING = ("deepspeed.runtime.", "torch.distributed.fsdp.fully_sharded_data_parallel")
+"""Modules of the classes that flatten parameters."""
 
 
 class Recording:
@@ -58,6 +63,8 @@ class Recording:
         self._last_optimizer: Any = None
         """The optimizer whose update ended the last step."""
         self._has_warned = False
+        self._unscaled: Any = WeakIdKeyDictionary()
+        """Loss that a GradScaler has scaled -> the loss."""
         self._record: StepRecord | None = None
         self._hooks: ModuleHooks | None = None
         self._metrics: LineWriter | None = None
@@ -70,6 +77,7 @@ class Recording:
             register_optimizer_step_post_hook(self._after_update),
         ]
         backward, clip = torch.autograd.backward, clip_grad._clip_grads_with_norm_
+        scale, scaler_step = torch.amp.GradScaler.scale, torch.amp.GradScaler.step
 
         def backward_of(tensors: Any, *arguments: Any, **named: Any) -> None:
             self._note_loss(tensors)
@@ -82,8 +90,23 @@ class Recording:
                 self._add_gradients()
             clip(parameters, limit, norm, *arguments, **named)
 
-        patched: Any = clip_with_norm
-        torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward_of, patched
+        def scale_of(scaler: Any, outputs: Any) -> Any:
+            scaled = scale(scaler, outputs)
+            if isinstance(outputs, torch.Tensor) and scaler.is_enabled():
+                self._unscaled[scaled] = outputs.detach()
+            return scaled
+
+        def step_of(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
+            step = self._step
+            result = scaler_step(scaler, optimizer, *arguments, **named)
+            if self._step == step and self._has_backward and self._trains_model(optimizer):
+                self._end_step(optimizer, norm=math.nan)
+            return result
+
+        patched: Any = (backward_of, clip_with_norm, scale_of, step_of)
+        torch.autograd.backward, clip_grad._clip_grads_with_norm_ = patched[:2]
+        torch.amp.GradScaler.scale, torch.amp.GradScaler.step = patched[2:]  # type: ignore[method-assign]
+        is_compiling = torch.compiler.set_stance("force_eager")
         try:
             if model is None:
                 handles.append(register_module_forward_pre_hook(self._look_for_model))
@@ -94,6 +117,8 @@ class Recording:
             yield
         finally:
             torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward, clip
+            torch.amp.GradScaler.scale, torch.amp.GradScaler.step = scale, scaler_step  # type: ignore[method-assign]
+            is_compiling.__exit__(None, None, None)
             for handle in handles:
                 handle.remove()
             if self._hooks is not None:
@@ -115,6 +140,7 @@ class Recording:
             self._hooks.enter(module)
 
     def _attach(self, model: nn.Module) -> None:
+        _require_recordable(model)
         self._model = model
         self._trained = set(plain_parameters(model).values())
         first = next(model.parameters())
@@ -150,10 +176,12 @@ class Recording:
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
             # A scalar within a backward pass is that of a checkpoint.
             if tensor.numel() == 1 and torch._C._current_graph_task_id() == -1 and self._model is not None:
-                self._losses.append(tensor.detach().reshape(()))
+                loss = self._unscaled.get(tensor, tensor).detach()
+                self._losses.append(loss.reshape(()))
                 if self._record is not None:
+                    self._record.gradient_scale = tensor.detach() / loss if tensor in self._unscaled else None
                     number = self._record.micro_batch
-                    self._record.add("loss", "", "loss", "", tensor.detach().float(), micro_batch=number)
+                    self._record.add("loss", "", "loss", "", loss.float(), micro_batch=number)
 
     def _before_update(self, optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._trains_model(optimizer):
@@ -186,9 +214,19 @@ class Recording:
             self._has_warned = True
             return
         self._finish_gradients()
+        self._add_parameters("parameter_after")
+        self._end_step(optimizer)
+
+    def _end_step(self, optimizer: Any, norm: float | None = None) -> None:
+        """Write what was recorded of the step.
+
+        Args:
+            norm: of the gradients, if a GradScaler has skipped the update.
+        """
+        if norm is not None:
+            self._norm = torch.tensor(norm)
         self._last_optimizer, self._has_backward = optimizer, False
         if self._record is not None:
-            self._add_parameters("parameter_after")
             assert self._hooks is not None
             self._hooks.remove()
             self._record.write(self._directory / "dump")
@@ -249,6 +287,22 @@ class Recording:
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
         }
         self._metrics.write({key: value if math.isfinite(value) else None for key, value in record.items()})
+
+
+def _require_recordable(model: nn.Module) -> None:
+    """Raise if gradients and parameters of `model` are not where its modules keep them.
+
+    Raises:
+        InputError: the model is DeepSpeed's engine, or wrapped in FSDP1.
+    """
+    kinds = {type(each).__name__ for each in model.modules() if type(each).__module__.startswith(_FLATTENING)}
+    if kinds:
+        raise InputError(
+            f"the model is a {min(kinds)}, which keeps parameters and gradients in flat buffers; it cannot be recorded",
+            code="model-not-recordable",
+            remedy="record the script with DDP, FSDP2 (fully_shard) or one device, or compare its log with "
+            "`ascendtune align`",
+        )
 
 
 def _norm_of(parameters: set[nn.Parameter]) -> torch.Tensor:

@@ -90,9 +90,14 @@ class StepDumps:
         if self._record is not None:
             self._record.header["rows"] = [list(each) for each in sequences]
 
-    def loss(self, value: torch.Tensor) -> None:
-        """Record what the backward pass begins with: () fp32, this rank's share of the mean."""
+    def loss(self, value: torch.Tensor, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Record what the backward pass begins with: () fp32, this rank's share of the mean, not scaled.
+
+        Args:
+            scaler: scales it; gradients of outputs are recorded as without it.
+        """
         if self._record is not None and self._is_wanted(self._strategy.rank):
+            self._record.gradient_scale = torch.tensor(scaler.get_scale()) if scaler is not None else None
             self._record.add("loss", "", "loss", "", value, micro_batch=self._record.micro_batch)
 
     def before_update(self) -> None:

@@ -43,7 +43,7 @@ _ENTROPY_OF = 20
 
 
 def dft_weight(_: torch.Tensor, cross_entropy: torch.Tensor) -> torch.Tensor:
-    """The probability of the target: Wu et al. 2025, arXiv:2508.05629 (dynamic fine-tuning), -sg(p) log p."""
+    """The target's probability, (positions,): dynamic fine-tuning, Wu et al. 2025, arXiv:2508.05629, -sg(p) log p."""
     return torch.exp(-cross_entropy)
 
 

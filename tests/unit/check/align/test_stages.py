@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from ascendtune.check.align.curve import Curve
+from ascendtune.check.align.dump import PHASES
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import compare, verdict
+from ascendtune.check.align.stages import compare
+from ascendtune.check.align.verdict import say, verdict
+from ascendtune.core import language
 
 
 def side(name: str, rates: list[float]) -> Side:
@@ -24,3 +27,29 @@ def test_learning_rates_that_part_before_the_losses_give_the_step() -> None:
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is not None and (found.parted.code, found.step) == ("update", 7)
     assert verdict(found, one, other).startswith("other and one part at step 7, update: learning rate of step 7")
+
+
+def test_verdict_is_chinese_where_it_is_asked_for() -> None:
+    one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
+    found = compare(one, other, expected_noise(one, other))
+    same = compare(one, one, expected_noise(one, one))
+    with language.using("zh"):
+        assert verdict(found, one, other) == "other 与 one 在第 7 步的“参数更新”阶段出现差异"
+        assert verdict(same, one, one) == "one 与 one 一致：8 个损失逐位相同"
+
+
+def test_every_stage_and_phase_has_a_chinese_name() -> None:
+    one = side("one", [1e-3] * 3)
+    stages = {each.code for each in compare(one, one, expected_noise(one, one)).findings}
+    assert sorted((stages | PHASES) - say.chinese.keys()) == []
+
+
+def test_jump_of_the_losses_is_not_amplified_rounding() -> None:
+    steps = np.arange(1.0, 30.0)
+    curves = [
+        Curve.of_columns({"step": steps, "loss": losses}, [None] * 29, resolution=0.0, source="x")
+        for losses in (2 / steps**0.1, 2 / steps**0.1 + 0.3 * (steps > 5))
+    ]
+    one, other = (Side(name, Path(name), "CSV", curve) for name, curve in zip(("one", "other"), curves, strict=True))
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and (found.parted.code, found.step) == ("later", 6)

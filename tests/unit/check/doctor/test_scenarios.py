@@ -18,6 +18,7 @@ from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.doctor.requirements import known_combinations
 from ascendtune.check.finding import Finding
+from ascendtune.check.table import as_text
 from ascendtune.machine.inventory import Accelerator
 
 Lay = Callable[..., Outside]
@@ -492,10 +493,33 @@ def test_verdict_counts_visible_healthy_devices(lay: Lay) -> None:
 
 def test_remedy_of_an_alarm_lists_the_other_devices(lay: Lay) -> None:
     (found,) = _answers(lay("card-alarmed"), "health")
-    assert (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6 leaves it out; then look up")
+    assert (found.remedy or "").startswith(
+        "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6 leaves out the cards with an alarm; then look up"
+    )
 
 
 def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> None:
     found = [each for each in _answers(lay("torch-differs"), "versions") if each.status == "failure"]
 
     assert "2.6.0" not in (found[0].expected or "") and len({each.remedy for each in found}) == 1
+
+
+def test_cards_that_a_cut_table_lacks_are_not_trained_on(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    table = outside.root / "answers/npu-smi/info"
+    table.write_text(table.read_text().partition("| 5 ")[0])
+    assert verdict(examine(outside), outside).startswith(
+        "this machine trains on 5 of 8 NPU (910B4), 3 of unknown health"
+    )
+
+
+def test_verdict_claims_nothing_where_npu_smi_lists_no_card(lay: Lay) -> None:
+    outside = lay("npu-smi-absent")
+    assert verdict(examine(outside), outside).startswith("it is unknown whether this machine trains: 8 NPU of unknown")
+
+
+def test_findings_that_follow_from_another_are_one_line(lay: Lay) -> None:
+    findings = [each for each in examine(lay("npu-smi-absent")).findings if each.status != "ok"]
+    text = as_text("", findings, columns=100, paint=lambda text, _: text)
+    assert "therefore not known either: health, device_memory, numa" in text
+    assert text.count("see the finding") == 0

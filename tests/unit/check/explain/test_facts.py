@@ -57,6 +57,11 @@ def test_headline_does_not_repeat_what_the_sentence_says() -> None:
     assert told(message, "a file is missing: /data/model/config.json") == ""
 
 
+@pytest.mark.parametrize("message", ["error in ../c10d/NCCLUtils.hpp:275", "tag 0x3000030", "ranks '3'"])
+def test_headline_lacks_sources_and_addresses(message: str) -> None:
+    assert told(of_message(message), "a call failed") == ""
+
+
 def test_headline_of_a_general_entry_holds_the_facts_of_the_message(explained: Callable[..., Explanation]) -> None:
     said = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x512 and 1024x10)\n"
 

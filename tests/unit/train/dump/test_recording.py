@@ -173,3 +173,60 @@ def test_two_optimizers_of_one_model_make_one_step(tmp_path: Path, caplog: pytes
     assert [each["step"] for each in metrics] == [1, 2, 3]
     assert [each["loss"] for each in metrics] == pytest.approx(expected, rel=1e-7)
     assert caplog.text.count("several optimizers") == 1
+
+
+def scaled_steps(model: nn.Module, *, overflow_at: int = -1) -> torch.amp.GradScaler:
+    """Three steps with losses that a GradScaler scales by 1024."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024)
+    for step in range(3):
+        loss = (model(torch.randn(4, 4, generator=torch.Generator().manual_seed(step))) - 1).square().mean()
+        scaler.scale(loss * (float("inf") if step == overflow_at else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return scaler
+
+
+def test_scaled_loss_is_recorded_as_the_loop_computed_it(tmp_path: Path) -> None:
+    plain, scaled = Net(), Net()
+    with ascendtune.align.record(plain, steps="1-3", directory=tmp_path / "plain"):
+        expected = train(plain)
+    with ascendtune.align.record(scaled, steps="1-3", directory=tmp_path / "scaled"):
+        scaled_steps(scaled)
+    assert [each["loss"] for each in lines(tmp_path / "scaled" / "metrics.jsonl")] == pytest.approx(expected, rel=1e-7)
+    files = [tmp_path / name / "dump" / "step-0000003" / "rank_0.jsonl" for name in ("plain", "scaled")]
+    # A power of two changes no digit.
+    one, other = ([{**row, "kind": ""} for row in lines(file)[1:]] for file in files)
+    assert one == other
+
+
+def test_step_that_a_scaler_skips_is_a_step_without_an_update(tmp_path: Path) -> None:
+    model = Net()
+    with ascendtune.align.record(model, steps="1-3", directory=tmp_path):
+        scaled_steps(model, overflow_at=1)
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert [each["step"] for each in metrics] == [1, 2, 3]
+    assert metrics[1]["loss"] is None and metrics[1]["grad_norm"] is None and metrics[2]["loss"] is not None
+    phases = [
+        {row["phase"] for row in lines(tmp_path / "dump" / f"step-000000{step}" / "rank_0.jsonl")[1:]}
+        for step in (1, 2, 3)
+    ]
+    assert "parameter_after" not in phases[1] and "parameter_after" in phases[0] & phases[2]
+
+
+def test_compiled_model_is_recorded_eagerly(tmp_path: Path) -> None:
+    plain, model = Net(), Net()
+    expected = train(plain)
+    compiled: Any = torch.compile(model, backend="eager")
+    with ascendtune.align.record(compiled, steps="1", directory=tmp_path):
+        assert train(compiled) == expected
+    rows = lines(tmp_path / "dump" / "step-0000001" / "rank_0.jsonl")[1:]
+    assert [row["name"] for row in rows if row["phase"] == "forward" and row["slot"] == "output"] == ["up", "down", ""]
+
+
+def test_model_of_flat_buffers_is_refused(tmp_path: Path) -> None:
+    engine = type("DeepSpeedEngine", (Net,), {"__module__": "deepspeed.runtime.engine"})()
+    with pytest.raises(InputError) as caught, ascendtune.align.record(engine, directory=tmp_path):
+        pass
+    assert caught.value.code == "model-not-recordable"

@@ -1,0 +1,51 @@
+"""`ascendtune explain`: the language of the answer, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ascendtune.cli.explain import explain
+from ascendtune.core.errors import InputError
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "job.log"
+    path.write_text("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("lang", "locale", "word"),
+    [(None, "C", "certain"), (None, "zh_CN.UTF-8", "确定"), ("zh", "C", "确定"), ("en", "zh_CN.UTF-8", "certain")],
+)
+def test_answer_is_in_the_language_of_option_or_locale(
+    log: str,
+    lang: str | None,
+    locale: str,
+    word: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+
+    assert explain([log], lang=lang) == 1
+    assert word in capsys.readouterr().out
+
+
+def test_json_ignores_the_locale(log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+
+    explain([log], as_json=True)
+
+    assert json.loads(capsys.readouterr().out)["sureness"] == "certain"
+
+
+def test_unknown_language_is_refused(log: str) -> None:
+    with pytest.raises(InputError) as caught:
+        explain([log], lang="de")
+
+    assert caught.value.code == "impossible-value"
