@@ -15,7 +15,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.data.conversation import BadRow, Conversation, RawRow
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.recipe.llamafactory.v1 import IGNORED, PLUGINS, REFUSED, TRANSLATED
+from ascendtune.recipe.llamafactory.v1_keys import IGNORED, PLUGINS, REFUSED, TRANSLATED
 from ascendtune.recipe.recipe import Recipe
 
 LIST = {
