@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import open_regular
+from ascendtune.core.files import open_regular, walk
 from ascendtune.core.mask import Mask
 
 _LOGS, _LOG_BYTES = 8, 200_000
@@ -90,10 +91,9 @@ def _versions(outside: Outside) -> dict[str, object]:
 
 
 def _newest_logs(outside: Outside) -> list[Path]:
-    home = Path(outside.env.get("HOME", "/root"))
-    given = outside.env.get("ASCEND_PROCESS_LOG_PATH") or outside.env.get("ASCEND_WORK_PATH")
     # In a directory that others may write a link could lead to any file of this user's.
-    found = (path for path in Path(given or home / "ascend/log").glob("**/plog-*.log") if not path.is_symlink())
+    names = (directory / name for directory, _, others in walk(outside.cann_logs) for name in others)
+    found = (path for path in names if fnmatchcase(path.name, "plog-*.log") and not path.is_symlink())
     logs = [(path.stat().st_mtime, path) for path in islice(found, _MOST_LOGS) if path.is_file()]
     return [path for _, path in sorted(logs, reverse=True)[:_LOGS]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Mount, Outside, existing_parent
+from ascendtune.check.doctor.outside import Mount, Outside, can_see, existing_parent
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import split_hub
@@ -60,7 +60,7 @@ def _places(outside: Outside) -> list[Place]:
     places = [Place(say("checkpoints"), run_dir, written=True)]
     for text in (needs.model, *needs.data) if needs else ():
         path = Path(text).expanduser()
-        if split_hub(text)[0] is None and path.exists():
+        if split_hub(text)[0] is None and can_see(path):
             places.append(Place(say("data"), path if path.is_dir() else path.parent, written=False))
     if outside.hub_cache is not None:
         places.append(Place(say("downloads"), outside.hub_cache, written=True))
