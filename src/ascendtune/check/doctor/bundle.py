@@ -23,7 +23,7 @@ from ascendtune import __version__
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
-from ascendtune.core.errors import translated_disk_errors
+from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import open_regular, walk
 from ascendtune.core.mask import Mask
 
@@ -77,7 +77,9 @@ def _contents(verdict: str, examination: Examination, outside: Outside, mask: Ma
         if text := outside.text(name):
             yield f"files{name}", mask.text(text)
     for log in _newest_logs(outside):
-        yield f"plog/{log.name}", mask.text(_tail(log))
+        # With its directory: debug/plog and run/plog have files of the same names.
+        if (text := _tail(log)) is not None:
+            yield mask.text(f"plog/{log.relative_to(outside.cann_logs)}"), mask.text(text)
 
 
 def _versions(outside: Outside) -> dict[str, object]:
@@ -98,10 +100,14 @@ def _newest_logs(outside: Outside) -> list[Path]:
     return [path for _, path in sorted(logs, reverse=True)[:_LOGS]]
 
 
-def _tail(path: Path) -> str:
-    with open_regular(path, follow_links=False) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-        return file.read(_LOG_BYTES).decode(errors="replace")
+def _tail(path: Path) -> str | None:
+    """None if it cannot be read: it was removed meanwhile, or belongs to another user."""
+    try:
+        with open_regular(path, follow_links=False) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            return file.read(_LOG_BYTES).decode(errors="replace")
+    except (OSError, MachineError):
+        return None
 
 
 def _mask(outside: Outside) -> Mask:
