@@ -78,8 +78,8 @@ def _contents(verdict: str, examination: Examination, outside: Outside, mask: Ma
             yield f"files{name}", mask.text(text)
     for log in _newest_logs(outside):
         # With its directory: debug/plog and run/plog have files of the same names.
-        if (text := _tail(log)) is not None:
-            yield mask.text(f"plog/{log.relative_to(outside.cann_logs)}"), mask.text(text)
+        if (tail := _tail(log)) is not None:
+            yield mask.text(f"plog/{log.relative_to(outside.cann_logs)}"), mask.text(tail)
 
 
 def _versions(outside: Outside) -> dict[str, object]:
