@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,21 @@ def test_a_damaged_checkpoint_is_refused(runs: Path) -> None:
         weights_named("full@2")
     file.write_bytes(content)
     assert caught.value.code == "checkpoint-damaged"
+
+
+def test_a_checkpoint_with_a_pipe_in_it_is_not_waited_for(runs: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    checkpoint = foreign / "checkpoints" / "step_4"
+    for file in ("digests.json", next(checkpoint.glob("*.distcp")).name):
+        content = (checkpoint / file).read_bytes()
+        (checkpoint / file).unlink()
+        os.mkfifo(checkpoint / file)
+        with pytest.raises(MachineError) as caught:
+            weights_named(f"{foreign}@4")
+        assert caught.value.code == ("not-a-regular-file" if file == "digests.json" else "checkpoint-damaged")
+        (checkpoint / file).unlink()
+        (checkpoint / file).write_bytes(content)
 
 
 def test_code_that_a_run_of_another_user_trusts_does_not_run(runs: Path, tiny_model: Path, tmp_path: Path) -> None:

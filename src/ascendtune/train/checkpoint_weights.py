@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import file_lock
+from ascendtune.core.files import file_lock, read_record
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import cached_tokens, open_prepared
 from ascendtune.data.template import template_source
@@ -53,7 +53,7 @@ def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool
 
 def _identity(checkpoint: Path) -> str:
     try:
-        return hashlib.sha256((checkpoint / "digests.json").read_bytes()).hexdigest()[:12]
+        return hashlib.sha256(read_record(checkpoint / "digests.json")).hexdigest()[:12]
     except OSError as error:
         raise damaged_checkpoint(checkpoint, error) from error
 
@@ -62,7 +62,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     alone = Strategy(open_device("cpu"))
     try:
         require_intact(checkpoint, alone)
-        form = json.loads((checkpoint / "state.json").read_text(encoding="utf-8")).get("form")
+        form = json.loads(read_record(checkpoint / "state.json")).get("form")
     except (OSError, ValueError, AttributeError) as error:
         raise damaged_checkpoint(checkpoint, error) from error
     if form != NamedTensors.form:
