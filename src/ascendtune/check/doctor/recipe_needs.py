@@ -120,11 +120,9 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
 
 def _weights_bytes(model: str) -> int | None:
     """Bytes of the weights of a model on disk; None for a hub id."""
-    directory = Path(model).expanduser()
-    if not directory.is_dir():
-        return None
     try:
-        return sum(path.stat().st_size for path in directory.glob("*.safetensors")) or None
+        # Of a hub id, which is not a directory, none are found.
+        return sum(path.stat().st_size for path in Path(model).expanduser().glob("*.safetensors")) or None
     except OSError:
         return None
 
