@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.doctor.outside import Outside, can_see, existing_parent
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 PERMISSIONS = "permissions"
@@ -41,8 +41,9 @@ def _vendor(outside: Outside) -> Iterator[Finding]:
     closed = []
     for name in _VENDOR if outside.has_npus else ():
         path = outside.path(name)
-        mode = os.R_OK | (os.X_OK if path.is_dir() else 0)
-        if path.exists() and not outside.may_access(path, mode):
+        if not can_see(path):
+            continue
+        if not outside.may_access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
             closed.append(name)
     if closed:
         yield failure(

@@ -303,6 +303,7 @@ def _problem_of(name: str, entry: dict[str, Any]) -> tuple[str, str] | None:
         )
     if entry.get("source", "hf_hub") not in ("hf_hub", "local"):
         return f"{name}.source: {entry['source']} is not in this version", "use local or hf_hub"
-    if entry.get("converter") and entry["converter"] not in _FORMATS:
+    # A list as YAML allows it is not a key of a dict.
+    if entry.get("converter") and entry["converter"] not in tuple(_FORMATS):
         return f"{name}.converter: {entry['converter']} is not in this version", f"use one of {', '.join(_FORMATS)}"
     return None

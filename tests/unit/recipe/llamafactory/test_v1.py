@@ -162,6 +162,7 @@ def test_an_unsupported_key_is_refused_with_its_line(
     [
         ({"source": "local"}, "recipe-key-missing"),
         ({"path": "a", "converter": "other"}, "not-in-this-version"),
+        ({"path": "a", "converter": ["alpaca"]}, "not-in-this-version"),
         ({"path": "a", "streaming": True}, "not-in-this-version"),
         ({"path": "a", "subset": "en"}, "not-in-this-version"),
     ],
