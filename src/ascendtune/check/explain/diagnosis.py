@@ -21,6 +21,10 @@ _MESSAGE_LINES = 10
 _NOT_FATAL = ("notice",)
 _TAIL = 200
 """An error line without more counts only among the last lines: a job that continues was not ended by it."""
+_NEAR_END = 20
+"""Lines that may follow a bad figure of the last steps."""
+_EXCERPT_LINES = 6
+"""A log of so few lines is an excerpt: a complaint at its end is what its reader asks about."""
 _IN_VAIN = 3
 """A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
 once is enough."""
@@ -51,7 +55,11 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     harmless = {event.hit.entry.id for event in notices}
     grave = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
     fatal = [event for event in grave if not event.weak]
-    fatal = _with_warnings(grave, fatal) if fatal else [event for event in grave if _in_vain(event, lengths)]
+    if all(event.trace is not None and not event.trace.type for event in fatal):
+        # Nothing at all, or a traceback that lacks its exception.
+        fatal = [event for event in grave if event.weak and _in_vain(event, lengths)] or fatal
+    else:
+        fatal = _with_warnings(grave, fatal)
     if not fatal:
         return Diagnosis("healthy", None, notices=notices)
     first = _first_cause(fatal)
@@ -111,9 +119,11 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
 
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
-    if event.last < lengths[event.source]:
+    if lengths[event.source] - event.last > (_NEAR_END if event.hit.entry.lasting else 0):
         return False
-    return event.trace is not None or (event.hit.entry.kind in ("cause", "symptom") and event.in_a_row >= _IN_VAIN)
+    is_excerpt = lengths[event.source] <= _EXCERPT_LINES
+    is_known = event.hit.entry.kind in ("cause", "symptom")
+    return event.trace is not None or (is_known and (event.in_a_row >= _IN_VAIN or is_excerpt))
 
 
 def _first_cause(fatal: list[Event]) -> Event:
@@ -133,7 +143,9 @@ def _first_cause(fatal: list[Event]) -> Event:
     first = min(candidates, key=lambda event: event.weight)
     if first.is_quoted:
         first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
-    return _better_known(first, candidates) if first.says_little else first
+    if first.says_little:
+        return _better_known(first, candidates)
+    return _more_specific(first, candidates) if first.hit.entry.kind == "wrapper" else first
 
 
 def _ends(event: Event, fatal: list[Event]) -> bool:

@@ -12,7 +12,14 @@ from ascendtune.check.explain.trace import Trace
 _CODE = "python-code"
 """The family of plain mistakes."""
 _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)'\w")
+_STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
+"""What CANN writes between a code and its message."""
 _FEW_WORDS = 8
+
+
+def without_stamp(text: str) -> str:
+    """A message of CANN without its process and time."""
+    return _STAMP.sub("", text)
 
 
 @dataclass
@@ -52,7 +59,7 @@ class Event:
 
     @property
     def meaning(self) -> str:
-        return filled(words_of(self.hit.entry).what, self.hit.names)
+        return without_stamp(filled(words_of(self.hit.entry).what, self.hit.names))
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ from ascendtune.check.explain.knowledge import entries
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
+from ascendtune.check.explain.own_words import explains_itself, own_sentence
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -30,7 +32,17 @@ PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
 
+_OF_DEVICE = re.compile(
+    r"\bCUDA|\bcu(?:da|dnn|blas)|device-side|\bNPU\b|\bnpu:|\bacl|hccl|\bNCCL|\bE[A-Z1-9]\d{4}\b|ERR\d{5}|"
+    r"\bAI ?[Cc]ore|[Kk]ernel|tiling",
+    re.ASCII,
+)
+"""Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_GENERAL_ANCHORS = 3
+"""An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
 _TELLING = 3
+_WHO_HOLDS = "-smi"
+"""Part of the remedies that ask who holds the device."""
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -72,8 +84,11 @@ class Explanation:
             return say("these two: no clock in the logs says which was first")
         if found.missing is not None:
             return say("likely: the ranks without a time-out are those that the others waited for")
-        if found.certainty == "symptom":
+        is_cut_off = first is not None and first.trace is not None and not first.trace.type
+        if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
             return say("likely: this is what broke, and no line is known to say why")
+        if found.certainty == "unexplained" and first is not None and explains_itself(first):
+            return say("likely: the message itself names what failed; no entry of the knowledge matches it")
         if found.certainty == "unexplained" or first is None:
             return say("unknown: nothing is known about this failure; these are the most telling lines")
         if first.is_quoted or first.weak:
@@ -90,10 +105,17 @@ class Explanation:
     @property
     def to_collect(self) -> tuple[str, ...]:
         """What to gather next where nothing is known."""
-        variable = "ASCEND_LAUNCH_BLOCKING" if self.plog else "CUDA_LAUNCH_BLOCKING"
+        bundle = ("`ascendtune doctor --bundle report.tar.gz`", say("the log of every rank"))
+        if not self._may_be_of_device():
+            return bundle
         plog = (self.plog,) if self.plog else ()
-        again = say("{variable}=1 on a second run", variable=variable)
-        return ("`ascendtune doctor --bundle report.tar.gz`", say("the log of every rank"), *plog, again)
+        variable = "ASCEND_LAUNCH_BLOCKING" if self.plog else "CUDA_LAUNCH_BLOCKING"
+        return (*bundle, *plog, say("{variable}=1 on a second run", variable=variable))
+
+    def _may_be_of_device(self) -> bool:
+        """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing."""
+        first = self.verdict.first
+        return first is not None and (not explains_itself(first) or _OF_DEVICE.search(first.text) is not None)
 
     @property
     def plog(self) -> str | None:
@@ -123,8 +145,11 @@ class Explanation:
         sums = self.sums
         if sums is not None and sums.tried_bytes is not None:
             return sums.headline()
-        is_specific = not first.is_known or "{" in first.hit.entry.what
-        return "" if is_specific else facts_of.told(facts_of.of_message(first.message), first.meaning)
+        entry = first.hit.entry
+        if not first.is_known or entry.specific or "{" in entry.what:
+            return ""
+        quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
+        return quoted or facts_of.told(facts_of.of_message(first.message), first.meaning)
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
@@ -148,14 +173,24 @@ class Explanation:
         first = self.verdict.first
         if self.verdict.missing is not None:
             return self.verdict.missing.remedies
-        if first is not None and first.hit.entry.remedies:
-            return first.remedies
+        if first is not None and first.is_known and first.hit.entry.remedies:
+            holders = self._holders()
+            return (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
+        advice = first.remedies if first is not None else ()
         if first is not None and first.trace is not None and first.trace.place is not None:
             file, line, _ = first.trace.place
-            return (say("look at {file}:{line}", file=file, line=line), *self._read_plog())
-        return (say("read the lines shown"), *self._read_plog())
+            return (*advice, say("look at {file}:{line}", file=file, line=line), *self._read_plog())
+        return (*(advice or (say("read the lines shown"),)), *self._read_plog())
+
+    def _holders(self) -> tuple[str, ...]:
+        """What to do first where others than this process hold most of the device's memory."""
+        if self.sums is None or not self.sums.are_others_to_blame:
+            return ()
+        return (
+            say("`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"),
+        )
 
     def now(self) -> tuple[str, ...]:
         """What the remedies name, as it is on this machine."""
@@ -165,7 +200,9 @@ class Explanation:
         return on_this_machine(first, first.hit.entry.remedies, self.facts, this_machine())
 
     def _read_plog(self) -> tuple[str, ...]:
-        return (say("read {plog}, which says more about errors of the device", plog=self.plog),) if self.plog else ()
+        if not self.plog or not self._may_be_of_device():
+            return ()
+        return (say("read {plog}, which says more about errors of the device", plog=self.plog),)
 
     def as_json(self) -> dict[str, Any]:
         found = self.verdict

@@ -21,6 +21,8 @@ _NAME = (
     r"VLLM|OMP|LD|ATB|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|DS|SLURM|RANK_TABLE|FLASH|USE|FORCE)[A-Z0-9_]*"
 )
 _VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
+_EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
+"""Words before a variable that a message only explains."""
 _VERSION_NAMES = (
     "torch_npu|torch-npu|torchvision|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm_ascend|"
     "vllm-ascend|vllm|llamafactory|numpy|triton-ascend|triton|flash_attn|flash-attn|bitsandbytes|mindspeed|megatron-core|"
@@ -51,7 +53,7 @@ _SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
 _MESSAGE = {
     "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
     "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
-    "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)"),
+    "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)|\bfor (DT_\w+)"),
     "size": re.compile(_SIZE),
     "operator": re.compile(
         r"\b(aclnn\w+|aten::[\w.]+|npu::\w+|torchvision::\w+|Hccl\w+(?=,| fail))|\bop type[:=] ?(\w+)"
@@ -61,13 +63,15 @@ _MESSAGE = {
         r"\berror code(?: is|:)? ?(\d+)|\b(E[A-Z]\d{4}|ERR\d{5})\b|\bret(?:urn)?(?:code)?[ =:]{1,2}(-?\d{2,})"
     ),
     "peer": re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?)\b"),
-    "path": re.compile(r"(?<![\w/.:])((?:~|\.{1,2})?/[\w.@+-]+(?:/[\w.@+-]+)*)"),
+    "path": re.compile(r"(?<![\w/.:#*<>])((?:~|\.{1,2})?/[\w.@+-]++(?:/[\w.@+-]++)*+)(?!/?[#*<{$])"),
     "name": re.compile(r"(?<!': )(?<![\w{])'([^'\n]{2,60})'(?![\w:])|\"([^\"\n]{2,60})\"(?!:)|`([^`\n]{2,60})`"),
     "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
 }
 _SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
 """Ends of paths that say where a message was made, not what it is about."""
 _ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
+_IS_NAME = re.compile(r"^[\w/~.<@(-].*[\w/>)\]%]$")
+"""What stands between quotation marks of two names ends or begins otherwise."""
 _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
 """What the headline adds, the most telling first."""
 
@@ -87,6 +91,8 @@ def of_log(texts: Iterable[str]) -> Facts:
 
     for text in texts:
         for match in _VARIABLE.finditer(text):
+            if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
+                continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
         for match in _VERSION.finditer(text):
             note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
@@ -124,7 +130,9 @@ def told(message: Facts, sentence: str) -> str:
     for name in _TOLD:
         for value in message.get(name, ()):
             is_new = value not in sentence and not any(value in each or each in value for each in shown)
-            is_new = is_new and not value.isdigit() and not value.endswith(_SOURCES)
+            is_new = (
+                is_new and _IS_NAME.search(value) is not None and not value.isdigit() and not value.endswith(_SOURCES)
+            )
             if is_new and len(value) <= _LONGEST_TOLD and len(shown) < _MOST_TOLD:
                 shown.append(value)
         if shown:

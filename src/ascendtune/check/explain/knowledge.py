@@ -17,6 +17,7 @@ An entry looks like this:
     frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     specific = true                      # optional; goes before general entries that know the same line
+    lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
                                         # echo of a notice is no failure
@@ -38,7 +39,7 @@ Kinds, from what explains most to what explains least:
     symptom      somebody waited or something broke, for a reason that usually stands elsewhere
     detail       the words of the component that failed; what they mean stands nowhere here
     wrapper      a frame that prints around other errors
-    unknown      something failed, and nothing at all is known about it; no entry has it
+    unknown      something failed, and its own message is all that is known: entries give advice for a class
     consequence  an echo: it is there because something else had ended before
     notice       no failure; worth knowing where there is one
 """
@@ -89,6 +90,8 @@ class KnownFailure:
 
     specific: bool = False
     """Goes before general entries of its kind that know the same line."""
+    lasting: bool = False
+    """The line counts only where it is repeated at the end of the log."""
     waits: bool = False
     """A rank waited for other ranks in vain."""
 
@@ -176,6 +179,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
         specific=content.get("specific", False),
+        lasting=content.get("lasting", False),
         waits=content.get("waits", False),
     )
 

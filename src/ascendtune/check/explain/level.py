@@ -44,6 +44,11 @@ _ASIDE = re.compile(
 )
 
 _OF_TROUBLE = re.compile(r"\b(?:error|failed|failure|exception|abort(?:ed|ing)|killed|fatal|crashed)\b", re.IGNORECASE)
+_REFUSAL = re.compile(
+    r"\W{0,3}(?:[Ii]nvalid \w|[Cc]annot \w|[Cc]an't \w|[Cc]ould not \w|[Uu]nable to \w|[Uu]nsupported \w|[Uu]nknown \w|"
+    r"[Nn]o such \w|[Nn]o module \w|[Pp]ermission denied|[Mm]issing \w|[Nn]ot enough \w)|"
+    r".{0,120}\b(?:[Tt]imed out|[Cc]onnection (?:refused|reset)|[Nn]o route to host)\W*$"
+)
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
     r"\bexception ignored\b|\b(?:error|fail\w*)s?(?:[ _]rate)?\W{1,3}(?:none\b|false\b|[\d.]+)",
@@ -75,6 +80,12 @@ def is_aside(said: str) -> bool:
     return _ASIDE.match(said) is not None
 
 
-def are_last_words(text: str) -> bool:
-    """Whether a line, as the last of a log, says that the job failed; figures of merit have such names as well."""
-    return bool(_OF_TROUBLE.search(text)) and not _DENIED.search(text) and not is_warning_or_news(text)
+def are_last_words(text: str, said: str) -> bool:
+    """Whether a line, as the last of a log, says that the job failed; figures of merit have such names as well.
+
+    Args:
+        said: the line without its prefixes.
+    """
+    if is_warning_or_news(text) or _DENIED.search(text):
+        return False
+    return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(said))

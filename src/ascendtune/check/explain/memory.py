@@ -23,6 +23,8 @@ _FIELDS = {
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OTHERS_RATIO = 0.1
 """Share of the device that runtime and communication buffers may take before others are suspected."""
+_MOSTLY_OTHERS = 0.4
+"""Share of the device that others hold from which on they are the cause."""
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
@@ -43,6 +45,14 @@ class Sums:
         if self.total_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
             return None
         return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
+
+    @property
+    def are_others_to_blame(self) -> bool:
+        """Whether others hold more of the device than this process and than would do for a large tensor."""
+        outside, total, reserved = self.outside_bytes, self.total_bytes, self.reserved_bytes
+        if outside is None or total is None or reserved is None:
+            return False
+        return outside > _MOSTLY_OTHERS * total and outside > reserved
 
     @property
     def unused_bytes(self) -> int | None:
@@ -74,6 +84,9 @@ class Sums:
         }
         if self.free_bytes is None or self.total_bytes is None:
             return say("{tried} asked for", **names)
+        if self.are_others_to_blame:
+            names["others"] = format_bytes(self.outside_bytes)
+            return say("other processes hold {others} of {total}; {tried} asked for, {free} free", **names)
         return say("{tried} asked for, {free} of {total} free", **names)
 
     def line(self) -> str:

@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from ascendtune.check.explain import level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
+from ascendtune.check.explain.own_words import unknown_exception, unknown_line
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
 _LONGEST_TEXT = 2000
-_LONGEST_MESSAGE = 300
 _HITS_KEPT = 3
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
@@ -95,7 +94,7 @@ class Scan:
             self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
         for speaker, trace in self._traces.rest():
-            self._note_trace(Line(speaker, "", trace.rank), "", trace)
+            self._note_cut_off(Line(speaker, "", trace.rank), trace)
         self._note_last_words()
         self._ledger.mark_survived(self.lines)
         return self
@@ -176,12 +175,19 @@ class Scan:
 
     def _note_trace(self, line: Line, said: str, trace: Trace) -> None:
         """An exception: what is known about it, else that it was one."""
-        if trace.ignored or (trace.headless and not trace.type):
+        if trace.ignored:
             return
         said = said if trace.type and said and not trace.is_composed else trace.text
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
-        for hit in hits[:_HITS_KEPT] or [_unknown_exception(trace)]:
+        known = [hit for hit in hits if hit.entry.kind != "unknown"]
+        for hit in known[:_HITS_KEPT] or hits[:1] or [unknown_exception(trace)]:
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
+
+    def _note_cut_off(self, line: Line, trace: Trace) -> None:
+        """A traceback without its exception; of one without a beginning too, only if the log ends within it."""
+        ends_there = self._last[0] <= trace.end
+        if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
+            self._note_trace(line, "", trace)
 
     def _note_line(self, line: Line, text: str, said: str, number: int, below: list[str]) -> None:
         """Any other line: what is known about it; of an error also that it is one."""
@@ -189,15 +195,18 @@ class Scan:
         hits = [
             hit
             for hit in self._matcher.hits(said)
-            if not hit.entry.frame and any(hit.entry.below in each for each in below or [""])
+            if not hit.entry.frame
+            and hit.entry.kind != "unknown"
+            and any(hit.entry.below in each for each in below or [""])
         ]
         weak = level.is_warning_or_news(text)
         if not hits and (weak or not level.is_error(text, said)):
             return
         quoting = not level.is_error(text, said)
-        for hit in hits[:_HITS_KEPT] or [_unknown_line(said)]:
+        for hit in hits[:_HITS_KEPT] or [unknown_line(said)]:
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
-            self._note(line, text, said, number, hit, None, weak=weak and hit.entry.kind != "notice", quoted=quoted)
+            doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
+            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
@@ -220,9 +229,11 @@ class Scan:
             return
         number, last = self._last
         text = last[:_LONGEST_TEXT].decode(errors="replace")
-        if level.are_last_words(text):
-            line = lines_of.read(text)
-            self._note(line, text, line.said, number, _unknown_line(line.said), None)
+        line = lines_of.read(text)
+        if (raised := Traces.raised_in_code(line.said, number)) is not None:
+            self._note_trace(line, raised.text, raised)
+        elif level.are_last_words(text, line.said):
+            self._note(line, text, line.said, number, unknown_line(line.said), None)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
         for line in reversed(lines[max(0, index - _LOOK_BACK) : index + 1]):
@@ -271,39 +282,3 @@ def _with_message(said: str, below: list[str]) -> str:
     """An error line that says only where it happened, and the next one, which says what."""
     message = next(filter(None, map(str.strip, below)), "")
     return f"{said.rstrip()} {message}" if message and _SAYS_WHERE.search(said) else said
-
-
-def _unknown_exception(trace: Trace) -> Hit:
-    """For a Python exception that no entry knows."""
-    if not trace.type:
-        return Hit(_CUT_OFF, 0, {})
-    what = _EXCEPTION if trace.message else _BARE_EXCEPTION
-    function = trace.place[2] if trace.place else ""
-    names = {"type": trace.type, "message": trace.message[:_LONGEST_MESSAGE]}
-    return Hit(what, 0, {**names, "place": f"in {function}"} if function.isidentifier() else names)
-
-
-def _unknown_line(said: str) -> Hit:
-    """For a line that calls itself an error."""
-    return Hit(_LINE, 0, {"message": said.strip()[:_LONGEST_MESSAGE]})
-
-
-def _unknown(identity: str, what: str, source: str) -> KnownFailure:
-    return KnownFailure(
-        id=identity,
-        kind="unknown",
-        what=what,
-        anchors=(),
-        causes=(),
-        remedies=(),
-        source=source,
-        test="",
-        family="generic",
-    )
-
-
-_PYTHON = "https://docs.python.org/3/tutorial/errors.html"
-_EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
-_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} ({place})", _PYTHON)
-_CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before it says with what", _PYTHON)
-_LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")

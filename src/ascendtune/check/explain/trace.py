@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
+_NOTEBOOK_CODE = re.compile(r"-{2,}> ?\d+ (?P<code>\S.*)")
+_BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
+"""A prefix of a launcher that was garbled when the log was copied."""
 _EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
 )
@@ -16,9 +20,12 @@ _THROWN = re.compile(
     r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
 )
 """MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
+_RAISED = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\([frb]?([\"'])(?P<message>.{8,}?)(?:\2.*)?$")
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
+_STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
@@ -61,6 +68,10 @@ class Trace:
     """The line of code below its last frame."""
     is_composed: bool = False
     """Its message was put together from several lines."""
+    is_of_notebook: bool = False
+    """Its frames are those of IPython."""
+    end: int = 0
+    """The last line that belongs to it."""
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -68,6 +79,15 @@ class Trace:
         own = [frame for frame in self.frames if not any(part in frame[0] for part in _NOT_OURS)]
         frames = own or self.frames
         return frames[-1] if frames else None
+
+    @property
+    def last_call(self) -> tuple[str, int, str] | None:
+        """The innermost frame outside of the standard library, its path from the package on."""
+        frames = [frame for frame in self.frames if not _STANDARD_LIBRARY.search(frame[0])] or self.frames
+        if not frames:
+            return None
+        file, line, function = frames[-1]
+        return _PACKAGES.sub("", file), line, function
 
     def passed(self, part: str) -> bool:
         """Whether the path of some frame has `part` in it."""
@@ -110,7 +130,7 @@ class Traces:
 
     @staticmethod
     def is_frame(text: str) -> bool:
-        return _FRAME.match(text) is not None
+        return (_FRAME.match(text) or _NOTEBOOK_FRAME.match(text)) is not None
 
     def begin(
         self, speaker: str, number: int, *, ignored: bool = False, weak: bool = False, rank: int | None = None
@@ -136,18 +156,21 @@ class Traces:
             return False, None
         if trace.type:
             return self._goes_on(speaker, trace, text, number)
-        if frame := _FRAME.match(text):
+        if frame := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text):
             if len(trace.frames) > 60:
                 del trace.frames[30]
             trace.frames.append((frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             trace.indent = len(text) - len(text.lstrip(" "))
-            trace.code = ""
+            trace.code, trace.end = "", number
             return True, None
         text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
         if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
-            trace.code = trace.code or text.strip()
+            trace.code, trace.end = trace.code or text.strip(), number
             return True, None
-        match = _EXCEPTION.match(text.strip())
+        if code := _NOTEBOOK_CODE.match(text):
+            trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
+            return True, None
+        match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
             # Something else was printed in between.
             return False, None
@@ -195,6 +218,12 @@ class Traces:
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of what was still open when the log ended."""
         return list(self._open.items())
+
+    @staticmethod
+    def raised_in_code(text: str, number: int) -> Trace | None:
+        """The exception that a line of code raises, for a log that ends with this line."""
+        match = _RAISED.match(text)
+        return Trace(number, match["type"], match["message"].strip(), last_line=number) if match else None
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:

@@ -31,7 +31,7 @@ _END = (
 )
 _NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)
 """What the line itself says of ranks goes before who says it."""
-_EXPLAINING = [entry for entry in entries() if entry.kind in ("cause", "symptom")]
+_EXPLAINING = [entry for entry in entries() if entry.kind in ("cause", "symptom") and not entry.lasting]
 
 
 def _composed(entry: KnownFailure, seed: int) -> tuple[list[str], int]:

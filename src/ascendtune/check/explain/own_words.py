@@ -1,0 +1,118 @@
+"""Failures that no entry of the knowledge matches: their own message, in plain form."""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.event import Event, without_stamp
+from ascendtune.check.explain.knowledge import KnownFailure
+from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.trace import Trace
+
+_LONGEST_MESSAGE = 300
+_LEAST_WORDS = 3
+_LONGEST_SENTENCE = 120
+_SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])")
+_LOGGER = re.compile(
+    r"\W*(?:"
+    r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
+    r"|\[?(?:ERROR|CRITICAL|FATAL)\]? (?:[A-Z_]+ )?\[[^\]]*\] \w+(?:\(\))?\] "
+    r"|(?:\S+ \[\d+\] )?(?:\S+:\d+ )?NCCL WARN "
+    r"|[EF](?:\d{4})?\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ \S+\] "  # glog
+    r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL)\W+"
+    r"|(?:ERROR|CRITICAL|FATAL|[Ee]rror|fatal)(?:: | - )"
+    r")"
+)
+"""What loggers put before a message: levels, times, processes, places in their source."""
+_TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
+_IMPORT = re.compile(r"(?:from (?P<module>\w+)[\w.]* import\b|import (?P<other>\w+))")
+
+
+def unknown_exception(trace: Trace) -> Hit:
+    """For an exception of Python that no entry matches; `type` is empty where the log ends before it."""
+    if not trace.type:
+        return _cut_off(trace)
+    function = trace.place[2] if trace.place else ""
+    names = {"type": trace.type, "message": trace.message[:_LONGEST_MESSAGE]}
+    if function.isidentifier():
+        names["place"] = f"in {function}"
+    return Hit(_EXCEPTION if trace.message else _BARE_EXCEPTION, 0, names)
+
+
+def _cut_off(trace: Trace) -> Hit:
+    call = trace.last_call
+    if call is None:
+        return Hit(_CUT_OFF, 0, {})
+    file, line, function = call
+    is_innermost = trace.frames[-1][1:] == (line, function)
+    code = trace.code[:_LONGEST_MESSAGE] if is_innermost else ""
+    names = {"place": f"{file}:{line}", "function": function, "code": code}
+    names = {name: value for name, value in names.items() if value}
+    if imported := _IMPORT.match(code):
+        return Hit(_CUT_OFF_IMPORT, 0, {**names, "module": imported["module"] or imported["other"]})
+    return Hit(_CUT_OFF_CALL, 0, names)
+
+
+def unknown_line(said: str) -> Hit:
+    """For a line that calls itself an error."""
+    message = without_logger(said.strip())
+    return Hit(_LINE, 0, {"message": message[:_LONGEST_MESSAGE]})
+
+
+def without_logger(text: str) -> str:
+    """A message without what a logger put before it; the whole text if little would be left."""
+    match = _LOGGER.match(text)
+    rest = text[match.end() :].strip() if match else text
+    return rest if len(rest.split()) >= _LEAST_WORDS else text
+
+
+def own_sentence(event: Event) -> str:
+    """The first sentence of a message, for a headline; empty if it is long or goes on in another line."""
+    if event.trace is not None and not event.trace.type:
+        return ""
+    message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
+    message = _TIME.sub("", without_stamp(message), count=1)
+    sentence = _SENTENCE_END.split(message.strip(), maxsplit=1)[0].rstrip(".!")
+    is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",")) and sentence[:1] != "{"
+    return sentence if is_short and len(sentence.split()) > 1 else ""
+
+
+def explains_itself(event: Event) -> bool:
+    """Whether a failure that no entry matches says in its own words what is wrong."""
+    if event.is_heading or event.is_vague:
+        return False
+    if event.trace is not None:
+        if event.hit.entry is _CUT_OFF_IMPORT:
+            return True
+        return bool(event.trace.type and len(event.trace.message.split()) >= _LEAST_WORDS)
+    return len(event.hit.names.get("message", "").split()) >= _LEAST_WORDS
+
+
+def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFailure:
+    return KnownFailure(
+        id=identity,
+        kind="unknown",
+        what=what,
+        anchors=(),
+        causes=(),
+        remedies=remedies,
+        source=source,
+        test="",
+        family="generic",
+    )
+
+
+_PYTHON = "https://docs.python.org/3/tutorial/errors.html"
+_EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
+_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} ({place})", _PYTHON)
+_CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON)
+_CUT_OFF_CALL = _unknown(
+    "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON
+)
+_CUT_OFF_IMPORT = _unknown(
+    "traceback-cut-off",
+    "Python failed at {place} while it imported from {module}; the log ends before the exception: {code}",
+    _PYTHON,
+    "most often the installed {module} is older than the importing package needs: pip install -U {module}",
+)
+_LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")
