@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,8 +100,16 @@ def _written(outside: Outside) -> Iterator[Finding]:
                 PERMISSIONS,
                 say("the {name} {path} is not writable ({owner})", name=name, path=there, owner=outside.owner(there)),
                 expected=say("this user, or a group of this user, as owner"),
-                remedy=f"sudo chown -R $USER {there}",
+                remedy=_remedy(path, there, outside),
             )
+
+
+def _remedy(path: Path, there: Path, outside: Outside) -> str:
+    """Never the owner of all that is below a directory above `path`: that may be a home, or `/data` of many users."""
+    if path == outside.cwd:
+        return say("change to a directory of your own")
+    place = shlex.quote(str(path))
+    return f"sudo chown $USER {place}" if there == path else f"sudo install -d -o $USER {place}"
 
 
 PERMISSIONS_CHECK = Check(
@@ -111,7 +120,7 @@ PERMISSIONS_CHECK = Check(
     why="Software is installed as root and used by others. A directory of mode 750 looks as if CANN were missing; a "
     "pip with sudo leaves packages that the next pip cannot replace; logs and compiled operators that cannot be "
     "written are lost without a message.",
-    fix="Add the user to the group HwHiAiUser, or give the directories to the user: sudo chown -R $USER DIRECTORY.",
+    fix="Add the user to the group HwHiAiUser, or give the directory to the user: sudo chown $USER DIRECTORY.",
     look=_look,
     vital=True,
 )

@@ -74,6 +74,7 @@ def test_directories_of_another_user_are_found(lay: Lay) -> None:
     assert found[0].status == "failure" and "/usr/local/Ascend/driver" in found[0].measured
     assert "usermod -aG HwHiAiUser" in (found[0].remedy or "")
     assert found[1].measured.endswith("is not writable (root:HwHiAiUser)")
+    assert found[1].remedy == "change to a directory of your own"
 
 
 def test_environment_with_two_owners_is_a_warning_and_one_kept_by_root_is_not(lay: Lay) -> None:
@@ -138,6 +139,7 @@ def test_directory_that_may_not_be_searched_is_reported_as_closed(
     monkeypatch.setattr(Path, "stat", stat_unless_closed)
     (found,) = _found(outside, "permissions")
     assert found.measured.startswith(f"the cache {closed} is not writable")
+    assert found.remedy == f"sudo install -d -o $USER {closed}/ascendtune"
     assert "the check itself failed" not in _found(outside, "storage")[0].measured
 
 
