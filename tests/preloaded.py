@@ -269,9 +269,10 @@ def _grandchild(request: dict[str, Any], descriptors: list[int]) -> int:
     reader, writer = os.pipe()
     between = os.fork()
     if not between:
+        between = os.getpid()
         if os.fork():
             os._exit(0)
-        _be_grandchild(request, descriptors, writer)
+        _be_grandchild(request, descriptors, writer, between)
     os.waitpid(between, 0)
     return _answer(reader, writer)
 
@@ -285,8 +286,11 @@ def _answer(reader: int, writer: int) -> int:
         os.close(reader)
 
 
-def _be_grandchild(request: dict[str, Any], descriptors: list[int], ready: int) -> NoReturn:
-    while os.getppid() != request["parent"]:
+def _be_grandchild(request: dict[str, Any], descriptors: list[int], ready: int, between: int) -> NoReturn:
+    while (parent := os.getppid()) != request["parent"]:
+        if parent != between:
+            # The asker has ended, or waits no longer.
+            os._exit(1)
         time.sleep(0.0005)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(request["cwd"])

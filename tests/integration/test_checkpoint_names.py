@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from ascendtune.cli.main import main
@@ -93,6 +96,39 @@ def test_a_damaged_checkpoint_is_refused(runs: Path) -> None:
         weights_named("full@2")
     file.write_bytes(content)
     assert caught.value.code == "checkpoint-damaged"
+
+
+def test_a_checkpoint_with_a_pipe_in_it_is_not_waited_for(runs: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    checkpoint = foreign / "checkpoints" / "step_4"
+    for file in ("digests.json", next(checkpoint.glob("*.distcp")).name):
+        content = (checkpoint / file).read_bytes()
+        (checkpoint / file).unlink()
+        os.mkfifo(checkpoint / file)
+        with pytest.raises(MachineError) as caught:
+            weights_named(f"{foreign}@4")
+        assert caught.value.code == ("not-a-regular-file" if file == "digests.json" else "checkpoint-damaged")
+        (checkpoint / file).unlink()
+        (checkpoint / file).write_bytes(content)
+
+
+def test_code_that_a_run_of_another_user_trusts_does_not_run(runs: Path, tiny_model: Path, tmp_path: Path) -> None:
+    foreign, model = tmp_path / "foreign", tmp_path / "model"
+    shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
+    shutil.copytree(tiny_model, model)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.OwnConfig"}}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    record = json.loads((foreign / "run.json").read_text())
+    (foreign / "run.json").write_text(json.dumps({**record, "model_directory": str(model)}))
+    recipe = yaml.safe_load((foreign / "recipe.yaml").read_text())
+    recipe["model"]["trust_remote_code"] = True
+    (foreign / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(InputError) as caught:
+        weights_named(f"{foreign}@4")
+    assert caught.value.code == "model-code-not-trusted" and not (tmp_path / "ran").exists()
 
 
 def test_a_command_for_runs_says_that_it_takes_no_checkpoint(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

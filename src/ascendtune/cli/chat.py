@@ -75,7 +75,7 @@ def chat(
 
         log.set_up(quiet=quiet)
         with Progress(sys.stderr) as progress, progress.counting("loading the model"):
-            named = weights_named(model)
+            named = weights_named(model, trust_remote_code=trust_remote_code)
             before = load(_base_of(find_weights(named), named), template=template) if base else None
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
         options = _Options(max_new_tokens, temperature, top_p, seed)

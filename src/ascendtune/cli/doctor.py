@@ -89,9 +89,15 @@ def doctor(
     if nodes is not None:
         from ascendtune.cli.doctor_nodes import doctor_nodes
 
-        if mend or bundle is not None or recipe is not None:
+        if recipe is not None:
             raise InputError(
-                "--fix, --bundle and a recipe work on one machine",
+                "a recipe is checked on one machine",
+                code="conflicting-options",
+                remedy="run it on each machine, without --nodes",
+            )
+        if mend or bundle is not None:
+            raise InputError(
+                "--fix and --bundle work on one machine",
                 code="conflicting-options",
                 remedy="run them on that machine, without --nodes",
             )

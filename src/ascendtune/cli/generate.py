@@ -63,7 +63,8 @@ def generate(
     prompts = _prompts(prompt, file, system)
     with Progress(sys.stderr) as progress:
         with progress.counting("loading the model"):
-            engine = load(weights_named(model), template=template, trust_remote_code=trust_remote_code)
+            named = weights_named(model, trust_remote_code=trust_remote_code)
+            engine = load(named, template=template, trust_remote_code=trust_remote_code)
         answers = engine.generate(
             [each.messages for each in prompts],
             max_new_tokens,

@@ -43,11 +43,14 @@ def run_named(text: str | Path) -> str:
     return _run_of_job(name) or name
 
 
-def weights_named(text: str | Path) -> str:
+def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
     """`run_named` for commands that use weights; a checkpoint, `run@120`, `run@best` or `run@last`, is exported first.
 
+    Args:
+        trust_remote_code: the export may run the Python code in the directory of the base model.
+
     Raises:
-        InputError: the run has no such checkpoint.
+        InputError: the run has no such checkpoint, or its base model needs code that may not run.
         MachineError: the checkpoint is damaged, or the disk is full.
     """
     run, which = split_checkpoint_name(str(text))
@@ -62,7 +65,7 @@ def weights_named(text: str | Path) -> str:
     # Here: it imports torch, which a wrong name need not wait for.
     from ascendtune.train.checkpoint_weights import checkpoint_weights
 
-    return str(checkpoint_weights(directory, found))
+    return str(checkpoint_weights(directory, found, trust_remote_code=trust_remote_code))
 
 
 def _run_of_job(name: str) -> str | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import InputError
-from ascendtune.core.rundir import RunDir
+
+if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
 
 
 def split_checkpoint_name(text: str) -> tuple[str, str | None]:

@@ -115,7 +115,7 @@ REFUSALS = (
     ),
     Refusal(
         lambda recipe: recipe.method.tuner == "lora" and recipe.optim.optimizer == "muon",
-        "optim.optimizer: muon is for the matrices of a model, and adapters are none: all of them would take AdamW",
+        "optim.optimizer: muon is for the matrices of a model; every adapter would take AdamW",
         "use optim.optimizer: adamw, or method.tuner: full or freeze",
         ("optim", "optimizer"),
     ),

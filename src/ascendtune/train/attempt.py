@@ -111,9 +111,9 @@ def _train(
     if strategy.is_main:
         loop.callbacks.extend(callbacks)
     facts = RunFacts(recipe.name, loop.schedule.total_steps, loop.counters.step, attempt)
-    for callback in loop.callbacks:
-        callback.on_start(facts)
     try:
+        for callback in loop.callbacks:
+            callback.on_start(facts)
         reason = loop.run()
         _note_peak(run, strategy)
         loop.checkpointer.wait()
@@ -140,8 +140,8 @@ def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
     for action in closing:
         try:
             action()
-        except AscendtuneError as error:
-            log.warn(str(error))
+        except Exception as error:  # noqa: BLE001  # callbacks of `fit` may raise anything
+            log.warn(str(error) if isinstance(error, AscendtuneError) else f"{type(error).__name__}: {error}")
 
 
 def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:

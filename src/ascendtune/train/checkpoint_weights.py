@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import file_lock
+from ascendtune.core.files import file_lock, read_record
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import cached_tokens, open_prepared
 from ascendtune.data.template import template_source
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.model_config import read_model_config
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import Adapter
@@ -26,7 +27,7 @@ from ascendtune.train.precision import Precision, export_dtype
 from ascendtune.train.strategy.base import Strategy
 
 
-def checkpoint_weights(run: RunDir, checkpoint: Path) -> Path:
+def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool = False) -> Path:
     """The directory of the model or adapter that training would have exported at this checkpoint.
 
     It is written into `RUN/exported/` at the first call, and found there at later ones, as long as the checkpoint is
@@ -34,9 +35,11 @@ def checkpoint_weights(run: RunDir, checkpoint: Path) -> Path:
 
     Args:
         checkpoint: a complete checkpoint of `run`.
+        trust_remote_code: run the Python code in the directory of the base model. The recipe's own key does not count:
+            the run may be another user's.
 
     Raises:
-        InputError: the checkpoint has DeepSpeed's format.
+        InputError: the checkpoint has DeepSpeed's format, or the base model needs code that may not run.
         MachineError: it is damaged, or the disk is full.
     """
     run.require_present()
@@ -44,22 +47,22 @@ def checkpoint_weights(run: RunDir, checkpoint: Path) -> Path:
     target.parent.mkdir(exist_ok=True)
     with file_lock(target.parent / ".lock", wait=True):
         if not target.is_dir():
-            _export(run, checkpoint, target)
+            _export(run, checkpoint, target, trust_remote_code)
     return target
 
 
 def _identity(checkpoint: Path) -> str:
     try:
-        return hashlib.sha256((checkpoint / "digests.json").read_bytes()).hexdigest()[:12]
+        return hashlib.sha256(read_record(checkpoint / "digests.json")).hexdigest()[:12]
     except OSError as error:
         raise damaged_checkpoint(checkpoint, error) from error
 
 
-def _export(run: RunDir, checkpoint: Path, target: Path) -> None:
+def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool) -> None:
     alone = Strategy(open_device("cpu"))
     try:
         require_intact(checkpoint, alone)
-        form = json.loads((checkpoint / "state.json").read_text(encoding="utf-8")).get("form")
+        form = json.loads(read_record(checkpoint / "state.json")).get("form")
     except (OSError, ValueError, AttributeError) as error:
         raise damaged_checkpoint(checkpoint, error) from error
     if form != NamedTensors.form:
@@ -71,13 +74,16 @@ def _export(run: RunDir, checkpoint: Path, target: Path) -> None:
         )
     record, recipe = run.read(), Recipe.load(run.recipe)
     directory = Path(record["model_directory"])
-    tokenizer, config = Tokenizer.load(directory, recipe.model.new_tokens), read_config(recipe.model, directory)
+    if recipe.model.trust_remote_code and not trust_remote_code and _brings_code(directory):
+        raise _code_not_trusted(directory)
+    section = recipe.model.model_copy(update={"trust_remote_code": trust_remote_code})
+    tokenizer, config = Tokenizer.load(directory, section.new_tokens), read_config(section, directory)
     if recipe.method.stage == "reward":
         set_single_score(config, tokenizer.pad_id)
     # Adapters that start as a part of the base are defined by the type in which the base was loaded.
     weights = record["resolved"]["precision"]["weights"]
     model = load_model(
-        recipe.model, recipe.method.stage, directory, config,
+        section, recipe.method.stage, directory, config,
         precision=Precision("fp32", weights, "weights are only written", "cpu"),
         implementation="eager", vocabulary=tokenizer.vocab_size, seed=recipe.seed,
     )  # fmt: skip
@@ -87,6 +93,19 @@ def _export(run: RunDir, checkpoint: Path, target: Path) -> None:
     new_tokens = bool(recipe.model.new_tokens)
     alone.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))
     export_model(tuned, tokenizer, target, _chat_template(record, recipe, tokenizer), new_tokens=new_tokens)
+
+
+def _brings_code(model: Path) -> bool:
+    return "auto_map" in read_model_config(model / "config.json")
+
+
+def _code_not_trusted(directory: Path) -> InputError:
+    return InputError(
+        "the base model of this run brings Python code of its own, which may not run",
+        code="model-code-not-trusted",
+        remedy="read the Python files there, then add --trust-remote-code to `ascendtune chat` or `generate`",
+        where=directory,
+    )
 
 
 def _chat_template(record: dict[str, Any], recipe: Recipe, tokenizer: Tokenizer) -> str:

@@ -55,7 +55,7 @@ def fit(
     Args:
         rows: training rows instead of the recipe's data.train: dicts, or a data set of the package `datasets`, in any
             format that files may have. They are written into the cache as JSON Lines, under their SHA-256.
-        callbacks: are told of the run as it goes on; an exception that one raises ends the run.
+        callbacks: are told of the run as it goes on; an exception ends the run, one of `on_end` is a warning.
         allow_change: recipe keys that may differ from the run that is resumed.
         trust_checkpoint: see `checkpoint.resume` with a path.
 

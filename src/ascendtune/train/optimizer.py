@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ascendtune.core.errors import MachineError
 from ascendtune.recipe.sections import OptimSection
 
 
@@ -63,6 +64,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
     Args:
         groups: of `parameter_groups`.
         tables: parameters of two dimensions that are not matrices of the model.
+
+    Raises:
+        MachineError: this torch has no Muon.
     """
 
     def __init__(
@@ -72,6 +76,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         learning_rate: float,
         tables: Collection[nn.Parameter] = (),
     ) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise MachineError(
+                f"torch {torch.__version__} has no Muon, which optim.optimizer: muon needs",
+                code="package-too-old",
+                remedy="install torch 2.9 or newer, or set optim.optimizer: adamw",
+            )
         kept = {id(each) for each in tables}
         divided = []
         for group in groups:
@@ -118,8 +128,8 @@ def tables_of(model: nn.Module) -> list[nn.Parameter]:
 def states_per_parameter(section: OptimSection) -> int:
     """Tensors of a parameter's size that the optimizer keeps.
 
-    Adafactor keeps one row and one column for each matrix; they count as 0. Muon keeps one for each matrix, and two for
-    embeddings and head.
+    Adafactor keeps one row and one column for each matrix; they count as 0. Muon keeps one for each matrix; the second
+    one of embeddings and head is left out.
     """
     match section.optimizer:
         case "auto" | "adamw":

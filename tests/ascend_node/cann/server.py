@@ -62,6 +62,7 @@ def _start(place: Path) -> int:
 def _redirect(place: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
+    sys.stdin = os.fdopen(0, closefd=False)
     for descriptor, name in ((1, "out"), (2, "err")):
         file = os.open(place / name, os.O_WRONLY | os.O_CREAT, 0o644)
         os.dup2(file, descriptor)

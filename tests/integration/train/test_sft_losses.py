@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ascendtune.core.rundir import RunDir
 from ascendtune.train import Callback, FitResult, Recipe, RunFacts, fit
 
 
@@ -96,6 +98,30 @@ def test_metrics_are_a_table(runs: dict[str, FitResult], monkeypatch: pytest.Mon
     pandas = pytest.importorskip("pandas")
     table = runs["plain"].metrics
     assert isinstance(table, pandas.DataFrame) and list(table["step"]) == [1, 2, 3]
+
+
+class FailingCallback(Callback):
+    def on_start(self, facts: RunFacts) -> None:
+        raise ZeroDivisionError("at the start")
+
+    def on_end(self) -> None:
+        raise ValueError("at the end")
+
+
+def test_a_callback_that_fails_ends_the_run_and_its_display(tiny_model: Path, tmp_path: Path) -> None:
+    recipe = {
+        "name": "failing",
+        "run_dir": str(tmp_path / "{name}"),
+        "model": {"path": str(tiny_model)},
+        "data": {"train": "replaced", "max_length": 64},
+        "optim": {"max_steps": 1},
+        "track": {"tensorboard": False},
+    }
+    rows = [{"instruction": "What is 1 plus 1?", "output": "It is 2."}]
+    with pytest.raises(ZeroDivisionError, match="at the start"):
+        fit(Recipe.check(recipe), rows=rows, callbacks=[FailingCallback()])
+    assert not [thread for thread in threading.enumerate() if thread.name == "silence"]
+    assert RunDir(tmp_path / "failing").read()["state"] == "failed"
 
 
 def test_eaft_noise_and_muon_train_together(runs: dict[str, FitResult]) -> None:

@@ -48,4 +48,4 @@ def test_unknown_language_is_refused(log: str) -> None:
     with pytest.raises(InputError) as caught:
         explain([log], lang="de")
 
-    assert caught.value.code == "impossible-value"
+    assert caught.value.code == "invalid-value"

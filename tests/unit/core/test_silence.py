@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascendtune.core.silence import LONG_PHASES, is_silent, silence_in_words
+from ascendtune.job.hang.judge import Limits
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ def test_silence_begins_at_five_steps_and_ten_seconds(seconds: float, step_secon
 
 def test_long_phases_are_never_silent() -> None:
     assert not any(is_silent(phase, 3600, 1.0) for phase in LONG_PHASES)
+    assert set(Limits().phases) == LONG_PHASES
 
 
 def test_words_name_the_usual_step_where_it_is_known() -> None:

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from ascendtune.train.objective.embedding_noise import EmbeddingNoise
 from ascendtune.train.objective.head import HeadForm
-from ascendtune.train.objective.sft import EmbeddingNoise, dft_weight, eaft_weight, linear_cross_entropy
+from ascendtune.train.objective.sft import linear_cross_entropy
+from ascendtune.train.objective.token_weight import dft_weight, eaft_weight
 
 
 @pytest.fixture(autouse=True)

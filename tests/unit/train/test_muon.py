@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.optimizer import make_optimizer, tables_of
@@ -110,6 +110,13 @@ def test_a_loaded_state_goes_on_alike() -> None:
         give_gradients(each, 2)
         its.step()
     assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def test_a_torch_without_muon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(MachineError) as caught:
+        optimizer_of(model())
+    assert caught.value.code == "package-too-old"
 
 
 def recipe(**sections: Any) -> Recipe:

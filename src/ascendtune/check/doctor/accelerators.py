@@ -177,11 +177,11 @@ def _npu(value: str, count: int) -> Iterator[Finding]:
             VISIBLE_DEVICES,
             "failure" if not kept else "warning",
             say(
-                "{npu}={value!r}: {problem}; a process sees {value2}",
+                "{npu}={value!r}: {problem}; a process sees {visible}",
                 npu=_NPU,
                 value=value,
                 problem=problem,
-                value2=", ".join(kept) or "no NPU at all",
+                visible=", ".join(kept) or "no NPU at all",
             ),
             expected=say("ids 0 to {value}, ascending, separated by commas without blanks", value=count - 1),
             remedy=say("export {npu}={names}", npu=_NPU, names=_repaired(names, count)),

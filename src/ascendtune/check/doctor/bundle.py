@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
@@ -22,8 +23,8 @@ from ascendtune import __version__
 from ascendtune.check.doctor.check import Examination
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.table import as_json
-from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import open_regular
+from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.files import open_regular, walk
 from ascendtune.core.mask import Mask
 
 _LOGS, _LOG_BYTES = 8, 200_000
@@ -76,7 +77,9 @@ def _contents(verdict: str, examination: Examination, outside: Outside, mask: Ma
         if text := outside.text(name):
             yield f"files{name}", mask.text(text)
     for log in _newest_logs(outside):
-        yield f"plog/{log.name}", mask.text(_tail(log))
+        # With its directory: debug/plog and run/plog have files of the same names.
+        if (tail := _tail(log)) is not None:
+            yield mask.text(f"plog/{log.relative_to(outside.cann_logs)}"), mask.text(tail)
 
 
 def _versions(outside: Outside) -> dict[str, object]:
@@ -90,18 +93,21 @@ def _versions(outside: Outside) -> dict[str, object]:
 
 
 def _newest_logs(outside: Outside) -> list[Path]:
-    home = Path(outside.env.get("HOME", "/root"))
-    given = outside.env.get("ASCEND_PROCESS_LOG_PATH") or outside.env.get("ASCEND_WORK_PATH")
     # In a directory that others may write a link could lead to any file of this user's.
-    found = (path for path in Path(given or home / "ascend/log").glob("**/plog-*.log") if not path.is_symlink())
+    names = (directory / name for directory, _, others in walk(outside.cann_logs) for name in others)
+    found = (path for path in names if fnmatchcase(path.name, "plog-*.log") and not path.is_symlink())
     logs = [(path.stat().st_mtime, path) for path in islice(found, _MOST_LOGS) if path.is_file()]
     return [path for _, path in sorted(logs, reverse=True)[:_LOGS]]
 
 
-def _tail(path: Path) -> str:
-    with open_regular(path, follow_links=False) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-        return file.read(_LOG_BYTES).decode(errors="replace")
+def _tail(path: Path) -> str | None:
+    """None if it cannot be read: it was removed meanwhile, or belongs to another user."""
+    try:
+        with open_regular(path, follow_links=False) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            return file.read(_LOG_BYTES).decode(errors="replace")
+    except (OSError, MachineError):
+        return None
 
 
 def _mask(outside: Outside) -> Mask:

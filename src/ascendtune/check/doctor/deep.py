@@ -149,9 +149,9 @@ def _look_at_transfer_to_npu(outside: Outside) -> Iterator[Finding]:
         yield failure(
             TRANSFER_TO_NPU,
             say(
-                "calls of torch.cuda run on {value}, relative error {value2:.2g}",
-                value=told["device"],
-                value2=told["error"],
+                "calls of torch.cuda run on {device}, relative error {difference:.2g}",
+                device=told["device"],
+                difference=told["error"],
             ),
             expected=say("npu, below {transfer_tolerance:g}", transfer_tolerance=_TRANSFER_TOLERANCE),
             remedy=say(

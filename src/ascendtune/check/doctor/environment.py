@@ -42,7 +42,7 @@ def _warning(measured: str, expected: str, remedy: str) -> Finding:
 def _nameless(outside: Outside) -> Iterator[Finding]:
     if outside.user_name() is None and not (outside.env.get("USER") or outside.env.get("LOGNAME")):
         yield _warning(
-            say("the user number {getuid} has no name: /etc/passwd has no entry for it", getuid=os.getuid()),
+            say("the user number {user} has no name: /etc/passwd has no entry for it", user=os.getuid()),
             say("an entry, or USER in the environment; torch's compiler cache, ssh and getpass fail without a name"),
             say("export USER=trainer LOGNAME=trainer"),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.doctor.outside import Outside, can_see, existing_parent
 from ascendtune.check.finding import Finding, ok, warning
+from ascendtune.core.files import walk
 from ascendtune.core.units import format_bytes
 
 LOG_DIRECTORIES = "log_directories"
@@ -28,7 +29,7 @@ _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)(\*?)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
-    places = {name: path for name, path in _places(outside).items() if path.exists()}
+    places = {name: path for name, path in _places(outside).items() if can_see(path)}
     told, found = [], []
     deadline = time.monotonic() + _MOST_SECONDS
     for name, path in places.items():
@@ -47,13 +48,13 @@ def _look(outside: Outside) -> Iterator[Finding]:
 def _places(outside: Outside) -> dict[str, Path]:
     env = outside.env
     home = Path(env.get("HOME") or "/root")
-    work = env.get("ASCEND_WORK_PATH")
     found: dict[str, Path] = {}
     if outside.has_npus:
-        given = env.get("ASCEND_PROCESS_LOG_PATH") or (f"{work}/log" if work else None)
-        found[_LOG] = Path(given) if given else home / "ascend/log"
-        found["CANN"] = Path(env.get("ASCEND_CACHE_PATH") or (work or home / "atc_data"))
-        found["kernel_meta"] = outside.cwd / "kernel_meta"
+        cache, work = env.get("ASCEND_CACHE_PATH"), env.get("ASCEND_WORK_PATH")
+        found[_LOG] = outside.cann_logs
+        # Not the directories of the variables: other files may be there, and a remedy removes what is named here.
+        found["CANN"] = Path(cache) / "kernel_cache" if cache else home / "atc_data"
+        found["kernel_meta"] = (Path(work) if work else outside.cwd) / "kernel_meta"
     found["Triton"] = Path(env.get("TRITON_CACHE_DIR") or home / ".triton")
     if env.get("TORCHINDUCTOR_CACHE_DIR"):
         found["Inductor"] = Path(env["TORCHINDUCTOR_CACHE_DIR"])
@@ -63,10 +64,10 @@ def _places(outside: Outside) -> dict[str, Path]:
 def _size(path: Path, deadline: float) -> tuple[int, bool]:
     """Bytes of the files below `path`, links not followed, and whether all were seen."""
     total, count = 0, 0
-    for directory, _, names in os.walk(path):
+    for directory, _, names in walk(path):
         for name in names:
             with suppress(OSError):
-                total += (Path(directory) / name).lstat().st_size
+                total += (directory / name).lstat().st_size
             count += 1
             if count > _MOST_FILES or time.monotonic() > deadline:
                 return total, False
@@ -74,7 +75,8 @@ def _size(path: Path, deadline: float) -> tuple[int, bool]:
 
 
 def _large(name: str, path: Path, size: int) -> Finding:
-    command = f"find {path} -type f -mtime +7 -delete" if name == _LOG else f"rm -r {path}"
+    place = shlex.quote(str(path))
+    command = f"find {place} -name '*.log' -mtime +7 -delete" if name == _LOG else f"rm -r {place}"
     return warning(
         LOG_DIRECTORIES,
         say("{path} holds {size}", path=path, size=format_bytes(size)),
@@ -95,7 +97,10 @@ def _room(outside: Outside, there: Path) -> Iterator[Finding]:
                     free=format_bytes(free),
                 ),
                 expected=say("{size} or more", size=format_bytes(_ENOUGH_BYTES)),
-                remedy=say("free space, or export ASCEND_WORK_PATH=<a directory on another disk>"),
+                remedy=say(
+                    "free space, or export ASCEND_WORK_PATH (logs) and ASCEND_CACHE_PATH (kernels), "
+                    "directories on another disk"
+                ),
             )
         inodes, total = outside.inodes(there)
         if total and inodes < _ENOUGH_INODES:
@@ -132,7 +137,7 @@ LOG_DIRECTORIES_CHECK = Check(
     "checks the free space, the free inodes and this user's quota where they are.",
     why="Every rank writes logs, and every new shape compiles kernels. When the disk, the inodes or the quota are used "
     "up, the job fails with an error of the compiler (EZ9999, 500001) or loses the log that would explain a failure.",
-    fix="Remove old logs (find ~/ascend/log -type f -mtime +7 -delete), or move both with ASCEND_WORK_PATH. Removed "
-    "kernels are compiled again.",
+    fix="Remove old logs (find ~/ascend/log -name '*.log' -mtime +7 -delete), or move logs with ASCEND_WORK_PATH and "
+    "compiled kernels with ASCEND_CACHE_PATH. Removed kernels are compiled again.",
     look=_look,
 )

@@ -33,7 +33,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
             NETWORK,
             say(
                 "the proxy {proxy} does not answer within {network_seconds:g} s",
-                proxy=_without_password(proxy),
+                proxy=without_password(proxy),
                 network_seconds=NETWORK_SECONDS,
             ),
             expected=say("a proxy that accepts connections"),
@@ -43,16 +43,16 @@ def _look(outside: Outside) -> Iterator[Finding]:
     reached = [hub for hub in hubs if answers[asked[hub]]]
     if not reached:
         why = say(
-            "neither {hubs} nor {hubs2} answers within {network_seconds:g} s: the machine may be offline",
-            hubs=hubs[0],
-            hubs2=hubs[1],
-            network_seconds=NETWORK_SECONDS,
+            "neither {hub} nor {other} answers within {seconds:g} s: the machine may be offline",
+            hub=hubs[0],
+            other=hubs[1],
+            seconds=NETWORK_SECONDS,
         )
         remedy = say("use local models, or set HF_ENDPOINT to a mirror, or https_proxy")
         yield unknown(NETWORK, why, remedy=remedy)
     else:
         by = (
-            say(" through the proxy {proxy}", proxy=_without_password(proxy))
+            say(" through the proxy {proxy}", proxy=without_password(proxy))
             if proxy and proxy in asked.values()
             else ""
         )
@@ -118,7 +118,7 @@ def reachable(addresses: set[str]) -> dict[str, bool]:
     return {address: reached.get(address, False) for address in addresses}
 
 
-def _without_password(address: str) -> str:
+def without_password(address: str) -> str:
     parts = urlsplit(address if "://" in address else f"http://{address}")
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Outside, existing_parent
+from ascendtune.check.doctor.outside import Outside, can_see, existing_parent
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 PERMISSIONS = "permissions"
@@ -41,8 +42,9 @@ def _vendor(outside: Outside) -> Iterator[Finding]:
     closed = []
     for name in _VENDOR if outside.has_npus else ():
         path = outside.path(name)
-        mode = os.R_OK | (os.X_OK if path.is_dir() else 0)
-        if path.exists() and not outside.may_access(path, mode):
+        if not can_see(path):
+            continue
+        if not outside.may_access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
             closed.append(name)
     if closed:
         yield failure(
@@ -98,8 +100,16 @@ def _written(outside: Outside) -> Iterator[Finding]:
                 PERMISSIONS,
                 say("the {name} {path} is not writable ({owner})", name=name, path=there, owner=outside.owner(there)),
                 expected=say("this user, or a group of this user, as owner"),
-                remedy=f"sudo chown -R $USER {there}",
+                remedy=_remedy(path, there, outside),
             )
+
+
+def _remedy(path: Path, there: Path, outside: Outside) -> str:
+    """Never the owner of all that is below a directory above `path`: that may be a home, or `/data` of many users."""
+    if path == outside.cwd:
+        return say("change to a directory of your own")
+    place = shlex.quote(str(path))
+    return f"sudo chown $USER {place}" if there == path else f"sudo install -d -o $USER {place}"
 
 
 PERMISSIONS_CHECK = Check(
@@ -110,7 +120,7 @@ PERMISSIONS_CHECK = Check(
     why="Software is installed as root and used by others. A directory of mode 750 looks as if CANN were missing; a "
     "pip with sudo leaves packages that the next pip cannot replace; logs and compiled operators that cannot be "
     "written are lost without a message.",
-    fix="Add the user to the group HwHiAiUser, or give the directories to the user: sudo chown -R $USER DIRECTORY.",
+    fix="Add the user to the group HwHiAiUser, or give the directory to the user: sudo chown $USER DIRECTORY.",
     look=_look,
     vital=True,
 )

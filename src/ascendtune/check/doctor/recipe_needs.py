@@ -56,14 +56,21 @@ def _input(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
     except AscendtuneError as error:
         yield failure(RECIPE, f"{error.what}: {text}", remedy=error.remedy)
         return
+    except PermissionError:
+        yield _closed(text)
+        return
     if path is None:
         yield from _hub_id(outside, text, kind)
     elif not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
-        yield failure(
-            RECIPE,
-            say("{path} may not be read by this user", path=path),
-            remedy=say("chmod -R a+rX {path}, as its owner", path=path),
-        )
+        yield _closed(str(path))
+
+
+def _closed(path: str) -> Finding:
+    return failure(
+        RECIPE,
+        say("{path} may not be read by this user", path=path),
+        remedy=say("chmod -R a+rX {path}, as its owner", path=path),
+    )
 
 
 def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
@@ -113,11 +120,9 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
 
 def _weights_bytes(model: str) -> int | None:
     """Bytes of the weights of a model on disk; None for a hub id."""
-    directory = Path(model).expanduser()
-    if not directory.is_dir():
-        return None
     try:
-        return sum(path.stat().st_size for path in directory.glob("*.safetensors")) or None
+        # Of a hub id, which is not a directory, none are found.
+        return sum(path.stat().st_size for path in Path(model).expanduser().glob("*.safetensors")) or None
     except OSError:
         return None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Mount, Outside, existing_parent
+from ascendtune.check.doctor.outside import Mount, Outside, can_see, existing_parent
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import split_hub
@@ -25,10 +26,11 @@ _SHOWN_OPTIONS = ("vers", "proto", "rsize", "wsize", "hard", "soft", "sync", "no
 
 
 @dataclass(frozen=True)
-class Place:
-    """`written`: whether a job writes there."""
+class _Directory:
+    """A directory that a job reads or writes."""
 
     name: str
+    """What it holds."""
     path: Path
     written: bool
 
@@ -54,16 +56,16 @@ def _look(outside: Outside) -> Iterator[Finding]:
         yield unknown(STORAGE, "; ".join(unmeasured))
 
 
-def _places(outside: Outside) -> list[Place]:
+def _places(outside: Outside) -> list[_Directory]:
     needs = outside.needs
     run_dir = outside.cwd / needs.run_dir if needs else outside.cwd
-    places = [Place(say("checkpoints"), run_dir, written=True)]
+    places = [_Directory(say("checkpoints"), run_dir, written=True)]
     for text in (needs.model, *needs.data) if needs else ():
         path = Path(text).expanduser()
-        if split_hub(text)[0] is None and path.exists():
-            places.append(Place(say("data"), path if path.is_dir() else path.parent, written=False))
+        if split_hub(text)[0] is None and can_see(path):
+            places.append(_Directory(say("data"), path if path.is_dir() else path.parent, written=False))
     if outside.hub_cache is not None:
-        places.append(Place(say("downloads"), outside.hub_cache, written=True))
+        places.append(_Directory(say("downloads"), outside.hub_cache, written=True))
     return places
 
 
@@ -74,7 +76,7 @@ def _speed(outside: Outside, directory: Path) -> tuple[float, float] | None:
         return None
 
 
-def _described(place: Place, mount: Mount, speed: tuple[float, float] | None) -> str:
+def _described(place: _Directory, mount: Mount, speed: tuple[float, float] | None) -> str:
     options = [each for each in mount.options if each.partition("=")[0] in _SHOWN_OPTIONS] if mount.is_remote else []
     kind = (mount.kind or say("unknown file system")) + (f" ({','.join(options)})" if options else "")
     if speed is None:
@@ -83,46 +85,52 @@ def _described(place: Place, mount: Mount, speed: tuple[float, float] | None) ->
     return say("{name} on {kind}: writes {write}, reads {read}", name=place.name, kind=kind, write=write, read=read)
 
 
-def _options(place: Place, mount: Mount) -> Iterator[Finding]:
+def _options(place: _Directory, mount: Mount) -> Iterator[Finding]:
     """Options of a network file system that lose data or make it slow."""
     if not mount.is_nfs:
         return
     given = dict(each.partition("=")[::2] for each in mount.options)
-    where = f"{place.name} {mount.point}"
     if "soft" in given and place.written:
-        yield _mounted(where, "soft", say("a time-out of the server loses writes without an error in time"), "hard")
+        yield _mounted(
+            place, mount, "soft", say("a time-out of the server loses writes without an error in time"), "hard"
+        )
     if given.get("proto") == "udp" or "udp" in given:
-        yield _mounted(where, "udp", say("large writes are damaged or repeated under load"), "proto=tcp")
+        yield _mounted(place, mount, "udp", say("large writes are damaged or repeated under load"), "proto=tcp")
     if "sync" in given or "noac" in given:
         name = "sync" if "sync" in given else "noac"
-        yield _mounted(where, name, say("every write waits for the server"), "async,ac")
+        yield _mounted(place, mount, name, say("every write waits for the server"), "async,ac")
     small = [name for name in ("rsize", "wsize") if given.get(name, "").isdecimal()]
     small = [name for name in small if int(given[name]) < _SMALL_TRANSFER_BYTES]
     if small:
         options = ",".join(f"{name}={given[name]}" for name in small)
-        yield _mounted(where, options, say("small transfers make it slow"), "rsize=1048576,wsize=1048576")
+        yield _mounted(place, mount, options, say("small transfers make it slow"), "rsize=1048576,wsize=1048576")
 
 
-def _mounted(where: str, options: str, why: str, better: str) -> Finding:
+def _mounted(place: _Directory, mount: Mount, options: str, why: str, better: str) -> Finding:
     return warning(
         STORAGE,
-        say("{where} is mounted with {options}: {why}", where=where, options=options, why=why),
+        say("{where} is mounted with {options}: {why}", where=f"{place.name} {mount.point}", options=options, why=why),
         expected=better,
-        remedy=say("sudo mount -o remount,{better} {point}, or in /etc/fstab", better=better, point=where.split()[-1]),
+        remedy=say(
+            "sudo mount -o remount,{better} {point}, or in /etc/fstab", better=better, point=shlex.quote(mount.point)
+        ),
     )
 
 
-def _read_only(place: Place, mount: Mount) -> Iterator[Finding]:
+def _read_only(place: _Directory, mount: Mount) -> Iterator[Finding]:
     if place.written and "ro" in mount.options:
         yield warning(
             STORAGE,
             say("{name} {path} is on a file system that is mounted read-only", name=place.name, path=place.path),
             expected="rw",
-            remedy=say("sudo mount -o remount,rw {point}; after an error of the disk look at dmesg", point=mount.point),
+            remedy=say(
+                "sudo mount -o remount,rw {point}; after an error of the disk look at dmesg",
+                point=shlex.quote(mount.point),
+            ),
         )
 
 
-def _slow(place: Place, there: Path, mount: Mount, write: float, read: float) -> Iterator[Finding]:
+def _slow(place: _Directory, there: Path, mount: Mount, write: float, read: float) -> Iterator[Finding]:
     name = place.name
     if place.written and write < _SLOW_BYTES_PER_SECOND:
         minutes = _CHECKPOINT_BYTES / write / 60

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.network import address_to_ask, reachable
+from ascendtune.check.doctor.network import address_to_ask, reachable, without_password
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.errors import MachineError
@@ -57,7 +57,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
                 say(
                     "{tracker} at {host} does not answer within {seconds:g} s",
                     tracker=service.package,
-                    host=hosts[service],
+                    host=without_password(hosts[service]),
                     seconds=NETWORK_SECONDS,
                 ),
                 expected=say("a connection: this user is logged in, and a job that starts a run waits for it"),
@@ -76,9 +76,8 @@ def _is_used(outside: Outside, service: _Service) -> bool:
 
 
 def _has_login(env: Mapping[str, str], service: _Service) -> bool:
-    host = urlsplit(env.get(service.host_variable) or service.host).hostname or ""
-    home = env.get("HOME")
-    if not home:
+    host, home = urlsplit(env.get(service.host_variable) or service.host).hostname, env.get("HOME")
+    if not host or not home:
         return False
     try:
         with open_regular(Path(home) / service.key_file) as file:

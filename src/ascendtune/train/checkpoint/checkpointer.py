@@ -29,7 +29,7 @@ from torch import nn
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import digest_of_file, removed_on_failure, sync_directory, sync_tree, write_json
+from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_directory, sync_tree, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
@@ -209,12 +209,14 @@ def require_intact(directory: Path, strategy: Strategy) -> None:
     """Compare the digests of this rank's share of the files: all ranks together read every byte.
 
     Raises:
-        ValueError: a file differs.
-        OSError: a file is missing.
+        ValueError: a file differs or is missing.
+        OSError: the list of digests cannot be read.
+        MachineError: it is not a regular file.
     """
-    expected: dict[str, str] = json.loads((directory / _DIGESTS).read_text())
+    expected: dict[str, str] = json.loads(read_record(directory / _DIGESTS))
     for name in sorted(expected)[strategy.rank :: strategy.world_size]:
-        if digest_of_file(directory / name) != expected[name]:
+        # To open a pipe would wait for a writer.
+        if not (directory / name).is_file() or digest_of_file(directory / name) != expected[name]:
             raise ValueError(f"{name} is not as it was written")
 
 

@@ -64,7 +64,7 @@ class Recording:
         """The optimizer whose update ended the last step."""
         self._has_warned = False
         self._unscaled: Any = WeakIdKeyDictionary()
-        """Loss that a GradScaler has scaled -> the loss."""
+        """Loss that a GradScaler has scaled -> the loss, and in a step that is dumped the factor: () each."""
         self._record: StepRecord | None = None
         self._hooks: ModuleHooks | None = None
         self._metrics: LineWriter | None = None
@@ -93,7 +93,9 @@ class Recording:
         def scale_of(scaler: Any, outputs: Any) -> Any:
             scaled = scale(scaler, outputs)
             if isinstance(outputs, torch.Tensor) and scaler.is_enabled():
-                self._unscaled[scaled] = outputs.detach()
+                # Not scaled / outputs, since a loss may be 0; a device must be waited for to tell it.
+                factor = torch.tensor(scaler.get_scale()) if self._record is not None else None
+                self._unscaled[scaled] = outputs.detach(), factor
             return scaled
 
         def step_of(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
@@ -106,7 +108,7 @@ class Recording:
         patched: Any = (backward_of, clip_with_norm, scale_of, step_of)
         torch.autograd.backward, clip_grad._clip_grads_with_norm_ = patched[:2]
         torch.amp.GradScaler.scale, torch.amp.GradScaler.step = patched[2:]  # type: ignore[method-assign]
-        is_compiling = torch.compiler.set_stance("force_eager")
+        eager = torch.compiler.set_stance("force_eager")
         try:
             if model is None:
                 handles.append(register_module_forward_pre_hook(self._look_for_model))
@@ -118,7 +120,7 @@ class Recording:
         finally:
             torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward, clip
             torch.amp.GradScaler.scale, torch.amp.GradScaler.step = scale, scaler_step  # type: ignore[method-assign]
-            is_compiling.__exit__(None, None, None)
+            eager.__exit__(None, None, None)
             for handle in handles:
                 handle.remove()
             if self._hooks is not None:
@@ -176,10 +178,10 @@ class Recording:
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
             # A scalar within a backward pass is that of a checkpoint.
             if tensor.numel() == 1 and torch._C._current_graph_task_id() == -1 and self._model is not None:
-                loss = self._unscaled.get(tensor, tensor).detach()
+                loss, factor = self._unscaled.get(tensor, (tensor.detach(), None))
                 self._losses.append(loss.reshape(()))
                 if self._record is not None:
-                    self._record.gradient_scale = tensor.detach() / loss if tensor in self._unscaled else None
+                    self._record.gradient_scale = factor
                     number = self._record.micro_batch
                     self._record.add("loss", "", "loss", "", loss.float(), micro_batch=number)
 

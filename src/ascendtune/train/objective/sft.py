@@ -10,22 +10,20 @@ For one position with hidden state h, weights W (vocabulary × hidden) and targe
 
 Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
 
-Variants of the loss multiply the cross-entropy of each position by a weight that has no gradient (`TokenWeight`).
+Variants of the loss multiply the cross-entropy of each position by a weight that has no gradient (`token_weight`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from ascendtune.recipe.method import MethodSection, SftSection
+from ascendtune.recipe.method import MethodSection
 from ascendtune.train.batch import DeviceBatch
 from ascendtune.train.objective.base import LossOutput, Objective
+from ascendtune.train.objective.embedding_noise import EmbeddingNoise
 from ascendtune.train.objective.head import PLAIN, HeadForm, labelled_logits, labelled_states
 from ascendtune.train.objective.logit_chunks import (
     add_weight_gradient,
@@ -34,72 +32,7 @@ from ascendtune.train.objective.logit_chunks import (
     product_chunks,
     softmax_chunks,
 )
-
-TokenWeight = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From logits (positions, vocabulary) fp32, of which a position's may all be shifted by one number, and cross-entropies
-(positions,) fp32, to weights (positions,) fp32."""
-
-_ENTROPY_OF = 20
-
-
-def dft_weight(_: torch.Tensor, cross_entropy: torch.Tensor) -> torch.Tensor:
-    """The target's probability, (positions,): dynamic fine-tuning, Wu et al. 2025, arXiv:2508.05629, -sg(p) log p."""
-    return torch.exp(-cross_entropy)
-
-
-def eaft_weight(alpha: float) -> TokenWeight:
-    """(H / ln K)^alpha, H the entropy among the K = 20 likeliest tokens: Diao et al. 2026, arXiv:2601.02151.
-
-    K is the size of the vocabulary where that is smaller.
-    """
-
-    def weight(logits: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        count = min(_ENTROPY_OF, logits.shape[-1])
-        log_probs = torch.log_softmax(torch.topk(logits, count, dim=-1).values, dim=-1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        # Rounding may leave a negative zero, of which a power is not a number.
-        share: torch.Tensor = (entropy / math.log(count)).clamp(0, 1) ** alpha
-        return share
-
-    return weight
-
-
-def token_weight(section: SftSection) -> TokenWeight | None:
-    """The weights of a recipe's loss; None where every position counts alike."""
-    match section.loss:
-        case "cross_entropy":
-            return None
-        case "dft":
-            return dft_weight
-        case "eaft":
-            return eaft_weight(section.eaft_alpha)
-
-
-class EmbeddingNoise:
-    """A forward hook for the input embeddings: NEFTune (Jain et al. 2023, arXiv:2310.05914, algorithm 1).
-
-    In training each element gets noise drawn uniformly from ±alpha / sqrt(L · d). L is the number of tokens of the
-    document, in padded batches of the padded row; d is the hidden size.
-
-    Attributes:
-        document_ends: of a packed batch the running totals of its documents' lengths, from 0 on; None when padding.
-    """
-
-    def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
-        self.document_ends: tuple[int, ...] | None = None
-
-    def __call__(self, module: nn.Module, _: Any, embedded: torch.Tensor) -> torch.Tensor:
-        """Embeddings (batch, tokens, hidden) with noise, in their own dtype."""
-        if not module.training:
-            return embedded
-        tokens, hidden = embedded.shape[-2:]
-        ends = self.document_ends
-        lengths = [tokens] if ends is None else [end - begin for begin, end in pairwise(ends)]
-        repeats = torch.tensor(lengths)
-        scales = (self._alpha / (repeats * hidden).sqrt()).repeat_interleave(repeats)[:, None]
-        noise = torch.empty_like(embedded).uniform_(-1, 1)
-        return embedded + noise * scales.to(noise)
+from ascendtune.train.objective.token_weight import TokenWeight, token_weight
 
 
 class SupervisedObjective(Objective):

@@ -172,7 +172,7 @@ class _Steps:
             lambda: make_optimizer(
                 recipe.optim, self.model.named_parameters(), recipe.learning_rate,
                 fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
-            tables=tables_of(self.model),
+                tables=tables_of(self.model),
             ),
         )  # fmt: skip
         trained = [each for each in objective.parameters() if each.requires_grad]

@@ -59,6 +59,8 @@ class ProgressDisplay(Callback):
         self._screen: _Screen | None = None
         self._progress: _Progress | None = None
         self._over = threading.Event()
+        # Between the training and the thread that watches its heartbeat.
+        self._lock = threading.Lock()
         self._watch: threading.Thread | None = None
 
     def on_start(self, facts: RunFacts) -> None:
@@ -73,13 +75,15 @@ class ProgressDisplay(Callback):
 
     def on_step(self, record: dict[str, Any]) -> None:
         if self._progress is not None:
-            self._progress.add(record)
-            self._show("stepped")
+            with self._lock:
+                self._progress.add(record)
+                self._show("stepped")
 
     def on_evaluation(self, record: dict[str, Any]) -> None:
         if self._progress is not None:
-            self._progress.evaluation = record
-            self._show("evaluated")
+            with self._lock:
+                self._progress.evaluation = record
+                self._show("evaluated")
 
     def on_end(self) -> None:
         self._over.set()
@@ -90,8 +94,10 @@ class ProgressDisplay(Callback):
 
     def _watch_heartbeat(self, progress: _Progress) -> None:
         while not self._over.wait(_LOOK_SECONDS):
-            if progress.note_silence(_last_beat(self._run)):
-                self._show("fell_silent")
+            beat = _last_beat(self._run)
+            with self._lock:
+                if progress.note_silence(beat):
+                    self._show("fell_silent")
 
     def _show(self, what: str) -> None:
         if self._screen is None:
@@ -276,7 +282,7 @@ class _LiveScreen:
         # What Rich draws with is not foreign; what it is given to draw is made safe here.
         terminal = sys.stderr.stream if isinstance(sys.stderr, SafeStream) else sys.stderr
         self._console = Console(file=terminal, highlight=False, markup=False)
-        # No thread that refreshes: nothing changes between two steps. A stdout that goes elsewhere is left alone.
+        # Rich has no thread that refreshes: every change is drawn here. A stdout that goes elsewhere is left alone.
         self._live = Live(
             self._render(),
             console=self._console,

@@ -23,8 +23,10 @@ def _read(path: Path) -> dict[str, str]:
 def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside], tmp_path: Path) -> None:
     home = tmp_path / "home" / "wanglei"
     log = home / "ascend/log/debug/plog/plog-1_2.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("[ERROR] HCCL 10.20.0.11 by wanglei\n")
+    same_name = home / "ascend/log/run/plog/plog-1_2.log"
+    for path, text in ((log, "[ERROR] HCCL 10.20.0.11 by wanglei\n"), (same_name, "[EVENT] started\n")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
     outside = lay("healthy-910b4", HOME=str(home), HF_TOKEN="hf_abcdefghijklmnop", MASTER_ADDR="10.20.0.11")
     examination = examine(outside)
     collected = collect(verdict(examination, outside), examination, outside)
@@ -34,7 +36,8 @@ def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside]
     assert "this machine trains on 8 NPU" in files["report/doctor.json"]
     assert '"driver_version": "25.2.0"' in files["report/versions.json"]
     assert "910B4" in files["report/npu-smi.txt"] and "SIMULATED" in files["report/npu-smi.txt"]
-    assert files["report/plog/plog-1_2.log"] == "[ERROR] HCCL <ip-1> by <user-1>\n"
+    assert files["report/plog/debug/plog/plog-1_2.log"] == "[ERROR] HCCL <ip-1> by <user-1>\n"
+    assert files["report/plog/run/plog/plog-1_2.log"] == "[EVENT] started\n"
     assert "HF_TOKEN=***" in files["report/environment.txt"] and "MASTER_ADDR=<ip-1>" in files["report/environment.txt"]
     everything = "".join(files.values())
     assert not [word for word in ("wanglei", "10.20.0.11", "hf_abc") if word in everything]

@@ -74,6 +74,7 @@ def test_directories_of_another_user_are_found(lay: Lay) -> None:
     assert found[0].status == "failure" and "/usr/local/Ascend/driver" in found[0].measured
     assert "usermod -aG HwHiAiUser" in (found[0].remedy or "")
     assert found[1].measured.endswith("is not writable (root:HwHiAiUser)")
+    assert found[1].remedy == "change to a directory of your own"
 
 
 def test_environment_with_two_owners_is_a_warning_and_one_kept_by_root_is_not(lay: Lay) -> None:
@@ -107,8 +108,39 @@ def test_large_logs_and_quota_are_reported(lay: Lay, tmp_path: Path) -> None:
     quota.write_text("#!/bin/sh\necho 'Filesystem blocks quota limit grace'\necho ' server:/home 990000 1000000 0 0'\n")
     quota.chmod(0o755)
     large, near = _found(outside, "log_directories")
-    assert "holds 30.0 GiB" in large.measured and f"find {log} -type f -mtime +7 -delete" in (large.remedy or "")
+    assert "holds 30.0 GiB" in large.measured and f"find {log} -name '*.log' -mtime +7 -delete" in (large.remedy or "")
     assert near.measured == "this user's quota on server:/home is nearly used: 966.8 MiB of 976.6 MiB"
+
+
+def test_remedy_never_removes_a_whole_directory_that_a_variable_names(lay: Lay, tmp_path: Path) -> None:
+    outside = lay(HEALTHY, ASCEND_WORK_PATH=str(tmp_path), ASCEND_CACHE_PATH=str(tmp_path))
+    for name in ("data", "kernel_cache"):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "file").open("wb") as file:
+            file.truncate(30 * GIB)
+    (found,) = _found(outside, "log_directories")
+    assert found.remedy == f"while no job runs: rm -r {tmp_path}/kernel_cache"
+
+
+def test_directory_that_may_not_be_searched_is_reported_as_closed(
+    lay: Lay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    outside = replace(lay(HEALTHY, XDG_CACHE_HOME=str(closed)), cache=closed / "ascendtune")
+    outside.may_access = lambda path, mode: path != closed
+    stat = Path.stat
+
+    def stat_unless_closed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if closed in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat_unless_closed)
+    (found,) = _found(outside, "permissions")
+    assert found.measured.startswith(f"the cache {closed} is not writable")
+    assert found.remedy == f"sudo install -d -o $USER {closed}/ascendtune"
+    assert "the check itself failed" not in _found(outside, "storage")[0].measured
 
 
 def test_tracker_is_asked_only_after_a_login(lay: Lay) -> None:

@@ -15,7 +15,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.data.conversation import BadRow, Conversation, RawRow
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.recipe.llamafactory.v1 import IGNORED, PLUGINS, REFUSED, TRANSLATED
+from ascendtune.recipe.llamafactory.v1_keys import IGNORED, PLUGINS, REFUSED, TRANSLATED
 from ascendtune.recipe.recipe import Recipe
 
 LIST = {
@@ -162,6 +162,7 @@ def test_an_unsupported_key_is_refused_with_its_line(
     [
         ({"source": "local"}, "recipe-key-missing"),
         ({"path": "a", "converter": "other"}, "not-in-this-version"),
+        ({"path": "a", "converter": ["alpaca"]}, "not-in-this-version"),
         ({"path": "a", "streaming": True}, "not-in-this-version"),
         ({"path": "a", "subset": "en"}, "not-in-this-version"),
     ],

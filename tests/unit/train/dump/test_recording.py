@@ -201,6 +201,18 @@ def test_scaled_loss_is_recorded_as_the_loop_computed_it(tmp_path: Path) -> None
     assert one == other
 
 
+def test_gradients_of_a_scaled_loss_of_zero_are_recorded_as_zero(tmp_path: Path) -> None:
+    model = Net()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024)
+    with ascendtune.align.record(model, steps="1", directory=tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler.scale(model(torch.ones(4, 4)).sum() * 0).backward()
+        scaler.step(optimizer)
+    rows = lines(tmp_path / "dump" / "step-0000001" / "rank_0.jsonl")[1:]
+    gradients = [row for row in rows if row["phase"] == "backward"]
+    assert gradients and all(row["nan"] == 0 and row["l2"] == 0 for row in gradients)
+
+
 def test_step_that_a_scaler_skips_is_a_step_without_an_update(tmp_path: Path) -> None:
     model = Net()
     with ascendtune.align.record(model, steps="1-3", directory=tmp_path):

@@ -98,7 +98,7 @@ def test_few_layers_say_what_all_layers_say(model: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Repeats, "counts", lambda self: [self.layers])
     every = _trace(model, **keys)
     assert few.layers == every.layers == 9
-    assert every.traced_layers == 9
+    assert every.how == "9 of 9 layers traced" != few.how
     found, expected = (max(each.total() for each in traced.moments.values()) for traced in (few, every))
     assert found == pytest.approx(expected, rel=0.005)
     assert few.resting.total() == pytest.approx(every.resting.total(), rel=0.005)
