@@ -52,4 +52,4 @@ def test_names_the_rank_that_failed_first(tmp_path: Path, how: str, entry: str) 
     assert explanation.verdict.rank == 1
     assert explanation.is_here
     with language.using("zh"):
-        assert "rank 1" in as_text(explanation, columns=80, paint=lambda text, _: text)
+        assert "rank 1" in " ".join(as_text(explanation, columns=80, paint=lambda text, _: text).split())

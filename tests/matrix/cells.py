@@ -155,9 +155,14 @@ def curve_of(run: RunDir) -> list[float]:
 
 
 def _be_rank(run: RunDir, variables: dict[str, str], failures: Any) -> None:
+    import torch
+
     from ascendtune.core import log
     from ascendtune.train import attempt as training
 
+    # A fork makes torch's thread pool unusable; the first thread that asks for it makes it anew, and of several at once,
+    # as those that load weights are, the others would find none.
+    torch.set_num_threads(torch.get_num_threads())
     os.environ |= variables
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)
