@@ -160,8 +160,8 @@ def _be_rank(run: RunDir, variables: dict[str, str], failures: Any) -> None:
     from ascendtune.core import log
     from ascendtune.train import attempt as training
 
-    # A fork makes torch's thread pool unusable; the first thread that asks for it makes it anew, and of several at once,
-    # as those that load weights are, the others would find none.
+    # A fork makes torch's thread pool unusable. The first thread that asks for it makes it anew; of several at once, as
+    # those that load weights are, the others would find none.
     torch.set_num_threads(torch.get_num_threads())
     os.environ |= variables
     devnull = os.open(os.devnull, os.O_WRONLY)
