@@ -199,7 +199,7 @@ class Scan:
             and hit.entry.kind != "unknown"
             and any(hit.entry.below in each for each in below or [""])
         ]
-        weak = level.is_warning_or_news(text)
+        weak = level.is_warning_or_news(text) or level.is_warning(said)
         if not hits and (weak or not level.is_error(text, said)):
             return
         quoting = not level.is_error(text, said)

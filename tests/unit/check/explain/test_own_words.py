@@ -61,7 +61,7 @@ def test_a_log_that_ends_with_a_refusal_is_a_failure(explained: Explained, line:
     assert line in explained(f"step 1\n{line}\n").headline()
 
 
-@pytest.mark.parametrize("line", ["tides timed: 12 s", "WARNING: cannot see the moon", "0 errors, 0 timed out: fine"])
+@pytest.mark.parametrize("line", ["tides: 12 s", "WARNING: cannot see the moon", "Unknown tides: 0", "No module left"])
 def test_a_log_that_ends_with_news_is_healthy(explained: Explained, line: str) -> None:
     assert explained(f"step 1\n{line}\n").is_healthy
 
@@ -158,6 +158,7 @@ def test_what_stands_between_two_quoted_names_is_not_a_name(explained: Explained
     assert ":500" not in explained(log).headline()
 
 
+_UNREACHABLE = "[W socket.cpp:663] The client socket has failed to connect to [::1]:29500 (errno: 110 - timed out)."
 _NAN = "{'tide': 2.5, 'grad_norm': nan, 'epoch': 0.7}\n"
 _FINE = "{'tide': 2.5, 'grad_norm': 1.5, 'epoch': 0.7}\n"
 
@@ -194,3 +195,11 @@ def test_a_vague_wrapper_gives_way_to_the_specific_line_before_it(explained: Exp
     )
 
     assert "tide 'x' is not in args0" in explained(log).headline()
+
+
+def test_a_warning_about_a_connection_before_the_training_went_on_is_not_a_failure(explained: Explained) -> None:
+    assert explained(f"[rank0]:{_UNREACHABLE}\nstep 1 loss 2.0\nstep 2 loss 1.9\n").is_healthy
+
+
+def test_a_warning_about_a_connection_that_ends_an_excerpt_is_the_failure(explained: Explained) -> None:
+    assert "[::1]:29500 does not answer" in explained(f"{_UNREACHABLE}\n").headline()
