@@ -47,6 +47,7 @@ _OF_TROUBLE = re.compile(r"\b(?:error|failed|failure|exception|abort(?:ed|ing)|k
 _REFUSAL = re.compile(
     r"(?!.*[:=] ?(?:0|none|None|\[\]|\{\})$)\W{0,3}"
     r"(?:[Ii]nvalid \w|[Cc]annot \w|[Cc]an't \w|[Cc]ould not \w|[Uu]nable to \w|[Uu]nsupported \w|[Uu]nknown \w|"
+    r"[Uu]ndefined (?:symbol|reference)\b|"
     r"[Nn]o such \w|[Nn]o module named|[Pp]ermission denied|[Mm]issing \w|[Nn]ot enough \w)|"
     r".{0,120}\b(?:[Tt]imed out|[Cc]onnection (?:refused|reset)|[Nn]o route to host)\W*$"
 )

@@ -55,6 +55,7 @@ def test_a_failure_of_a_kernel_asks_for_synchronous_launches(explained: Explaine
         "Invalid tide: '7.moon'",
         "Cannot find the tide of moon 7",
         "moon.c:7 could not reach the tide server: Connection timed out",
+        "undefined symbol: _ZN4moon4tideEv",
     ],
 )
 def test_a_log_that_ends_with_a_refusal_is_a_failure(explained: Explained, line: str) -> None:
