@@ -735,7 +735,7 @@ FAULTS = [
         "recipe/llamafactory/keys.py",
         '"optim.learning_rate", copied=True, filled=True',
         '"optim.learning_rate", copied=True',
-        "a recipe of theirs that does not say the learning rate trains with ours",
+        "a LLaMA-Factory recipe without learning_rate trains with the default of ascendtune",
         f"{_TRANSLATE}::test_absent_keys_get_llamafactory_defaults",
     ),
     Fault(

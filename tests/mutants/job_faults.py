@@ -41,7 +41,7 @@ JOB_FAULTS = [
         "job/restart.py",
         "or not result.is_failure or ends_here:",
         "or not result.is_failure:",
-        "whoever stops a job with restarts sees it start again",
+        "a job with restarts starts again after `jobs stop`",
         f"{_JOB}/test_restart.py",
     ),
     Fault(

@@ -1,6 +1,7 @@
 """The language of what a command prints: English, or Chinese with `--lang zh` or a Chinese locale.
 
-A room that answers in both languages has a `Phrases` object and a file `phrases.zh.toml` beside its modules:
+A room that answers in both languages has a file `phrases.zh.toml` beside its modules and one `Phrases` object, in
+`language.py` where several modules use it:
 
     say = Phrases(__package__)
     say("{count} devices are free", count=4)
@@ -13,11 +14,9 @@ The English template is the key, as in gettext; a template without a translation
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from ascendtune.core.errors import InputError
@@ -80,6 +79,10 @@ class Phrases:
 
     @cached_property
     def chinese(self) -> dict[str, Any]:
+        # Every command loads this module, and few need a translation.
+        import tomllib
+        from importlib.resources import files
+
         return tomllib.loads((files(self._package) / "phrases.zh.toml").read_text(encoding="utf-8"))
 
 

@@ -48,7 +48,7 @@ def collect(verdict: str, examination: Examination, outside: Outside) -> dict[st
 
 
 def masked_words(files: dict[str, str]) -> dict[str, int]:
-    """What was masked -> how often: secrets, users, hosts and addresses."""
+    """Kind of masked text (secrets, users, hosts, addresses) -> number of replacements."""
     found = Counter(kind for text in files.values() for kind in _MASKED.findall(text))
     return {_KINDS[kind or "***"]: count for kind, count in sorted(found.items())}
 

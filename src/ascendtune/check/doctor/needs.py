@@ -1,4 +1,4 @@
-"""What a recipe needs of the machine, as plain values."""
+"""The requirements of a recipe on the machine, as plain values."""
 
 from __future__ import annotations
 

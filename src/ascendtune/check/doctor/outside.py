@@ -195,7 +195,7 @@ class Outside:
     memory_total_bytes: int = field(default_factory=lambda: psutil.virtual_memory().total)
     ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
     needs: Needs | None = None
-    """What the recipe needs, if one was given."""
+    """The requirements of the recipe; None without a recipe."""
     nodes: NodeAnswers | None = None
     """What other machines have answered, where they were asked."""
     program: str = sys.executable

@@ -57,7 +57,7 @@ def known_combinations() -> tuple[Combination, ...]:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to install.
+    """Packages, CANN and driver to install.
 
     `packages`: name -> range, only those that are wrong or missing. `cann`: the release to install before, None where
     the loaded one stays; `driver` likewise.

@@ -1,4 +1,4 @@
-"""How the file systems below checkpoints, data and downloads are mounted, and how fast they write and read."""
+"""The mounts of the directories for checkpoints, data and downloads: file system, options, measured speed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Directory:
     """A directory that a job reads or writes."""
 
     name: str
-    """What it holds."""
+    """The kind of its content: checkpoints, data or downloads."""
     path: Path
     written: bool
 

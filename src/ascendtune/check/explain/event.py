@@ -13,7 +13,7 @@ _CODE = "python-code"
 """The family of plain mistakes."""
 _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)'\w")
 _STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
-"""What CANN writes between a code and its message."""
+"""The process id and time that CANN writes between a code and its message."""
 _FEW_WORDS = 8
 
 

@@ -14,6 +14,7 @@ from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.knowledge import entries
+from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
@@ -23,10 +24,7 @@ from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
-from ascendtune.core.language import Phrases
 from ascendtune.core.rundir import CauseKind, RunDir
-
-say = Phrases(__package__)
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -52,7 +50,7 @@ class Explanation:
     verdict: Diagnosis
     scans: tuple[Scan, ...]
     facts: Facts
-    """What the logs say of their job."""
+    """Variables, versions, ports and sizes that were read from the logs."""
     run_cause: dict[str, Any] | None = None
     """`exit_cause` of run.json, where a run was asked about."""
     stop: dict[str, Any] | None = None

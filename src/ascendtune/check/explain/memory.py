@@ -6,10 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascendtune.core.language import Phrases
+from ascendtune.check.explain.language import say
 from ascendtune.core.units import format_bytes
-
-say = Phrases(__package__)
 
 _AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes)"
 _FIELDS = {

@@ -9,10 +9,8 @@ from typing import Any
 
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.language import say
 from ascendtune.check.explain.scan import Scan
-from ascendtune.core.language import Phrases
-
-say = Phrases(__package__)
 
 _WORLD = re.compile(
     r"\b(?:world[ _]?size|WORLD_SIZE|nranks|numRanks|nRanks|rankNum|rank_size)\W{1,4}(?P<size>\d{1,5})\b(?!\.)"

@@ -18,11 +18,9 @@ from threading import Thread
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, of_message
-from ascendtune.core.language import Phrases
+from ascendtune.check.explain.language import say
 from ascendtune.core.mask import is_name_of_secret
 from ascendtune.core.units import format_bytes
-
-say = Phrases(__package__)
 
 _VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
 _MODULE = re.compile(r"No module named ['\"]?([\w.]+)")

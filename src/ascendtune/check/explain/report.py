@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.language import say
 from ascendtune.check.table import WIDE, Paint
-from ascendtune.core.language import Phrases
 from ascendtune.core.terminal_text import columns_of, wrap_words
-
-say = Phrases(__package__)
 
 _SHORT = 400
 _MOST_LINES = 12
