@@ -141,7 +141,7 @@ def test_resume_keeps_the_best_checkpoint(
         run.remove_checkpoint(step)
     run.recipe.write_text(run.recipe.read_text().replace("keep: 9", "keep: 1"))
     run.update(state="running")
-    attempt.train(run)
+    attempt.train(run, run.read())
     assert [each["loss"] for each in trained.evaluations()] == list(losses.values())
     if lost:
         assert f"the checkpoint of step {best}, the best so far, is gone" in caplog.text
