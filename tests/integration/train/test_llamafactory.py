@@ -62,7 +62,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else None,
 )
-def test_a_recipe_trains(
+def test_llamafactory_recipe_trains(
     changes: dict[str, Any], first_loss: float | None, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -154,7 +154,7 @@ def _same(found: Trained, expected: Trained) -> None:
         assert curves[0] == pytest.approx(curves[1], rel=1e-5, abs=1e-6, nan_ok=True), key
 
 
-def test_another_model_as_the_reference(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
+def test_another_reference_model_changes_the_loss(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
     from transformers import AutoConfig
 
     other = variant(AutoConfig.from_pretrained(tiny_model), lambda model: model.lm_head.weight.mul_(1.5))
