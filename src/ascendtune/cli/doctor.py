@@ -169,7 +169,7 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
     for code in codes:
         if code not in known:
             near = closest(code, known)
-            remedy = "`ascendtune doctor --list` shows all" + (f"; did you mean {near}?" if near else "")
+            remedy = "`ascendtune doctor --list` shows the checks" + (f"; did you mean {near}?" if near else "")
             raise InputError(f"unknown check {code}", code="unknown-name", remedy=remedy)
         if code in NODE_CHECKS and not has_nodes:
             raise InputError(

@@ -187,7 +187,7 @@ class RunDir:
         run = cls(path)
         if not run.run_json.is_file():
             raise InputError(
-                "not a run directory: run.json is missing",
+                "not a run directory: run.json is missing" if run.path.exists() else "no such run directory",
                 code="not-a-run-directory",
                 remedy="give the directory that `ascendtune train` printed; `ascendtune runs list` shows them",
                 where=run.path,
@@ -222,7 +222,7 @@ class RunDir:
         Raises:
             MachineError: the file is damaged.
         """
-        remedy = "start a new run with another name"
+        remedy = "restore run.json from a copy; to train again, start a new run with another name"
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
         state = record.get("state")
         if not isinstance(state, str) or len(state) > _LONGEST_STATE:
