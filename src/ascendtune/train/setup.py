@@ -7,7 +7,8 @@ import json
 import math
 import platform
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,26 @@ from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
 from ascendtune.train.precision import Precision, choose_precision, export_dtype
-from ascendtune.train.reference import attention_of_reference, reference_key, reference_log_probs, reference_model
+from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """The model as it trains, and what was chosen for it."""
+
+    config: Any
+    precision: Precision
+    attention: AttentionChoice
+    kernels: dict[str, KernelChoice]
+    tokenizer: Tokenizer
+    root: RootModule
+    """Around the model, divided among the ranks where the strategy does so."""
+    tuned: Any
+    """The model, or PEFT's around it: what is exported."""
 
 
 def set_up(
@@ -79,6 +95,79 @@ def set_up(
         CheckFailed: packed documents would see each other.
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
+    device = strategy.device
+    setup = _set_up_model(record, recipe, strategy, prepared)
+    root, model, precision, attention = setup.root, setup.root.model, setup.precision, setup.attention
+    start_weights = hashes_of_weights(
+        model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
+    )
+    head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
+    packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
+    objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
+    # Dropout differs between ranks from here on.
+    torch.manual_seed(recipe.seed + strategy.rank)
+
+    reference_attention, masked = None, attention.is_own
+    if reference_directory := record.get("reference_directory"):
+        reference_attention = attention_of_reference(recipe, reference_directory, device)
+        packed = packed and _may_pack(recipe, reference_attention, is_main=strategy.is_main)
+        masked = masked or reference_attention.is_own
+    batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
+    model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
+    schedule = _make_schedule(recipe, batches.plan)
+    resolved = {
+        **_resolved(recipe, strategy, setup, batches.plan, schedule),
+        "loss": _name_of_loss(recipe, head_form),
+        "packing": packed,
+        "weights_hash": start_weights["hash"],
+    }
+    if strategy.is_main:
+        _say(resolved, setup.kernels, recipe, strategy)
+    checkpoint_every = recipe.checkpoint.every_steps or max(20, schedule.total_steps // 10)
+    dtype = export_dtype(recipe, setup.config)
+    require_space_for_run(run, recipe, model, dtype, checkpoints=(schedule.total_steps - 1) // checkpoint_every)
+
+    module, optimizer = strategy.prepare(root, precision, lambda: _make_optimizer(recipe, device, model, precision))
+    in_loop, stop = strategy.loop_precision(precision), StopRequest()
+    if recipe.method.needs_reference:
+        assert isinstance(objective, PreferenceObjective)
+        vocabulary, key = setup.tokenizer.vocab_size, reference_key(recipe, record, precision, attention.name)
+        reference = reference_model(
+            recipe, reference_directory, reference_attention, objective, root, strategy, precision, vocabulary
+        )
+        add = partial(add_reference, precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop)
+        with stop.listening("the reference answers so far"):
+            steps = min(schedule.total_steps, batches.plan.steps_per_epoch)
+            batches = add(batches, steps, run.reference("train", key))
+            held_out = held_out and add(held_out, held_out.plan.steps_per_epoch, run.reference("eval", key))
+
+    checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
+    held.enter_context(stop.listening("a checkpoint"))
+    counters = _resume(run, record, recipe, strategy, checkpointer)
+    if strategy.is_main:
+        write_json(run.start_weights, start_weights)
+        global_batch = batches.plan.global_batch
+        run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(device))
+    scaler = in_loop.scaler(device)
+    if scaler is not None and counters.scaler:
+        scaler.load_state_dict(counters.scaler)
+    trains_all = resolved["trainable"] == resolved["parameters"]
+    return Loop(
+        run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
+        root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
+        batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
+        flops_per_token=flops_per_token(
+            model, mean_length=float(batches.dataset.lengths.mean()), trains_all=trains_all
+        ),
+        checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
+        model=setup.tuned, tokenizer=setup.tokenizer, export_dtype=dtype,
+    )  # fmt: skip
+
+
+def _set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, prepared: Prepared) -> ModelSetup:
+    """Load the model, put what is trained into it, and divide it as the strategy does."""
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)
     config = read_config(recipe.model, directory)
@@ -102,94 +191,7 @@ def set_up(
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision)
-    start_weights = hashes_of_weights(
-        model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
-    )
-    head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
-    packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
-    objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
-    # Dropout differs between ranks from here on.
-    torch.manual_seed(recipe.seed + strategy.rank)
-
-    reference_attention, masked = None, attention.is_own
-    if reference_directory := record.get("reference_directory"):
-        reference_attention = attention_of_reference(recipe, reference_directory, device)
-        packed = packed and _may_pack(recipe, reference_attention, is_main=strategy.is_main)
-        masked = masked or reference_attention.is_own
-    batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
-    model_checks.warn_of_long_rows(config, int(batches.dataset.lengths.max()))
-    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * batches.plan.steps_per_epoch)
-    trainable, parameters = trainable_share(model)
-    resolved = {
-        **_resolved_by_device(strategy, precision, attention, kernels),
-        "loss": _name_of_loss(recipe, head_form),
-        "packing": packed,
-        "weights_hash": start_weights["hash"],
-        "learning_rate": recipe.learning_rate,
-        "total_steps": total_steps,
-        "steps_per_epoch": batches.plan.steps_per_epoch,
-        "global_batch": batches.plan.global_batch,
-        "parameters": parameters,
-        "trainable": trainable,
-        "padding_ratio": batches.plan.padding_ratio(recipe.batch.per_device),
-    }
-    if strategy.is_main:
-        _say(resolved, kernels, recipe, strategy)
-    checkpoint_every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
-    dtype = export_dtype(recipe, config)
-    require_space_for_run(run, recipe, model, dtype, checkpoints=(total_steps - 1) // checkpoint_every)
-
-    module, optimizer = strategy.prepare(
-        root,
-        precision,
-        lambda: make_optimizer(
-            recipe.optim, model.named_parameters(), recipe.learning_rate,
-            fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
-            tables=tables_of(model),
-        ),
-    )  # fmt: skip
-    in_loop = strategy.loop_precision(precision)
-    stop = StopRequest()
-    if recipe.method.needs_reference:
-        assert isinstance(objective, PreferenceObjective)
-        reference = reference_model(
-            recipe, reference_directory, reference_attention, objective, root, strategy, precision, tokenizer.vocab_size
-        )
-        key = reference_key(recipe, record, precision, attention.name)
-
-        def with_reference(part: str, without: Batches, steps: int) -> Batches:
-            found = reference_log_probs(
-                run.reference(part, key), without, map(without.plan.batch, range(steps)),
-                precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop,
-            )  # fmt: skip
-            return replace(without, reference=found)
-
-        with stop.listening("the reference answers so far"):
-            batches = with_reference("train", batches, min(total_steps, batches.plan.steps_per_epoch))
-            held_out = held_out and with_reference("eval", held_out, held_out.plan.steps_per_epoch)
-
-    checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
-    held.enter_context(stop.listening("a checkpoint"))
-    counters = _resume(run, record, recipe, strategy, checkpointer)
-    if strategy.is_main:
-        write_json(run.start_weights, start_weights)
-        global_batch = batches.plan.global_batch
-        run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(device))
-    scaler = in_loop.scaler(device)
-    if scaler is not None and counters.scaler:
-        scaler.load_state_dict(counters.scaler)
-    mean_length = float(batches.dataset.lengths.mean())
-    return Loop(
-        run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
-        root=root, module=module, objective=objective,
-        optimizer=optimizer, scaler=scaler, schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
-        batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops_per_token=flops_per_token(model, mean_length=mean_length, trains_all=trainable == parameters),
-        checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
-        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
-        model=tuned, tokenizer=tokenizer, export_dtype=dtype,
-    )  # fmt: skip
+    return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
 
 
 def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:
@@ -228,11 +230,25 @@ def _make_batches(
     return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
 
 
-def _resolved_by_device(
-    strategy: Strategy, precision: Precision, attention: AttentionChoice, kernels: dict[str, KernelChoice]
+def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
+    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
+    return Schedule(recipe.optim, recipe.learning_rate, total_steps)
+
+
+def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Precision) -> torch.optim.Optimizer:
+    return make_optimizer(
+        recipe.optim, model.named_parameters(), recipe.learning_rate,
+        fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+        tables=tables_of(model),
+    )  # fmt: skip
+
+
+def _resolved(
+    recipe: Recipe, strategy: Strategy, setup: ModelSetup, plan: BatchPlan, schedule: Schedule
 ) -> dict[str, Any]:
-    """What `auto` came to on this device, for run.json."""
-    device = strategy.device
+    """What `auto` came to, and the size of the training, for run.json."""
+    device, precision, attention = strategy.device, setup.precision, setup.attention
+    trainable, parameters = trainable_share(setup.root.model)
     return {
         "device": {
             "kind": device.kind,
@@ -242,8 +258,15 @@ def _resolved_by_device(
         },
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention.name, "reason": attention.reason},
-        "kernel": {part: choice.description for part, choice in kernels.items()},
+        "kernel": {part: choice.description for part, choice in setup.kernels.items()},
         "strategy": {"name": strategy.name, "reason": strategy.reason},
+        "learning_rate": recipe.learning_rate,
+        "total_steps": schedule.total_steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "global_batch": plan.global_batch,
+        "parameters": parameters,
+        "trainable": trainable,
+        "padding_ratio": plan.padding_ratio(recipe.batch.per_device),
     }
 
 

@@ -122,7 +122,7 @@ def _train_alone(recipe: Recipe) -> None:
     start = prepare_run(recipe, {})
     assert start.run is not None and start.claim is not None
     with start.claim:
-        attempt.train(start.run)
+        attempt.train(start.run, start.run.read())
 
 
 def _launch(recipe: Recipe, ranks: int, fault: Fault, count: Path) -> None:
@@ -140,7 +140,9 @@ def _launch(recipe: Recipe, ranks: int, fault: Fault, count: Path) -> None:
         for rank in range(ranks):
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             at = count if rank == fault.rank else count.with_name(f"rank_{rank}")
-            processes.append(context.Process(target=_be_child, args=(lambda: attempt.train(run), run.path, fault, at)))
+            processes.append(
+                context.Process(target=_be_child, args=(lambda: attempt.train(run, run.read()), run.path, fault, at))
+            )
             processes[-1].start()
         deadline = time.monotonic() + _PATIENCE_SECONDS - 10
         while any(each.exitcode is None for each in processes):

@@ -122,7 +122,7 @@ def test_the_best_checkpoint_is_exported(train: Train, train_on_ranks: Train, ot
         torch.testing.assert_close(weight, alone.weights()[name], rtol=1e-3, atol=1e-3)
 
 
-def test_one_process_in_bf16(train: Train, train_on_ranks: Train) -> None:
+def test_one_process_in_bf16_keeps_fp32_weights(train: Train, train_on_ranks: Train) -> None:
     optim = {**SHORT, "max_steps": 10}
     found = train_on_ranks(1, optim=optim, precision="bf16", parallel=deepspeed(stage=2))
     # Weights are rounded to bf16 as well, beside fp32 ones that learn.

@@ -18,7 +18,7 @@ from ascendtune.core.errors import InputError, MachineError, RecipeError
 GOLDEN = Path(__file__).parents[2] / "golden"
 HEAVY = (
     *("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib"),
-    *("psutil", "ctypes", "socket", "hashlib"),
+    *("psutil", "ctypes", "socket", "hashlib", "logging"),
 )
 
 

@@ -30,7 +30,7 @@ def found(*paths, tuner="lora"):
     return find_adapters(MethodSection(tuner=tuner, lora={"start_from": list(paths)}))
 
 
-def test_directories_and_runs(adapter, tmp_path):
+def test_adapters_are_found_in_directories_and_runs(adapter, tmp_path):
     one, of_run = adapter("one"), adapter("run/model")
     (tmp_path / "run/run.json").write_text("{}")
     adapters = found(one, str(tmp_path / "run"))

@@ -28,7 +28,7 @@ def test_limit_of_the_first_loss_is_the_documented_formula() -> None:
     assert noise.grad_norm == pytest.approx(4 * sigma)
 
 
-def test_coarser_side_decides() -> None:
+def test_limit_follows_the_coarser_of_both_precisions() -> None:
     limits = [expected_noise(side([2.0], precision=each), side([2.0])).loss for each in ("fp32", "fp16", "bf16")]
     assert limits == sorted(limits) and len(set(limits)) == 3
 

@@ -67,7 +67,7 @@ def test_where_the_log_of_the_device_lies_is_said_to_those_who_have_one(
     assert ("plog" in text) == told
 
 
-def test_the_first_of_a_chain_of_exceptions(explained: Explained) -> None:
+def test_first_exception_of_a_chain_is_the_cause(explained: Explained) -> None:
     explanation = explained(
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nodd.OddError: first\n\n'
         "The above exception was the direct cause of the following exception:\n\n"
@@ -178,7 +178,7 @@ def test_lines_that_end_in_crlf_count_once(tmp_path: Path, shift: int) -> None:
     assert first.number == BLOCK_BYTES // len(line) * 2 + 1
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         explain([str(tmp_path / "none.log")])
 
