@@ -16,6 +16,7 @@ class Entry(NamedTuple):
 
 GROUPS = {
     "align": "Compare two trainings; record what that needs.",
+    "code": "Clone repositories, merge upstream and pull requests.",
     "comm": "Test and measure the links between devices.",
     "data": "Look at the rows that a recipe trains on.",
     "env": "Set up the software of this machine: CANN, mirrors, packages, caches.",
@@ -54,6 +55,9 @@ COMMANDS = {
     "env caches": Entry("ascendtune.cli.env_machine:caches", "List and remove what compilers and hubs have cached."),
     "env mount": Entry("ascendtune.cli.env_machine:mount", "Check the mounts of directories, and measure them."),
     "env permissions": Entry("ascendtune.cli.env_machine:permissions", "Check and repair who may open what."),
+    "code clone": Entry("ascendtune.cli.code:clone", "Clone a repository, through proxies where needed."),
+    "code sync-upstream": Entry("ascendtune.cli.code:sync_upstream", "Merge the official repository into your fork."),
+    "code merge-pr": Entry("ascendtune.cli.code:merge_pr", "Merge a pull request locally, and run your tests."),
     "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
     "align compare": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
