@@ -51,11 +51,12 @@ def _run(words: list[str]) -> int:
         return 130
     except Abort as abort:
         # typer raises it for a refused prompt, and for every EOFError.
-        if not isinstance(error := abort.__cause__, EOFError):
+        ended = abort.__cause__
+        if not isinstance(ended, EOFError):
             return 130
-        damaged = _damaged_bytecode(error)
-        complain(damaged) if damaged else complain_about_bug(error)
-        return _after(error, damaged.exit_code if damaged else 1)
+        damaged = _damaged_bytecode(ended)
+        complain(damaged) if damaged else complain_about_bug(ended)
+        return _after(ended, damaged.exit_code if damaged else 1)
     except BrokenPipeError:
         # The reader closed the pipe (`| head`); flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
