@@ -790,8 +790,8 @@ FAULTS = [
     ),
     Fault(
         "train/prepare.py",
-        '            "data_hash": prepared.fingerprint,\n',
-        "",
+        '"data_hash": prepared.fingerprint',
+        '"data_hash": "that of any data"',
         "a run that goes on with other data is trained on the old",
         "tests/integration/test_resume.py::test_data_that_changed_is_refused_unless_allowed",
     ),

@@ -177,7 +177,8 @@ def test_contents_change_the_fingerprint(
     shutil.copytree(Path(fingerprints.__file__).parent, room)
     monkeypatch.setattr(fingerprints, "__file__", str(room / "fingerprint.py"))
     assert not is_new()
-    (room / "collate.py").write_text("")
+    for name in ("collate.py", "plan.py", "workers.py"):
+        (room / name).write_text("")
     assert not is_new()
     (room / "format" / "alpaca.py").write_text("")
     assert is_new()
