@@ -25,6 +25,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
+from ascendtune.train.plan.scoreboard import add_run
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.picture import draw
@@ -116,6 +117,8 @@ def _train(
             callback.on_start(facts)
         reason = loop.run()
         _note_peak(run, strategy)
+        if strategy.is_main:
+            add_run(loop)
         loop.checkpointer.wait()
         with phases.phase("export"):
             _finish(loop, prepared.chat_template, reason)

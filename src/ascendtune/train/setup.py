@@ -34,18 +34,19 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
+from ascendtune.train.flops import histogram
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
     activation_store,
     apply_tuner,
-    flops_per_token,
     load_model,
     read_config,
     recompute_activations,
     set_single_score,
     trainable_share,
 )
+from ascendtune.train.model_flops import model_flops
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -120,6 +121,10 @@ def set_up(
     model_checks.warn_of_long_rows(config, int(batches.dataset.lengths.max()))
     total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * batches.plan.steps_per_epoch)
     trainable, parameters = trainable_share(model)
+    padding_ratio = batches.plan.padding_ratio(recipe.batch.per_device)
+    flops = model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
+        histogram(batches.dataset.lengths.tolist()), padding_ratio=padding_ratio
+    )
     resolved = {
         **_resolved_by_device(strategy, precision, attention, kernels),
         "loss": _name_of_loss(recipe, head_form),
@@ -131,7 +136,7 @@ def set_up(
         "global_batch": batches.plan.global_batch,
         "parameters": parameters,
         "trainable": trainable,
-        "padding_ratio": batches.plan.padding_ratio(recipe.batch.per_device),
+        "padding_ratio": padding_ratio,
     }
     if strategy.is_main:
         _say(resolved, kernels, recipe, strategy)
@@ -178,13 +183,12 @@ def set_up(
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
-    mean_length = float(batches.dataset.lengths.mean())
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
         root=root, module=module, objective=objective,
         optimizer=optimizer, scaler=scaler, schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops_per_token=flops_per_token(model, mean_length=mean_length, trains_all=trainable == parameters),
+        flops=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
         phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
         stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
