@@ -25,6 +25,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
+from ascendtune.train.plan.scoreboard import add_run
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.picture import draw
@@ -115,9 +116,11 @@ def _train(
         for callback in loop.callbacks:
             callback.on_start(facts)
         reason = loop.run()
-        if strategy.is_main and (planned := record.get("plan")):
-            # The peak of this attempt beside the one that was expected before it.
-            run.update(plan={**planned, "measured_bytes": strategy.device.memory_peak_bytes()})
+        if strategy.is_main:
+            if planned := record.get("plan"):
+                # The peak of this attempt beside the one that was expected before it.
+                run.update(plan={**planned, "measured_bytes": strategy.device.memory_peak_bytes()})
+            add_run(loop)
         loop.checkpointer.wait()
         with phases.phase("export"):
             _finish(loop, prepared.chat_template, reason)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ascendtune import __version__
@@ -35,18 +36,19 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
+from ascendtune.train.flops import TokenFlops
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
     activation_store,
     apply_tuner,
-    flops_per_token,
     load_model,
     read_config,
     recompute_activations,
     set_single_score,
     trainable_share,
 )
+from ascendtune.train.model_flops import model_flops
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -151,14 +153,11 @@ def set_up(
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
-    trains_all = resolved["trainable"] == resolved["parameters"]
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
         root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops_per_token=flops_per_token(
-            model, mean_length=float(batches.dataset.lengths.mean()), trains_all=trains_all
-        ),
+        flops=_flops_per_token(recipe, model, head_form, batches),
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
         phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
         stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
@@ -241,6 +240,14 @@ def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Preci
         fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
         tables=tables_of(model),
     )  # fmt: skip
+
+
+def _flops_per_token(recipe: Recipe, model: Any, head_form: HeadForm | None, batches: Batches) -> TokenFlops:
+    lengths, counts = np.unique(batches.dataset.lengths, return_counts=True)
+    return model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
+        dict(zip(lengths.tolist(), counts.tolist(), strict=True)),
+        padding_ratio=batches.plan.padding_ratio(recipe.batch.per_device),
+    )
 
 
 def _resolved(

@@ -14,7 +14,6 @@ from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.ask import ask, target_here
 from ascendtune.train.plan.request import Target
-from ascendtune.train.plan.rows import largest_micro_batch
 
 _WORTH_ASKING = 0.25
 """Share of the memory from which on the estimate, some seconds, is worth its time."""
@@ -40,9 +39,8 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
     if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
         return None
     dataset = TokenDataset.open(prepared.train)
-    documents = largest_micro_batch(dataset, recipe, packed=recipe.data.packing is not False, ranks=devices)
     try:
-        answer = ask(recipe, target, documents=documents)
+        answer = ask(recipe, target, dataset=dataset)
     except NoVerdict as error:
         warn(f"memory was not estimated: {error.what}")
         return None

@@ -25,12 +25,14 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.arithmetic import compute_step
 from ascendtune.train.plan.changes import changed, changes
+from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 from ascendtune.train.plan.rows import full_rows
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
+from ascendtune.train.plan.work import Work
 
 _ARITHMETIC_SPREAD = (0.65, 1.5)
 """Low and high as factors of what is expected, where no step was traced."""
@@ -59,8 +61,19 @@ def answer(request: Request, *, search: bool) -> dict[str, Any]:
     """
     recipe = Recipe.check(request.recipe)
     found = estimate(recipe, request)
+    work = _work(recipe, request)
     fitting = _fitting(recipe, request) if search and found.fits(request.target.memory_bytes) is not True else []
-    return {"estimate": asdict(found), "changes": fitting}
+    return {"estimate": asdict(found), "changes": fitting, "work": asdict(work) if work else None}
+
+
+def _work(recipe: Recipe, request: Request) -> Work | None:
+    """What a step computes and sends; None where the model's class cannot be made without weights."""
+    try:
+        return count_work(_setting(recipe, request))
+    except Exception as error:
+        if not _is_of_the_model(error, recipe):
+            raise
+        return None
 
 
 def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:

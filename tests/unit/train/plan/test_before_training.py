@@ -14,6 +14,7 @@ from ascendtune.train.plan import before_training
 from ascendtune.train.plan.ask import Answer
 from ascendtune.train.plan.before_training import require_fit
 from ascendtune.train.plan.request import Estimate, Target
+from ascendtune.train.plan.work import Steps
 
 _GIB = 2**30
 
@@ -43,13 +44,16 @@ def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> lis
     target = Target("npu", "Ascend910B4", memory_gib * _GIB, 1)
     monkeypatch.setattr(before_training, "target_here", lambda *_: target)
     monkeypatch.setattr(before_training.TokenDataset, "open", lambda _: None)
-    monkeypatch.setattr(before_training, "largest_micro_batch", lambda *_, **__: ())
     monkeypatch.setattr(before_training, "ask", ask)
     return asked
 
 
 def _estimate(low: int, expected: int, high: int) -> Estimate:
     return Estimate(expected, low, high, "loss", {"weights": expected}, {}, 0, 0, 0, {"how": "traced"})
+
+
+def _answer(estimate: Estimate, changes: Any = ()) -> Answer:
+    return Answer(estimate, list(changes), None, Steps(None, 1, 1, {1: 1}, 0, 1, is_measured=False))
 
 
 _PREPARED: Any = SimpleNamespace(train=Path())
@@ -59,7 +63,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_cheapest_change(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = {"keys": {"memory.gradient_checkpointing": True}, "why": "", "expected": 1, "high": 1}
-    _given(monkeypatch, 8, Answer(_estimate(9 * _GIB, 10 * _GIB, 11 * _GIB), [change]))
+    _given(monkeypatch, 8, _answer(_estimate(9 * _GIB, 10 * _GIB, 11 * _GIB), [change]))
     with pytest.raises(MachineError) as caught:
         require_fit(_recipe(model), model, _PREPARED, devices=1)
     assert caught.value.code == "run-does-not-fit"
@@ -67,14 +71,14 @@ def test_a_run_that_cannot_fit_is_refused_with_the_cheapest_change(
 
 
 def test_a_run_that_may_fit_starts_and_its_prediction_is_recorded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _given(monkeypatch, 8, Answer(_estimate(7 * _GIB, 8 * _GIB, 9 * _GIB), []))
+    _given(monkeypatch, 8, _answer(_estimate(7 * _GIB, 8 * _GIB, 9 * _GIB)))
     found = require_fit(_recipe(model), model, _PREPARED, devices=1)
     assert found is not None and found["expected_bytes"] == 8 * _GIB
 
 
 def test_small_models_are_not_estimated(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 16 bytes for each of the half billion parameters of the file; adapters need 2.
-    asked = _given(monkeypatch, 40, Answer(_estimate(0, 0, 0), []))
+    asked = _given(monkeypatch, 40, _answer(_estimate(0, 0, 0)))
     assert require_fit(_recipe(model), model, _PREPARED, devices=1) is None
     assert require_fit(_recipe(model, "lora"), model, _PREPARED, devices=1) is None
     assert not asked
