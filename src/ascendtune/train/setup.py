@@ -51,6 +51,7 @@ from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
 from ascendtune.train.precision import Precision, choose_precision, export_dtype
+from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.reference import attention_of_reference, reference_key, reference_log_probs, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
@@ -179,14 +180,17 @@ def set_up(
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
     mean_length = float(batches.dataset.lengths.mean())
+    flops = flops_per_token(model, mean_length=mean_length, trains_all=trainable == parameters)
+    profile = _step_profile(run, recipe, strategy, model, phases, resolved, flops)
+    held.callback(profile.close)
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
         root=root, module=module, objective=objective,
         optimizer=optimizer, scaler=scaler, schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops_per_token=flops_per_token(model, mean_length=mean_length, trains_all=trainable == parameters),
+        flops_per_token=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form), profile=profile,
         stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
         model=tuned, tokenizer=tokenizer, export_dtype=dtype,
     )  # fmt: skip
@@ -250,6 +254,21 @@ def _resolved_by_device(
 def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, head_form: HeadForm | None) -> StepDumps:
     head = model.get_output_embeddings() if head_form is not None else None
     return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
+
+
+def _step_profile(
+    run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, phases: Phases, resolved: dict[str, Any], flops: float
+) -> StepProfile:
+    facts = {
+        "device": {"kind": strategy.device.kind, "name": strategy.device.name},
+        "peak_flops": strategy.device.peak_flops,
+        "flops_per_token": flops,
+        "world_size": strategy.world_size,
+        "accumulate": recipe.batch.accumulate,
+        "every_steps": recipe.track.every_steps,
+        "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
+    }
+    return StepProfile(run.profile, recipe.profile, strategy, model, phases, facts)
 
 
 def _resume(
