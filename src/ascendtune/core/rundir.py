@@ -144,6 +144,11 @@ class RunDir:
         return self.path / "dump"
 
     @property
+    def profile(self) -> Path:
+        """Of the steps in the recipe's `profile.steps`: traces, `rank_N.trace.json.gz`, and what was made of them."""
+        return self.path / "profile"
+
+    @property
     def start_weights(self) -> Path:
         """Hashes of the weights before the first step: `{"hash", "ranks", "parameters": {name: hash}}`."""
         return self.path / "start_weights.json"

@@ -44,6 +44,7 @@ _FREE_TO_CHANGE = (
     "batch.",
     "on_hang",
     "align.",
+    "profile.",
 )
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import platform
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from ascendtune import __version__
-from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import write_json
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
@@ -24,56 +23,34 @@ from ascendtune.core.units import format_count
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
-from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
-from ascendtune.train.adapters import Adapter
-from ascendtune.train.attention.choice import AttentionChoice, choose_attention
-from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.flops import TokenFlops
-from ascendtune.train.kernel.install import KernelChoice, install_kernels
+from ascendtune.train.kernel.install import KernelChoice
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
     activation_store,
-    apply_tuner,
-    load_model,
-    read_config,
-    recompute_activations,
-    set_single_score,
     trainable_share,
 )
 from ascendtune.train.model_flops import model_flops
+from ascendtune.train.model_setup import ModelSetup, check_head, may_pack, packs, set_up_model
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
-from ascendtune.train.precision import Precision, choose_precision, export_dtype
+from ascendtune.train.precision import Precision, export_dtype
+from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
-from ascendtune.train.strategy.base import RootModule, Strategy
+from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
-
-
-@dataclass(frozen=True)
-class ModelSetup:
-    """The model as it trains, and what was chosen for it."""
-
-    config: Any
-    precision: Precision
-    attention: AttentionChoice
-    kernels: dict[str, KernelChoice]
-    tokenizer: Tokenizer
-    root: RootModule
-    """Around the model, divided among the ranks where the strategy does so."""
-    tuned: Any
-    """The model, or PEFT's around it: what is exported."""
 
 
 def set_up(
@@ -98,13 +75,13 @@ def set_up(
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
     device = strategy.device
-    setup = _set_up_model(record, recipe, strategy, prepared)
+    setup = set_up_model(record, recipe, strategy, prepared)
     root, model, precision, attention = setup.root, setup.root.model, setup.precision, setup.attention
     start_weights = hashes_of_weights(
         model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
     )
-    head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
-    packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
+    head_form = root.with_full_params(lambda: check_head(model, recipe, strategy, precision))
+    packed = root.with_full_params(lambda: packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
@@ -112,7 +89,7 @@ def set_up(
     reference_attention, masked = None, attention.is_own
     if reference_directory := record.get("reference_directory"):
         reference_attention = attention_of_reference(recipe, reference_directory, device)
-        packed = packed and _may_pack(recipe, reference_attention, is_main=strategy.is_main)
+        packed = packed and may_pack(recipe, reference_attention, is_main=strategy.is_main)
         masked = masked or reference_attention.is_own
     batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
@@ -153,55 +130,19 @@ def set_up(
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
+    flops = _flops_per_token(recipe, model, head_form, batches)
+    profile = _step_profile(run, recipe, strategy, model, phases, resolved, flops, batches.dataset)
+    held.callback(profile.close)
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
         root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops=_flops_per_token(recipe, model, head_form, batches),
+        flops=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form), profile=profile,
         stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
         model=setup.tuned, tokenizer=setup.tokenizer, export_dtype=dtype,
     )  # fmt: skip
-
-
-def _set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, prepared: Prepared) -> ModelSetup:
-    """Load the model, put what is trained into it, and divide it as the strategy does."""
-    device, directory = strategy.device, Path(record["model_directory"])
-    precision = choose_precision(recipe, device)
-    config = read_config(recipe.model, directory)
-    if recipe.method.stage == "reward":
-        set_single_score(config, prepared.pad_id)
-    attention = _choose_attention(recipe, config, strategy)
-    tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
-    # The seed decides random weights and adapters, alike on every rank.
-    model = load_model(
-        recipe.model, recipe.method.stage, directory, config,
-        precision=precision, implementation=attention.implementation(),
-        vocabulary=tokenizer.vocab_size, seed=recipe.seed,
-    )  # fmt: skip
-    if not strategy.divides_weights:
-        model.to(device.torch_device)
-    torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
-    # After the tuner: it copies modules, and the copies must be of the model's own modules.
-    kernels = install_kernels(model, recipe.kernel, device, precision)
-    model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
-    recompute_activations(model, recipe.memory)
-    root = RootModule(model)
-    strategy.shard(root, precision)
-    return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
-
-
-def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:
-    attention = choose_attention(recipe.model, recipe.method.stage, config, strategy.device.attention)
-    if not attention.verdict.padded:
-        require_rows_alone(recipe, str(attention.verdict.why_padded))
-    if attention.is_own and strategy.is_main:
-        warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
-    elif attention.verdict.reason is not None and strategy.is_main:
-        say(f"attention is {attention.name}; {attention.reason}")
-    return attention
 
 
 def _make_batches(
@@ -282,6 +223,23 @@ def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, hea
     return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
 
 
+def _step_profile(
+    run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, phases: Phases,
+    resolved: dict[str, Any], flops: TokenFlops, dataset: TokenDataset,
+) -> StepProfile:  # fmt: skip
+    tokens, labels = float(dataset.lengths.sum()), float(dataset.label_counts.sum())
+    facts = {
+        "device": {"kind": strategy.device.kind, "name": strategy.device.name},
+        "peak_flops": strategy.device.peak_flops,
+        "flops_per_token": flops.useful_in(tokens, labels) / tokens,
+        "world_size": strategy.world_size,
+        "accumulate": recipe.batch.accumulate,
+        "every_steps": recipe.track.every_steps,
+        "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
+    }
+    return StepProfile(run.profile, recipe.profile, strategy, model, phases, facts)
+
+
 def _resume(
     run: RunDir, record: dict[str, Any], recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer
 ) -> Counters:
@@ -322,51 +280,6 @@ def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
 
         callbacks.append(TensorBoardWriter(run))
     return callbacks
-
-
-def _check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
-    device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
-    with precision.autocast():
-        if recipe.method.stage == "reward":
-            model_checks.require_one_score(model, device, vocabulary)
-            return None
-        return model_checks.fusible_head(model, device, vocabulary)
-
-
-def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
-    """Whether documents share sequences; shown on this device, with this model, where they do."""
-    if not _may_pack(recipe, attention, is_main=strategy.is_main):
-        return False
-    device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
-    try:
-        with precision.autocast():
-            model_checks.prove_isolation(model, device, vocabulary, attention=attention.name, compute=precision.compute)
-    except RecipeError as error:
-        if recipe.data.packing is True:
-            raise
-        if strategy.is_main:
-            warn(f"data.packing: auto pads: {error.what}")
-        return False
-    return True
-
-
-def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
-    """Whether documents share sequences: where the recipe lets them, and the model keeps them apart.
-
-    Raises:
-        RecipeError: the recipe wants it, and the model does not keep them apart.
-    """
-    if recipe.data.packing is False:
-        return False
-    if attention.verdict.packed:
-        return True
-    why = f"this model does not support packed documents: {attention.verdict.why_padded}"
-    if recipe.data.packing is True:
-        raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
-    # A model with its own attention has had a warning already.
-    if is_main and not attention.is_own:
-        warn(f"data.packing: auto pads: {why}")
-    return False
 
 
 def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:

@@ -1,0 +1,146 @@
+"""`ascendtune profile`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, Overrides
+
+_PLAIN_COLUMNS = 100
+_SNIFFED_BYTES = 1 << 16
+
+
+def profile(
+    target: Annotated[
+        Path,
+        typer.Argument(help="A recipe to profile; or a run, a directory or a trace to show.", show_default=False),
+    ],
+    overrides: Overrides = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="STEPS", help="Steps to profile, e.g. 5-8 (default: 5-8): profile.steps.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="0,1", help="Ranks to profile (default: all): profile.ranks.")
+    ] = None,
+    devices: DeviceCount = None,
+    device_ids: DeviceIds = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where the time of a training step goes, and what to change.
+
+    \b
+    ascendtune profile recipe.yaml
+    ascendtune profile recipe.yaml --steps 10-12 --devices 2
+    ascendtune profile runs/my-run
+    ascendtune profile trace.json.gz
+
+    A recipe is trained for its first steps in a run directory of its own, NAME-profile. A run is shown if its recipe
+    has profile.steps. Reads traces of torch.profiler, compressed or not.
+    """
+    from ascendtune.check.profile.advice import advice_for
+    from ascendtune.check.profile.profile import read_profile
+    from ascendtune.check.profile.show import as_plain, as_text
+    from ascendtune.cli.run_names import run_named
+    from ascendtune.cli.terminal import width
+    from ascendtune.core import log
+    from ascendtune.core.files import write_json
+
+    log.set_up()
+    place = Path(run_named(target))
+    if _is_recipe(place):
+        place = _record(place, overrides or [], steps, ranks, devices, device_ids)
+    else:
+        _require_no_options(overrides, steps, ranks, devices, device_ids)
+    found = read_profile(place)
+    advice = advice_for(found)
+    content = as_plain(found, advice)
+    if (place / "run.json").is_file() and os.access(place / "profile", os.W_OK):
+        write_json(place / "profile" / "summary.json", content)
+    if as_json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        print(as_text(found, advice, width(sys.stdout) or _PLAIN_COLUMNS))
+
+
+def _is_recipe(path: Path) -> bool:
+    """Whether `path` is a recipe: a file that is not a trace. LLaMA-Factory's recipes may be JSON, as traces are."""
+    from ascendtune.core.foreign_json import open_foreign
+
+    if path.is_dir() or path.suffix == ".gz":
+        return False
+    if path.suffix != ".json":
+        return True
+    with open_foreign(path) as file:
+        start = file.read(_SNIFFED_BYTES)
+    return b'"traceEvents"' not in start and not start.lstrip().startswith(b"[") and b'"schemaVersion"' not in start
+
+
+def _require_no_options(
+    overrides: list[str] | None, steps: str | None, ranks: str | None, devices: int | None, device_ids: str | None
+) -> None:
+    from ascendtune.core.errors import InputError
+
+    if overrides or steps or ranks or devices or device_ids:
+        raise InputError(
+            "keys, --steps, --ranks and devices are for recording, and this was recorded already",
+            code="conflicting-options",
+            remedy="give the recipe to record anew, or leave them out",
+        )
+
+
+def _record(
+    recipe: Path,
+    overrides: list[str],
+    steps: str | None,
+    ranks: str | None,
+    devices: int | None,
+    device_ids: str | None,
+) -> Path:
+    """Train the first steps of `recipe`; returns the run directory.
+
+    Raises:
+        CheckFailed: the training failed; it has said why.
+    """
+    from ascendtune.cli.align_repeat import end_training
+    from ascendtune.core.errors import CheckFailed
+    from ascendtune.core.process import Child
+    from ascendtune.recipe.recipe import Recipe
+
+    chosen = [f"profile.steps={steps}"] if steps else []
+    chosen += [f"profile.ranks=[{ranks}]"] if ranks else []
+    asked = Recipe.load(recipe, [*overrides, *chosen])
+    chosen += [] if asked.profile.steps else ["profile.steps=5-8"]
+    asked = Recipe.load(recipe, [*overrides, *chosen])
+    last = asked.profile.window()[-1]
+    name = f"{asked.name}-profile"
+    words = [
+        *("train", str(recipe), "-q", *overrides, *chosen, f"name={name}", f"align.stop_after={last}"),
+        # No checkpoint, no evaluation on the way, no event files.
+        *("checkpoint.resume=never", f"checkpoint.every_steps={last + 1}", "track.tensorboard=false"),
+        *(("--devices", str(devices)) if devices else ()),
+        *(("--device-ids", device_ids) if device_ids else ()),
+    ]
+    parent = asked.run_directory().parent
+    series = asked.run_directory().name.replace(asked.name, name) if "{name}" in asked.run_dir else name
+    earlier = set(parent.glob(f"{series}*/run.json"))
+    child = Child([sys.executable, "-m", "ascendtune", *words], os.environ, stdout=sys.stderr.fileno())
+    try:
+        code = child.wait()
+    except BaseException:
+        end_training(child)
+        raise
+    made = sorted(set(parent.glob(f"{series}*/run.json")) - earlier)
+    if code or not made:
+        raise CheckFailed(
+            "the steps to profile could not be trained",
+            code="profile-failed",
+            remedy="look at the error above; `ascendtune train` with the same recipe shows it too",
+            where=made[0].parent if made else None,
+        )
+    return made[0].parent
