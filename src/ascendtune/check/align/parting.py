@@ -13,6 +13,7 @@ import numpy as np
 
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Dump, RankDump, read_values
+from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of
 
 _MOST_STEPS = 64
@@ -78,7 +79,7 @@ class DumpComparison:
         without_effect: the first forward tensor that parts although neither loss nor any gradient does.
         rows: of the last compared step in the order of execution, of the rank that parted first.
         agreeing: stages of which tensors were compared and none parts.
-        obstacle: why outputs of modules cannot be compared; empty where they can.
+        obstacle: why outputs of modules cannot be compared; None where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
         histogram: of the first tensor that parts; None where it was not dumped whole.
@@ -90,7 +91,7 @@ class DumpComparison:
     without_effect: Row | None = None
     rows: tuple[Row, ...] = ()
     agreeing: frozenset[str] = frozenset()
-    obstacle: str = ""
+    obstacle: Sentence | None = None
     replicas: int = 0
     compared: int = 0
     histogram: Histogram | None = None
@@ -161,28 +162,36 @@ def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, Ra
     return Histogram(edges, reference, candidate)
 
 
-def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> str:
-    """Why the outputs of modules are those of other rows; empty where they can be compared."""
+def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:
+    """Why the outputs of modules are those of other rows; None where they can be compared."""
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
     if sizes[0] != sizes[1]:
-        return f"{sizes[0]} and {sizes[1]} ranks compute other rows"
+        return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))
     for rank in ranks:
         batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
         if all(batches) and len(batches[0]) != len(batches[1]):
-            return f"a step has {len(batches[0])} and {len(batches[1])} micro-batches"
+            return Sentence("batches", "a step has {one} and {other} micro-batches", _numbers(list(map(len, batches))))
         for key, tensor in one[rank].tensors.items():
             if key.phase == "forward" and (found := other[rank].tensors.get(key)):
                 if found.shape != tensor.shape:
-                    shapes = " and ".join("×".join(map(str, each.shape)) for each in (tensor, found))
-                    return f"{key.name or 'the model'} ({key.slot}) has the shapes {shapes}"
+                    one_shape, other_shape = ("×".join(map(str, each.shape)) for each in (tensor, found))
+                    where = {"slot": key.slot, "one": one_shape, "other": other_shape}
+                    if not key.name:
+                        return Sentence("shapes", "the model ({slot}) has the shapes {one} and {other}", where)
+                    named = {"name": key.name, **where}
+                    return Sentence("shapes", "{name} ({slot}) has the shapes {one} and {other}", named)
                 break
-    return ""
+    return None
+
+
+def _numbers(both: Sequence[int]) -> dict[str, int]:
+    return {"one": both[0], "other": both[1]}
 
 
 def _first(
     step: int,
     rows: Mapping[int, Sequence[Row]],
-    obstacle: str,
+    obstacle: Sentence | None,
     apart: Sequence[Mapping[str, Row]],
 ) -> tuple[Place | None, Row | None]:
     """The place at which the step parts, and a forward tensor that parts without effect."""
@@ -206,7 +215,7 @@ def _first(
         if stage in ("start", "data", "forward") and not shows:
             harmless = harmless or row
             continue
-        if stage == "backward" and "shapes" in obstacle:
+        if stage == "backward" and obstacle is not None and obstacle.code == "shapes":
             stage = "data"
         ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
         return Place(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless
