@@ -36,6 +36,7 @@ _NAMES = {
 _EVENTS = "events.out.tfevents"
 _MOST_DIRECTORIES = 10_000
 """That are searched for events."""
+_COARSEST_FIRST = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
@@ -217,7 +218,17 @@ def _read_recorded(path: Path) -> Side:
     metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
     facts = read_json_object(path / _RECORDED)
-    return Side(path.name, path, "recorded", curve, run=facts, dump=dump, start_weights=_start_weights(RunDir(path)))
+    precision = _computed_in(dump) if dump is not None else None
+    weights = _start_weights(RunDir(path))
+    return Side(path.name, path, "recorded", curve, run=facts, precision=precision, dump=dump, start_weights=weights)
+
+
+def _computed_in(dump: Dump) -> str | None:
+    """The coarsest type of the outputs of modules in the first dumped step: under autocast not that of the weights."""
+    ranks = dump.files[min(dump.files)]
+    tensors = dump.read(ranks[min(ranks)]).tensors
+    found = {each.dtype for key, each in tensors.items() if key.phase == "forward" and key.slot.startswith("output")}
+    return next((name for dtype, name in _COARSEST_FIRST.items() if dtype in found), None)
 
 
 def _metrics(path: Path) -> Curve:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import ascendtune.align
+from ascendtune.check.align.side import read_side
 from ascendtune.core.errors import InputError
 from ascendtune.train.dump.recording import Recording
 from ascendtune.train.dump.request import RecordRequest
@@ -327,3 +328,14 @@ def test_second_training_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptu
         train(Net(), 1)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     assert "second training is not recorded" in caplog.text
+
+
+@pytest.mark.parametrize(("is_autocast", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_precision_of_a_recording_is_that_of_its_outputs(tmp_path: Path, is_autocast: bool, precision: str) -> None:
+    model = Net()
+    with (
+        ascendtune.align.record(model, steps="1", directory=tmp_path),
+        torch.autocast("cpu", torch.bfloat16, enabled=is_autocast),
+    ):
+        train(model, 1)
+    assert read_side(tmp_path).precision == precision
