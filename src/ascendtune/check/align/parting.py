@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Dump, RankDump, read_values
+from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
 from ascendtune.check.align.language import Sentence
-from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of
+from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of, rows_of_pair
 
 _MOST_STEPS = 64
 _BINS = 48
@@ -105,8 +105,9 @@ def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
     """
     steps = sorted(reference.files.keys() & candidate.files.keys())[:_MOST_STEPS]
     so_far = DumpComparison()
+    weights = _LastWeights()
     for number, step in enumerate(steps, 1):
-        found = _compare_step(step, reference, candidate)
+        found = _compare_step(step, reference, candidate, weights)
         so_far = replace(
             found,
             steps=tuple(steps[:number]),
@@ -121,7 +122,45 @@ def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
     return so_far
 
 
-def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison:
+class _LastWeights:
+    """The weights after the last compared step: on each side the next one must begin with the same bits."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._digests: list[dict[tuple[int, str], str]] = [{}, {}]
+
+    def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> Row | None:
+        """The first parameter, of any shape, that one side alone has changed between its last update and `step`."""
+        changed: list[dict[tuple[int, str], Key]] = []
+        for before, side in zip(self._digests, sides, strict=True):
+            now = _digests(side, "parameter_before") if step == self._step + 1 else {}
+            changed.append({at: key for at, (key, digest) in now.items() if before.get(at, digest) != digest})
+        for at, key in {**changed[0], **changed[1]}.items():
+            pair = [side[at[0]].tensors.get(key) if at[0] in side else None for side in sides]
+            if (at in changed[0]) != (at in changed[1]) and pair[0] is not None and pair[1] is not None:
+                (row,) = rows_of_pair(step, at[0], key, pair[0], pair[1])
+                if row.is_parted:
+                    return row
+        return None
+
+    def remember(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> None:
+        self._step = step
+        self._digests = [
+            {at: digest for at, (_, digest) in _digests(side, "parameter_after").items()} for side in sides
+        ]
+
+
+def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], tuple[Key, str]]:
+    """(rank, name) -> key and hash of the tensors of `phase` that have one."""
+    return {
+        (rank, key.name): (key, tensor.digest)
+        for rank, dump in side.items()
+        for key, tensor in dump.tensors.items()
+        if key.phase == phase and tensor.digest
+    }
+
+
+def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWeights) -> DumpComparison:
     sides = [
         {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
     ]
@@ -134,7 +173,13 @@ def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison
     rows = {rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle) for rank in ranks}
     every = [row for of_rank in rows.values() for row in of_rank]
     apart = [_apart(step, side) for side in sides]
+    changed = weights.changed(step, sides)
+    weights.remember(step, sides)
     place, without_effect = _first(step, rows, obstacle, apart)
+    if changed is not None and (place is None or place.stage != "ranks"):
+        # Before anything that the step has computed.
+        place, without_effect = Place(step, changed.stage, changed, (changed.rank,)), None
+        rows.setdefault(changed.rank, []).insert(0, changed)
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),

@@ -176,6 +176,11 @@ def _remedy(place: Place) -> str:
         )
     if place.stage == "data":
         return say("compare the data: files, order, seed, template, max_length, packing")
+    if phase == "parameter_before":
+        return say(
+            "the weights changed between the last update and this step: check callbacks, weight averaging, and what "
+            "loads or clips weights"
+        )
     if phase == "parameter_after":
         if row.reference.dtype != row.candidate.dtype:
             return say(
