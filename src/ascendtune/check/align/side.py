@@ -327,13 +327,18 @@ def _table(path: Path) -> Side:
     names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
     # Where semicolons part the columns, a comma may part the decimal places.
     decimal = "," if dialect.delimiter == ";" else "."
-    records = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
+    cells = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
+    # An empty cell is not NaN: exports of several runs or several metrics have gaps.
+    records = ({key: value for key, value in row.items() if value is not None} for row in cells)
     return _foreign(path, "CSV", records, names, rounded=True)
 
 
 def _cell(text: str | None, decimal: str) -> float | None:
+    """The number in a cell, such as 1234.5, `1,234.5` or, with a decimal comma, `1.234,5`; None where it has none."""
     try:
-        return float(text.replace(decimal, ".")) if text else None
+        if text and decimal in text:
+            text = text.replace({",": ".", ".": ","}[decimal], "").replace(decimal, ".")
+        return float(text) if text else None
     except ValueError:
         return None
 
