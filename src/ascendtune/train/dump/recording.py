@@ -9,6 +9,7 @@ part of compiled code.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -140,7 +141,8 @@ class Recording:
     def _warn_of_nothing(self) -> None:
         """A process that starts others warns for them."""
         file = self._directory / _METRICS
-        if not self._is_child and _rank() == 0 and not (file.exists() and file.stat().st_size):
+        is_empty = not file.stat().st_size if file.exists() else not (self._directory / "dump").exists()
+        if is_empty and not self._is_child and _rank() == 0:
             warn(
                 "no step of an optimizer was recorded: nothing was trained, or only in processes that are not followed"
             )
@@ -374,4 +376,17 @@ def _gather(values: list[Any], *, dtype: torch.dtype, device: torch.device) -> l
     own = torch.tensor(values, dtype=dtype, device=device)
     parts = [torch.empty_like(own) for _ in range(_world_size())]
     dist.all_gather(parts, own)
+    _wait_for_release([own, *parts])
     return [each.tolist() for each in parts]
+
+
+def _wait_for_release(tensors: list[torch.Tensor]) -> None:
+    """Until the process group has dropped its references to `tensors`, on the host, of any shape; a second at most.
+
+    Gloo's thread drops them after the operation is complete, and takes the interpreter's lock for it. A group that is
+    destroyed meanwhile, by DDP's destructor with the lock held, would wait for that thread forever (torch 2.13).
+    """
+    until = time.monotonic() + 1
+    counted: Any = [each for each in tensors if each.is_cpu]
+    while any(each._use_count() > 1 for each in counted) and time.monotonic() < until:
+        time.sleep(0.001)

@@ -13,6 +13,9 @@ from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import ascendtune.align
+from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.side import read_side
+from ascendtune.check.align.stages import compare
 from ascendtune.core.errors import InputError
 from ascendtune.train.dump.recording import Recording
 from ascendtune.train.dump.request import RecordRequest
@@ -327,3 +330,38 @@ def test_second_training_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptu
         train(Net(), 1)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     assert "second training is not recorded" in caplog.text
+
+
+@pytest.mark.parametrize(("is_autocast", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_precision_of_a_recording_is_that_of_its_outputs(tmp_path: Path, is_autocast: bool, precision: str) -> None:
+    model = Net()
+    with (
+        ascendtune.align.record(model, steps="1", directory=tmp_path),
+        torch.autocast("cpu", torch.bfloat16, enabled=is_autocast),
+    ):
+        train(model, 1)
+    assert read_side(tmp_path).precision == precision
+
+
+def test_weights_that_change_between_two_steps_are_named(tmp_path: Path) -> None:
+    """By as little as no loss shows."""
+    sides = []
+    for name, factor in (("reference", 1.0), ("candidate", 1.0 + 1e-6)):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ascendtune.align.record(model, steps="1-4", directory=tmp_path / name):
+            for step in range(1, 5):
+                (model(torch.full((2, 4), float(step))) - 1).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if step == 2:
+                    with torch.no_grad():
+                        model.down.weight.mul_(factor)
+        sides.append(read_side(tmp_path / name))
+    found = compare(*sides, expected_noise(*sides))
+    assert found.parted is not None and found.dumps.place is not None
+    place = found.dumps.place
+    assert (place.stage, place.step, place.module) == ("update", 3, "down.weight")
+    assert found.parted.remedy is not None and "between the last update" in found.parted.remedy
+    same = compare(sides[1], sides[1], expected_noise(sides[1], sides[1]))
+    assert same.parted is None
