@@ -30,6 +30,9 @@ def profile(
     ] = None,
     devices: DeviceCount = None,
     device_ids: DeviceIds = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write the page with bars and tables to this file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where the time of a training step goes, and what to change.
@@ -41,17 +44,21 @@ def profile(
     ascendtune profile trace.json.gz
 
     A recipe is trained for its first steps in a run directory of its own, NAME-profile. A run is shown if its recipe
-    has profile.steps. Reads traces of torch.profiler, compressed or not.
+    has profile.steps; summary.json and report.html are written beside its traces. Reads traces of torch.profiler,
+    compressed or not.
     """
     from ascendtune.check.profile.advice import advice_for
+    from ascendtune.check.profile.page import write_page
     from ascendtune.check.profile.profile import read_profile
     from ascendtune.check.profile.show import as_plain, as_text
     from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import width
-    from ascendtune.core import log
-    from ascendtune.core.files import write_json
+    from ascendtune.core import language, log
+    from ascendtune.core.files import require_place_for, write_json
 
     log.set_up()
+    if report:
+        require_place_for(report)
     place = Path(run_named(target))
     if _is_recipe(place):
         place = _record(place, overrides or [], steps, ranks, devices, device_ids)
@@ -60,8 +67,13 @@ def profile(
     found = read_profile(place)
     advice = advice_for(found)
     content = as_plain(found, advice)
+    pages = [report] if report else []
     if (place / "run.json").is_file() and os.access(place / "profile", os.W_OK):
         write_json(place / "profile" / "summary.json", content)
+        pages.append(place / "profile" / "report.html")
+    with language.using(language.choose(None, os.environ, "utf-8")):
+        for page in pages:
+            write_page(page, found, advice)
     if as_json:
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
