@@ -30,6 +30,9 @@ def profile(
     ] = None,
     devices: DeviceCount = None,
     device_ids: DeviceIds = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OTHER", help="Compare with this run, directory or trace, by operator.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write the page with bars and tables to this file.")
     ] = None,
@@ -42,12 +45,14 @@ def profile(
     ascendtune profile recipe.yaml --steps 10-12 --devices 2
     ascendtune profile runs/my-run
     ascendtune profile trace.json.gz
+    ascendtune profile runs/new --against runs/old
 
     A recipe is trained for its first steps in a run directory of its own, NAME-profile. A run is shown if its recipe
     has profile.steps; summary.json and report.html are written beside its traces. Reads traces of torch.profiler,
     compressed or not.
     """
     from ascendtune.check.profile.advice import advice_for
+    from ascendtune.check.profile.against import comparison_as_plain, comparison_as_text
     from ascendtune.check.profile.page import write_page
     from ascendtune.check.profile.profile import read_profile
     from ascendtune.check.profile.show import as_plain, as_text
@@ -60,6 +65,7 @@ def profile(
     if report:
         require_place_for(report)
     place = Path(run_named(target))
+    before = read_profile(Path(run_named(against))) if against else None
     if _is_recipe(place):
         place = _record(place, overrides or [], steps, ranks, devices, device_ids)
     else:
@@ -74,10 +80,14 @@ def profile(
     with language.using(language.choose(None, os.environ, "utf-8")):
         for page in pages:
             write_page(page, found, advice)
+    if before is not None:
+        content |= {"against": comparison_as_plain(found, before)}
     if as_json:
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         print(as_text(found, advice, width(sys.stdout) or _PLAIN_COLUMNS))
+        if before is not None:
+            print("\n" + comparison_as_text(found, before))
 
 
 def _is_recipe(path: Path) -> bool:
