@@ -49,7 +49,7 @@ def profile(
 
     A recipe is trained for its first steps in a run directory of its own, NAME-profile. A run is shown if its recipe
     has profile.steps; summary.json and report.html are written beside its traces. Reads traces of torch.profiler,
-    compressed or not.
+    compressed or not, and the tables of torch_npu.profiler.
     """
     from ascendtune.check.profile.advice import advice_for
     from ascendtune.check.profile.against import comparison_as_plain, comparison_as_text
