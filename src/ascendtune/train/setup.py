@@ -234,6 +234,7 @@ def _step_profile(
         "flops_per_token": flops.useful_in(tokens, labels) / tokens,
         "world_size": strategy.world_size,
         "accumulate": recipe.batch.accumulate,
+        "kernel": recipe.kernel if isinstance(recipe.kernel, str) else recipe.kernel.model_dump(),
         "every_steps": recipe.track.every_steps,
         "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
     }

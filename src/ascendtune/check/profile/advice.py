@@ -188,7 +188,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
             f"{name} runs as {operators:.0f} operators and takes {_milliseconds(seconds)} of each step",
             f"set {_KERNEL_KEYS[part]}: true{_why_not(facts, 'rms_norm')}",
             seconds * (1 - _FUSED_PASSES / operators),
-            keys={"kernel": "auto"},
+            keys=_fused(facts),
         )
 
 
@@ -227,8 +227,13 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
             f"the device waits {_milliseconds(split.launch / split.steps)} of each step for the host to launch work",
             "give each launch more to do: raise batch.per_device, use fused operators (kernel: auto)",
             split.launch / split.steps / 2,
-            keys={"kernel": "auto"},
+            keys=_fused(rank.facts),
         )
+
+
+def _fused(facts: dict[str, Any]) -> dict[str, Any]:
+    """The key that allows every fused operator; none where the recipe allows them already, or is not known."""
+    return {"kernel": "auto"} if facts.get("kernel", "auto") != "auto" else {}
 
 
 def _whole(value: Any) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.profile.ascend import ascend_outputs, read_ascend
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import read_trace
 from ascendtune.core.errors import InputError
@@ -15,6 +16,7 @@ from ascendtune.core.rundir import RunDir
 
 _TRACE = re.compile(r"(.*?)(\.pt)?(\.trace)?\.json(\.gz)?")
 _RANK = re.compile(r"rank[_-]?(\d{1,6})")
+_INFO = re.compile(r"profiler_info_(\d{1,6})\.json")
 MOST_RANKS = 1024
 _MOST_RATIO = 1e30
 
@@ -67,6 +69,8 @@ def read_profile(path: Path) -> list[RankProfile]:
         return [_read_rank(path, 0, {})]
     run = RunDir(path) if (path / "run.json").is_file() else None
     directory = run.profile if run is not None else path
+    if outputs := ascend_outputs(directory):
+        return sorted((_read_ascend_rank(each, at) for at, each in enumerate(outputs)), key=lambda each: each.rank)
     files = sorted(each for each in directory.glob("*.json*") if _is_trace(each)) if directory.is_dir() else []
     if not files:
         raise InputError(
@@ -88,6 +92,17 @@ def read_profile(path: Path) -> list[RankProfile]:
         match = _RANK.search(file.name)
         ranks.append(_read_rank(file, int(match[1]) if match else position, tokens))
     return sorted(ranks, key=lambda each: each.rank)
+
+
+def _read_ascend_rank(output: Path, position: int) -> RankProfile:
+    """A rank in a folder of torch_npu's profiler; the folder around it is named after the worker."""
+    folder = output.parent
+    match = _RANK.search(folder.name)
+    # torch_npu writes the rank into the name of its own facts.
+    noted = [int(each[1]) for path in folder.glob("profiler_info_*.json") if (each := _INFO.fullmatch(path.name))]
+    rank = int(match[1]) if match else noted[0] if noted else position
+    beside = folder.with_name(f"rank_{rank}.json")
+    return RankProfile(rank, output, read_ascend(output), read_json_object(beside) if beside.is_file() else {})
 
 
 def _is_trace(path: Path) -> bool:
