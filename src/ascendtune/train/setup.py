@@ -121,7 +121,7 @@ def set_up(
     model_checks.warn_of_long_rows(config, int(batches.dataset.lengths.max()))
     total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * batches.plan.steps_per_epoch)
     trainable, parameters = trainable_share(model)
-    padding_ratio = batches.plan.padding_ratio(recipe.batch.per_device)
+    padding_ratio = batches.plan.padding_ratio(recipe.batch.micro_batch)
     flops = model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
         histogram(batches.dataset.lengths.tolist()), padding_ratio=padding_ratio
     )
@@ -134,6 +134,7 @@ def set_up(
         "total_steps": total_steps,
         "steps_per_epoch": batches.plan.steps_per_epoch,
         "global_batch": batches.plan.global_batch,
+        "per_device": recipe.batch.micro_batch,
         "parameters": parameters,
         "trainable": trainable,
         "padding_ratio": padding_ratio,
@@ -220,10 +221,10 @@ def _make_batches(
         )  # fmt: skip
 
     dataset = TokenDataset.open(prepared.train)
-    at_once = recipe.batch.per_device * strategy.world_size
+    at_once = recipe.batch.micro_batch * strategy.world_size
     batches = Batches(
         dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
-        strategy, recipe.batch.per_device, packed=packed, pad_id=prepared.pad_id, masked=masked,
+        strategy, recipe.batch.micro_batch, packed=packed, pad_id=prepared.pad_id, masked=masked,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     if not prepared.eval:
@@ -370,7 +371,7 @@ def _say(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Rec
     )
     if strategy.world_size > 1:
         say(f"{strategy.name}: {strategy.reason}")
-    of_this_start = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
+    of_this_start = recipe.batch.micro_batch * recipe.batch.accumulate * strategy.world_size
     if resolved["global_batch"] != of_this_start:
         say(
             f"the global batch stays {resolved['global_batch']} sequences, as the run began, "
