@@ -85,7 +85,7 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
         raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
     return {
         "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
-        "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"],
+        "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"], "at_peak": found.at_peak,
     }  # fmt: skip
 
 
