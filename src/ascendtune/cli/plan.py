@@ -104,9 +104,9 @@ def plan(
             speed, flops=rate_of("--tflops", tflops, 1e12) or speed.flops,
             link=rate_of("--link", link) or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
         )  # fmt: skip
-        features = features_of(answer.work, answer.steps, loaded, target, answer.estimate.facts)
+        features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
         time = estimate_time(
-            answer.work, answer.steps, loaded, target, speed, features, history,
+            answer.work, answer.steps, answer.recipe, target, speed, features, history,
             nodes=nodes, network=rate_of("--network", network),
         )  # fmt: skip
     if as_json:
@@ -130,7 +130,7 @@ def _as_text(answer: Answer, target: Target) -> str:
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import count_of, format_bytes, format_count
 
-    found, facts = answer.estimate, answer.estimate.facts
+    found, facts, batch = answer.estimate, answer.estimate.facts, answer.recipe.batch
     rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in found.at_peak.items()]
     rows.append(["framework and driver", format_bytes(found.context)])
     rows = [row for row in rows if row[1] != "0 B"]
@@ -138,8 +138,8 @@ def _as_text(answer: Answer, target: Target) -> str:
         f"{format_count(facts['trainable'])} of {format_count(facts['parameters'])} parameters train, "
         f"{facts['precision']}, weights {facts['weights']}, {facts['strategy']} on "
         f"{count_of(target.devices, 'device')}",
-        f"largest micro-batch: {facts['tokens']:,} tokens, {'packed' if facts['packed'] else 'padded'} "
-        f"({facts['how']})",
+        f"batch.per_device {batch.micro_batch}; largest micro-batch: {facts['tokens']:,} tokens, "
+        f"{'packed' if facts['packed'] else 'padded'} ({facts['how']})",
         "",
         table(["at the peak of one rank", "bytes"], rows, right=["bytes"]),
         "",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import complain, notice_ignored, warn
+from ascendtune.cli.complain import complain, notice, notice_ignored, warn
 from ascendtune.cli.options import (
     Detach,
     DeviceCount,
@@ -103,6 +103,13 @@ def train(
     if loaded.on_hang == "restart" and not max_restarts:
         warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
 
+    is_alone = chosen_nodes.hosts is None and chosen_nodes.place.is_alone
+    if loaded.batch.per_device == "auto" and is_alone and not prepare:
+        from ascendtune.train.plan.before_training import with_batch_size
+
+        loaded = with_batch_size(loaded, allow_change or [], trust_checkpoint, devices=chosen.count)
+        notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
+
     def job_spec(run: Path) -> JobSpec:
         # The worker rejects a run directory that another start has claimed since.
         start = None if dry_run else ready.claim.start if ready.claim else RunDir(run).read().get("start")
@@ -134,7 +141,7 @@ def train(
         print(f"tokens: {ready.prepared.directory}")
         return
     with ready.claim or nullcontext():
-        if ready.run is not None and chosen_nodes.hosts is None and chosen_nodes.place.is_alone and not no_plan:
+        if ready.run is not None and is_alone and not no_plan:
             # Here: it imports numpy and pyarrow, which a wrong recipe need not wait for.
             from ascendtune.train.plan.before_training import require_fit
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
+from ascendtune.train.plan.out_of_memory import describe_memory
 from ascendtune.train.plan.scoreboard import add_run
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.report.callback import Callback, RunFacts
@@ -115,7 +116,13 @@ def _train(
     try:
         for callback in loop.callbacks:
             callback.on_start(facts)
-        reason = loop.run()
+        try:
+            reason = loop.run()
+        except torch.OutOfMemoryError as error:
+            # run.json may be unreadable by now, and must not hide this error.
+            with suppress(OSError, AscendtuneError):
+                error.add_note(describe_memory(loop))
+            raise
         if strategy.is_main:
             if planned := record.get("plan"):
                 # The peak of this attempt beside the one that was expected before it.
@@ -183,7 +190,9 @@ def _translated(error: BaseException) -> AscendtuneError | None:
         return error
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
         return MachineError(
-            f"out of device memory: {str(error).strip().splitlines()[0]}",
+            "; ".join(
+                (f"out of device memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
+            ),
             code=OUT_OF_MEMORY,
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
             "data.max_length, or use method.tuner: lora",

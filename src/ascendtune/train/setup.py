@@ -158,10 +158,10 @@ def _make_batches(
         )  # fmt: skip
 
     dataset = TokenDataset.open(prepared.train)
-    at_once = recipe.batch.per_device * strategy.world_size
+    at_once = recipe.batch.micro_batch * strategy.world_size
     batches = Batches(
         dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
-        strategy, recipe.batch.per_device, packed=packed, pad_id=prepared.pad_id, masked=masked,
+        strategy, recipe.batch.micro_batch, packed=packed, pad_id=prepared.pad_id, masked=masked,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     if not prepared.eval:
@@ -187,7 +187,7 @@ def _flops_per_token(recipe: Recipe, model: Any, head_form: HeadForm | None, bat
     lengths, counts = np.unique(batches.dataset.lengths, return_counts=True)
     return model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
         dict(zip(lengths.tolist(), counts.tolist(), strict=True)),
-        padding_ratio=batches.plan.padding_ratio(recipe.batch.per_device),
+        padding_ratio=batches.plan.padding_ratio(recipe.batch.micro_batch),
     )
 
 
@@ -212,9 +212,10 @@ def _resolved(
         "total_steps": schedule.total_steps,
         "steps_per_epoch": plan.steps_per_epoch,
         "global_batch": plan.global_batch,
+        "per_device": recipe.batch.micro_batch,
         "parameters": parameters,
         "trainable": trainable,
-        "padding_ratio": plan.padding_ratio(recipe.batch.per_device),
+        "padding_ratio": plan.padding_ratio(recipe.batch.micro_batch),
     }
 
 
@@ -310,7 +311,7 @@ def _say(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Rec
     )
     if strategy.world_size > 1:
         say(f"{strategy.name}: {strategy.reason}")
-    of_this_start = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
+    of_this_start = recipe.batch.micro_batch * recipe.batch.accumulate * strategy.world_size
     if resolved["global_batch"] != of_this_start:
         say(
             f"the global batch stays {resolved['global_batch']} sequences, as the run began, "

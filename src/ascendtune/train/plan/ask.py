@@ -21,6 +21,7 @@ from ascendtune.hub.download import fetch_model, find_local
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.changes import Change, changed
 from ascendtune.train.plan.request import Estimate, Request, Target
 from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
 from ascendtune.train.plan.work import Steps, Work
@@ -37,6 +38,8 @@ class Answer:
     work: Work | None
     """Of a step; None where it cannot be counted."""
     steps: Steps
+    recipe: Recipe
+    """With a number for `batch.per_device: auto`."""
 
 
 def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, search: bool = True) -> Answer:
@@ -59,7 +62,7 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
     packed = recipe.data.packing is not False
     documents = None
-    if dataset is not None:
+    if dataset is not None and recipe.batch.per_device != "auto":
         documents = largest_micro_batch(dataset, recipe, packed=packed, ranks=target.devices)
     request = Request(recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, vocabulary, pad)
     with tempfile.TemporaryDirectory() as scratch:
@@ -83,11 +86,12 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
         kind: type[AscendtuneError] = _ERRORS.get(content["exit_code"], AscendtuneError)
         raise kind(refusal["what"], code=refusal["code"], remedy=refusal["remedy"], where=refusal["where"])
     estimate, work = Estimate.of(content["estimate"]), content["work"]
+    recipe = changed(recipe, Change({"batch.per_device": content["per_device"]}, 0, ""))
     if dataset is not None:
         steps = steps_of_data(dataset, recipe, packed=bool(estimate.facts["packed"]), ranks=target.devices)
     else:
         steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
-    return Answer(estimate, content["changes"], Work.of(work) if work else None, steps)
+    return Answer(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
 
 
 def cached_dataset(recipe: Recipe) -> TokenDataset | None:

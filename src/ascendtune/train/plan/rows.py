@@ -21,7 +21,7 @@ def full_rows(recipe: Recipe) -> tuple[Document, ...]:
     """`batch.per_device` rows of `data.max_length` tokens, two for each pair; the loss counts every token."""
     documents = 2 if recipe.method.task == "pairs" else 1
     length = recipe.data.max_length
-    return (Document(length, length - 1),) * (documents * recipe.batch.per_device)
+    return (Document(length, length - 1),) * (documents * recipe.batch.micro_batch)
 
 
 def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) -> tuple[Document, ...]:
@@ -43,7 +43,7 @@ def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, 
         documents(share)
         for step in range(steps)
         for rank in range(ranks)
-        for share in share_of_rank(plan.batch(step), rank=rank, world_size=ranks, per_device=recipe.batch.per_device)
+        for share in share_of_rank(plan.batch(step), rank=rank, world_size=ranks, per_device=recipe.batch.micro_batch)
         if share
     )
     return max(shares, key=size)
@@ -57,7 +57,7 @@ def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks:
     return Steps(
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
         dict(zip(lengths[0].tolist(), lengths[1].tolist(), strict=True)),
-        plan.padding_ratio(recipe.batch.per_device), min(1.0, each / steps), is_measured=True,
+        plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _plan(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) ->
     return BatchPlan(
         dataset.lengths, dataset.label_counts,
         capacity=recipe.data.max_length if packed else None,
-        global_batch=recipe.batch.per_device * recipe.batch.accumulate * ranks,
+        global_batch=recipe.batch.micro_batch * recipe.batch.accumulate * ranks,
         seed=recipe.seed, group_size=dataset.group_size,
     )  # fmt: skip
 

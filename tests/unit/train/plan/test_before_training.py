@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from ascendtune.core.errors import MachineError, NoVerdict
+from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan import before_training
 from ascendtune.train.plan.ask import Answer
-from ascendtune.train.plan.before_training import require_fit
+from ascendtune.train.plan.before_training import require_fit, with_batch_size
 from ascendtune.train.plan.request import Estimate, Target
 from ascendtune.train.plan.work import Steps
 
@@ -53,7 +54,13 @@ def _estimate(low: int, expected: int, high: int) -> Estimate:
 
 
 def _answer(estimate: Estimate, changes: Any = ()) -> Answer:
-    return Answer(estimate, list(changes), None, Steps(None, 1, 1, {1: 1}, 0, 1, is_measured=False))
+    steps, recipe = Steps(None, 1, 1, {1: 1}, 0, 1, is_measured=False), _with_batch(Path(), 8)
+    return Answer(estimate, list(changes), None, steps, recipe)
+
+
+def _with_batch(model: Path, size: int | str) -> Recipe:
+    values = _recipe(model).model_dump(mode="json")
+    return Recipe.check({**values, "run_dir": str(model / "runs"), "batch": {"per_device": size}})
 
 
 _PREPARED: Any = SimpleNamespace(train=Path())
@@ -89,3 +96,35 @@ def test_a_failed_estimate_does_not_stop_the_run(
 ) -> None:
     _given(monkeypatch, 8, NoVerdict("it broke", code="estimate-failed", remedy="none"))
     assert require_fit(_recipe(model), model, _PREPARED, devices=1) is None
+
+
+def test_auto_batch_is_refused_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("cpu")))
+    with pytest.raises(RecipeError) as caught:
+        with_batch_size(_with_batch(tmp_path, "auto"), [], False, devices=1)
+    assert caught.value.code == "device-memory-unknown"
+
+
+def test_auto_batch_becomes_the_number_of_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("npu")))
+    asked = _given(monkeypatch, 8, _answer(_estimate(1, 2, 3)))
+    found = with_batch_size(_with_batch(tmp_path, "auto"), [], False, devices=1)
+    assert found.batch.per_device == 8 and len(asked) == 1
+    given = _with_batch(tmp_path, 3)
+    assert with_batch_size(given, [], False, devices=1) is given
+
+
+def test_a_resumed_run_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _given(monkeypatch, 8, _answer(_estimate(1, 2, 3)))
+    run = SimpleNamespace(recipe=tmp_path / "recipe.yaml")
+    run.recipe.write_text(_with_batch(tmp_path, 5).to_yaml())
+    choice = SimpleNamespace(run=run, resumed=tmp_path)
+    monkeypatch.setattr(before_training, "planned_run", lambda *_: choice)
+    found = with_batch_size(_with_batch(tmp_path, "auto"), [], False, devices=1)
+    assert found.batch.per_device == 5 and not asked
+
+
+def test_an_auto_batch_that_nothing_chose_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        _ = _with_batch(tmp_path, "auto").batch.micro_batch
+    assert caught.value.code == "batch-not-chosen"
