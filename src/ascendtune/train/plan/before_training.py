@@ -9,12 +9,10 @@ from ascendtune.core.errors import MachineError, NoVerdict
 from ascendtune.core.log import warn
 from ascendtune.core.units import format_bytes
 from ascendtune.data.prepare import Prepared
-from ascendtune.data.store import TokenDataset
 from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.ask import ask, target_here
 from ascendtune.train.plan.request import Target
-from ascendtune.train.plan.rows import largest_micro_batch
 
 _WORTH_ASKING = 0.25
 """Share of the memory from which on the estimate, some seconds, is worth its time."""
@@ -39,6 +37,10 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
         return None
     if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
         return None
+    # Imported here: numpy and Arrow take half a second, which a small model need not wait for.
+    from ascendtune.data.store import TokenDataset
+    from ascendtune.train.plan.rows import largest_micro_batch
+
     dataset = TokenDataset.open(prepared.train)
     documents = largest_micro_batch(dataset, recipe, packed=recipe.data.packing is not False, ranks=devices)
     try:

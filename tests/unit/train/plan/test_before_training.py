@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import MachineError, NoVerdict
+from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan import before_training
+from ascendtune.train.plan import before_training, rows
 from ascendtune.train.plan.ask import Answer
 from ascendtune.train.plan.before_training import require_fit
 from ascendtune.train.plan.request import Estimate, Target
@@ -42,8 +43,8 @@ def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> lis
 
     target = Target("npu", "Ascend910B4", memory_gib * _GIB, 1)
     monkeypatch.setattr(before_training, "target_here", lambda *_: target)
-    monkeypatch.setattr(before_training.TokenDataset, "open", lambda _: None)
-    monkeypatch.setattr(before_training, "largest_micro_batch", lambda *_, **__: ())
+    monkeypatch.setattr(TokenDataset, "open", lambda _: None)
+    monkeypatch.setattr(rows, "largest_micro_batch", lambda *_, **__: ())
     monkeypatch.setattr(before_training, "ask", ask)
     return asked
 
