@@ -142,7 +142,7 @@ def train(
         return
     with ready.claim or nullcontext():
         if ready.run is not None and is_alone and not no_plan:
-            # Here: it imports numpy and pyarrow, which a wrong recipe need not wait for.
+            # Imported here: a wrong recipe need not wait for it.
             from ascendtune.train.plan.before_training import require_fit
 
             plan = require_fit(loaded, ready.model_directory, ready.prepared, devices=chosen.count)

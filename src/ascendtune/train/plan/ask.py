@@ -8,14 +8,13 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from ascendtune.core import process
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, NoVerdict
 from ascendtune.data.prepare import find_prepared
-from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.download import fetch_model, find_local
 from ascendtune.machine.snapshot import take_snapshot
@@ -23,8 +22,10 @@ from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.changes import Change, changed
 from ascendtune.train.plan.request import Estimate, Request, Target
-from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
 from ascendtune.train.plan.work import Steps, Work
+
+if TYPE_CHECKING:
+    from ascendtune.data.store import TokenDataset
 
 _TIMEOUT_SECONDS = 300.0
 _ERRORS = {2: InputError, 3: MachineError}
@@ -54,6 +55,9 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
         MachineError: the model's config cannot be fetched.
         NoVerdict: the estimator failed.
     """
+    # Imported here: numpy takes a quarter of a second, for which a model that need not be estimated does not wait.
+    from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
+
     section = recipe.model
     directory = find_local(section.path, "model") or fetch_model(section.path, section.revision, weights_needed=False)
     vocabulary = pad = 0
@@ -96,6 +100,8 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
 
 def cached_dataset(recipe: Recipe) -> TokenDataset | None:
     """The recipe's training tokens, where they are in the cache; nothing is downloaded."""
+    from ascendtune.data.store import TokenDataset
+
     try:
         directory = find_local(recipe.model.path, "model")
         places = [(spec, find_local(spec.path, "dataset")) for spec in (*recipe.data.train, *recipe.data.eval)]

@@ -10,7 +10,6 @@ from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.units import format_bytes
 from ascendtune.data.prepare import Prepared
-from ascendtune.data.store import TokenDataset
 from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.ask import ask, target_here
@@ -74,6 +73,9 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
         return None
     if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
         return None
+    # Imported here: numpy and Arrow take half a second, which a small model need not wait for.
+    from ascendtune.data.store import TokenDataset
+
     dataset = TokenDataset.open(prepared.train)
     try:
         answer = ask(recipe, target, dataset=dataset)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
+from ascendtune.data.store import TokenDataset
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan import before_training
@@ -44,7 +45,7 @@ def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> lis
 
     target = Target("npu", "Ascend910B4", memory_gib * _GIB, 1)
     monkeypatch.setattr(before_training, "target_here", lambda *_: target)
-    monkeypatch.setattr(before_training.TokenDataset, "open", lambda _: None)
+    monkeypatch.setattr(TokenDataset, "open", lambda _: None)
     monkeypatch.setattr(before_training, "ask", ask)
     return asked
 
