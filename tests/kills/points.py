@@ -141,7 +141,7 @@ def _train_alone(recipe: Recipe, count: Path) -> None:
     start = _prepared(recipe, count)
     assert start.run is not None and start.claim is not None
     with start.claim:
-        attempt.train(start.run)
+        attempt.train(start.run, start.run.read())
 
 
 def _prepared(recipe: Recipe, count: Path) -> PreparedRun:
@@ -166,7 +166,9 @@ def _launch(recipe: Recipe, ranks: int, fault: Fault, count: Path) -> None:
         for rank in range(ranks):
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             at = count if rank == fault.rank else count.with_name(f"rank_{rank}")
-            processes.append(context.Process(target=_be_child, args=(lambda: attempt.train(run), run.path, fault, at)))
+            processes.append(
+                context.Process(target=_be_child, args=(lambda: attempt.train(run, run.read()), run.path, fault, at))
+            )
             processes[-1].start()
         deadline = time.monotonic() + _PATIENCE_SECONDS - 10
         while any(each.exitcode is None for each in processes):

@@ -488,7 +488,7 @@ FAULTS = [
         "lora_alpha=alpha_of(lora)",
         "lora_alpha=alpha_of(lora) / lora.rank",
         "LoRA's scale divided by the rank twice",
-        f"{_OUTCOME}::test_an_adapter",
+        f"{_OUTCOME}::test_exported_adapter_gives_the_logits_of_the_trained_model",
         quick=True,
     ),
     Fault(
@@ -496,7 +496,7 @@ FAULTS = [
         "use_rslora=lora.rslora",
         "use_rslora=False",
         "rslora has no effect",
-        f"{_OUTCOME}::test_an_adapter",
+        f"{_OUTCOME}::test_exported_adapter_gives_the_logits_of_the_trained_model",
     ),
     Fault(
         "train/tuner/lora.py",

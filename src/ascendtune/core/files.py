@@ -85,8 +85,11 @@ _MOST_DIGITS = 40
 _MANY_DIGITS = re.compile(rb"\d{%d}" % (_MOST_DIGITS + 1))
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
     """Write, fsync, rename: a reader sees the old file or the new one, never a part.
+
+    Args:
+        mode: permission bits of the file (default: 0o666 without the umask).
 
     Raises:
         MachineError: the disk is full, read-only or not permitted.
@@ -99,8 +102,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else mode & 0o600), "wb") as file:
                 file.write(data)
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -77,7 +77,7 @@ def fit(
         with start.claim:
             from ascendtune.train.attempt import train
 
-            train(start.run, callbacks)
+            train(start.run, start.run.read(), callbacks)
     last = list(start.run.read_metrics())[-1]
     evaluations = [record["loss"] for record in start.run.read_evaluations() if record["loss"] is not None]
     return FitResult(

@@ -20,7 +20,7 @@ from ascendtune.core.errors import InputError, MachineError, RecipeError
 GOLDEN = Path(__file__).parents[2] / "golden"
 HEAVY = (
     *("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib"),
-    *("psutil", "ctypes", "socket", "hashlib"),
+    *("psutil", "ctypes", "socket", "hashlib", "logging"),
 )
 
 
@@ -28,7 +28,7 @@ HEAVY = (
     "words",
     [
         *([], ["train"], ["submit"], ["launch"], ["runs"], ["init"], ["devices"], ["recipe", "check"]),
-        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "cleanup"]),
+        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "cleanup"], ["env", "mirrors"]),
     ],
     ids=" ".join,
 )
@@ -113,7 +113,6 @@ def test_a_wide_example_is_continued_with_a_backslash(
         (["export", "x.yaml"], "ascendtune merge RUN_OR_ADAPTER --to DIR"),
         (["webchat"], "ascendtune chat RUN_OR_MODEL"),
         (["dpo", "--model_name_or_path", "x"], "--stage preference, then ascendtune train recipe.yaml"),
-        (["env"], "ascendtune doctor"),
         (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=VALUE"),
         (["train", "r.yaml", "--stage", "sft"], "without dashes: method.stage=VALUE"),
         (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=VALUE"),
