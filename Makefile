@@ -90,7 +90,7 @@ families: $(DEV) ## Train a tiny model of every causal language model type of tr
 	PYTHONPATH=tests $(BIN)/python -m families.run --write
 
 compat: $(DEV) $(DEEPSPEED) ## Run LLaMA-Factory's own examples, or say why not; needs its source distribution. Writes docs/compat.md.
-	PYTHONPATH=$(CURDIR)/.venv-deepspeed/packages $(BIN)/python tests/compat/run.py --write
+	PYTHONPATH=$(CURDIR)/tests:$(CURDIR)/.venv-deepspeed/packages $(BIN)/python tests/compat/run.py --write
 
 npu-env: $(NPU) ## Put torch_npu beside .venv, for tests on a simulated Ascend node (Linux; needs g++ too).
 

@@ -26,6 +26,7 @@ from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS
 from ascendtune.recipe.recipe import Recipe
+from preloaded import Preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "0.9.5"
@@ -54,7 +55,12 @@ def main() -> int:
         files = [path for path in Path("examples").rglob("*") if path.suffix in (".yaml", ".json")]
         # What is merged has to be trained before.
         files.sort(key=lambda path: ("merge" in str(path), path))
-        rows = sorted(examples.judge(path) for path in files if asked.only in str(path))
+        libraries = Preloaded()
+        try:
+            with libraries.children():
+                rows = sorted(examples.judge(path) for path in files if asked.only in str(path))
+        finally:
+            libraries.end()
     for path, what, _ in rows:
         print(f"{path}: {what}")
     if asked.write:

@@ -790,8 +790,8 @@ FAULTS = [
     ),
     Fault(
         "train/prepare.py",
-        '"data_hash": prepared.fingerprint',
-        '"data_hash": "that of any data"',
+        "resume_from=str(choice.resumed), **facts)",
+        'resume_from=str(choice.resumed), **{**facts, "data_hash": choice.run.read()["data_hash"]})',
         "a run that goes on with other data is trained on the old",
         "tests/integration/test_resume.py::test_data_that_changed_is_refused_unless_allowed",
     ),
