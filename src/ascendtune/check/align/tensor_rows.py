@@ -224,7 +224,7 @@ def _updates(
             noise = limit * size / np.minimum(*map(np.abs, slopes))
             if step > 1:
                 smaller = np.minimum(*map(np.abs, update))
-                noise *= np.nanmax(smaller) / smaller
+                noise *= smaller[np.isfinite(smaller)].max(initial=0.0) / smaller
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
         if not known.any():
             continue
