@@ -201,7 +201,7 @@ def _why_not(facts: dict[str, Any], part: str) -> str:
 
 def _options(rank: RankProfile) -> Iterator[Advice]:
     split, step = rank.split, rank.step_seconds
-    recomputed = sum(each.recomputed for name, each in split.modules.items() if kind_of_module(name) != "in_attention")
+    recomputed = sum(each.recomputed for each in split.modules.values())
     if recomputed:
         seconds = recomputed * 1e-6 / split.steps
         yield Advice(
