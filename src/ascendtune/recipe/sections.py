@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ascendtune.core.config import MOST, Contradiction, Section
+from ascendtune.core.errors import RecipeError
 
 
 class ModelSection(Section):
@@ -92,10 +93,26 @@ class OptimSection(Section):
 class BatchSection(Section):
     """Sequences per step: per_device × accumulate × devices."""
 
-    per_device: int = Field(default=1, ge=1, le=65_536)
-    """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens."""
+    per_device: Annotated[int, Field(ge=1, le=65_536)] | Literal["auto"] = 1
+    """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens. `auto`: the
+    largest power of two, up to 256, that `ascendtune plan` expects to fit into the memory of an accelerator."""
     accumulate: int = Field(default=1, ge=1, le=65_536)
     """Micro-batches whose gradients are added before the optimizer steps."""
+
+    @property
+    def micro_batch(self) -> int:
+        """`per_device` as a number.
+
+        Raises:
+            RecipeError: it is `auto`, and nothing has chosen a number yet.
+        """
+        if isinstance(self.per_device, int):
+            return self.per_device
+        raise RecipeError(
+            "batch.per_device: auto is chosen by `ascendtune train` on one machine and by `ascendtune plan` only",
+            code="batch-not-chosen",
+            remedy="set batch.per_device to the number that `ascendtune plan` shows",
+        )
 
 
 class MemorySection(Section):

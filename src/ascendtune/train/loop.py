@@ -25,6 +25,7 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters, StepMetrics
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
+from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
 from ascendtune.train.precision import Precision
@@ -58,7 +59,7 @@ class Loop:
     """Of the evaluation data."""
     activations: Callable[[], AbstractContextManager[Any]]
     """Makes the context of a forward pass that decides where its activations are kept."""
-    flops_per_token: float
+    flops: TokenFlops
     checkpointer: Checkpointer
     checkpoint_every: int
     """Steps between two checkpoints."""
@@ -224,7 +225,7 @@ class Loop:
         elapsed = time.perf_counter() - metrics.begun
         speed = metrics.tokens / elapsed
         device = self.strategy.device
-        peak = device.peak_flops
+        peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
         record = {
             "attempt": self.phases.attempt,
             "step": counters.step,
@@ -237,7 +238,7 @@ class Loop:
             "labelled_tokens": metrics.labelled,
             "tokens_seen": counters.tokens_seen,
             "tokens_per_second": speed,
-            "mfu": self.flops_per_token * speed / (peak * self.strategy.world_size) if peak else None,
+            "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,
             "memory_peak_bytes": device.memory_peak_bytes(),
             "batch_hash": self._hash(metrics.last_batch),
             "skipped_steps": counters.skipped_steps,
