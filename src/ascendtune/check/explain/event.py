@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ascendtune.check.explain.knowledge import KINDS, words_of
+from ascendtune.check.explain.knowledge import IMPORTER, KINDS, words_of
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
@@ -63,11 +63,16 @@ class Event:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        return tuple(filled(cause, self.hit.names) for cause in words_of(self.hit.entry).causes)
+        return tuple(filled(cause, self._names) for cause in words_of(self.hit.entry).causes)
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        return tuple(filled(remedy, self.hit.names) for remedy in words_of(self.hit.entry).remedies)
+        return tuple(filled(remedy, self._names) for remedy in words_of(self.hit.entry).remedies)
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """What was captured; a package that the traceback does not name is called PACKAGE, as in other commands."""
+        return {IMPORTER: "PACKAGE", **self.hit.names}
 
     @property
     def message(self) -> str:
