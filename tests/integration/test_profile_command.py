@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 def test_a_recipe_is_trained_shown_and_shown_again(workshop: Workshop, tiny_model: Path) -> None:
     workshop.write_small_run(tiny_model, batch={"per_device": 2}, precision="fp32")

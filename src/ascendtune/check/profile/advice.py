@@ -22,6 +22,8 @@ _MANY_COLLECTIVES = 8
 """Calls of one collective in a step, of which few bytes each would be many."""
 _FUSED_PASSES = 2
 """A fused operator reads its input and writes its output; an unfused one does so for each of its operators."""
+_LEAST_EXPOSED = 0.01
+"""Of a step, in so many calls."""
 _FEW_BLOCKS = 4
 _KERNEL_KEYS = {"norm": "kernel.rms_norm", "rotary": "kernel.rotary", "activation": "kernel.swiglu"}
 
@@ -48,7 +50,9 @@ class Advice:
 def advice_for(ranks: list[RankProfile]) -> list[Advice]:
     """Defects before options, each by gain; of the first rank, and of what differs between the ranks."""
     first = ranks[0]
-    found = [*_slow_rank(ranks), *_of_rank(first)]
+    # The slow rank hides its collectives behind the work that makes it slow.
+    waiting = max(ranks, key=lambda each: each.waited_seconds)
+    found = [*_slow_rank(ranks), *_of_rank(first), *_small_collectives(waiting.split, waiting.step_seconds)]
     found = [each for each in found if each.is_defect or each.gain >= _LEAST_SHARE * first.step_seconds]
     return sorted(found, key=lambda each: (not each.is_defect, -each.gain))
 
@@ -66,7 +70,6 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
             is_defect=True,
         )
     yield from _copies(split, step)
-    yield from _small_collectives(split, step)
     yield from _unfused(split, rank.facts)
     yield from _options(rank)
 
@@ -163,7 +166,7 @@ def _small_collectives(split: Split, step: float) -> Iterator[Advice]:
         # What the shortest of them takes, all of them take before the first byte.
         latency = min(calls) * (each_step - _FEW_BLOCKS)
         gain = max(0.0, min(exposed, latency))
-        if name == "all-reduce" and each_step >= _MANY_COLLECTIVES and exposed >= _LEAST_SHARE * step:
+        if name == "all-reduce" and each_step >= _MANY_COLLECTIVES and exposed >= _LEAST_EXPOSED * step:
             yield Advice(
                 "small-buckets",
                 f"each step has {each_step:.0f} calls of {name}, with {_milliseconds(exposed)} exposed",
@@ -201,7 +204,7 @@ def _why_not(facts: dict[str, Any], part: str) -> str:
 
 def _options(rank: RankProfile) -> Iterator[Advice]:
     split, step = rank.split, rank.step_seconds
-    recomputed = sum(each.recomputed for name, each in split.modules.items() if kind_of_module(name) != "in_attention")
+    recomputed = sum(each.recomputed for each in split.modules.values())
     if recomputed:
         seconds = recomputed * 1e-6 / split.steps
         yield Advice(

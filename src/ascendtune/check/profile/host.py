@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ascendtune.check.profile.intervals import Interval
+from ascendtune.check.profile.intervals import Interval, uncovered
 from ascendtune.check.profile.kinds import KINDS, is_view, kind_in_module, kind_of_module, kind_of_operator, waits
 from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, Trace
 
@@ -72,11 +72,16 @@ class Host:
         self._kinds: dict[tuple[int, str, str, bool], tuple[str, str]] = {}
         steps = [event for events in self._by_thread.values() for event in events if self.step_of(event) is not None]
         self.main = self._main_thread(steps)
-        self.windows = sorted(
-            (trace.start[event], trace.start[event] + trace.duration[event])
-            for event in steps
-            if trace.thread[event] == self.main
-        )
+        self.windows = [
+            (start, end)
+            for start, end, *_ in uncovered(
+                sorted(
+                    Interval(trace.start[event], trace.start[event] + trace.duration[event])
+                    for event in steps
+                    if trace.thread[event] == self.main
+                )
+            )
+        ]
         """Start and end of each profiled step, in microseconds; empty where the trace names no steps."""
 
     def step_of(self, event: int) -> int | None:
@@ -125,7 +130,8 @@ class Host:
             if first <= start and end <= last:
                 yield start, end, event
                 continue
-            for first, last in windows[position:]:
+            for at in range(position, len(windows)):
+                first, last = windows[at]
                 if first >= end:
                     break
                 yield max(first, start), min(last, end), event

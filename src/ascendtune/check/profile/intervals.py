@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -57,6 +57,12 @@ def union(intervals: Iterable[Interval | tuple[float, float]]) -> list[tuple[flo
 def merged(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The union of two lists of disjoint intervals."""
     return union(sorted([*one, *other]))
+
+
+def is_inside(moment: float, spans: Sequence[tuple[float, float]]) -> bool:
+    """Whether one of the spans, which are disjoint, contains `moment`."""
+    at = bisect_right(spans, (moment, float("inf"))) - 1
+    return at >= 0 and moment < spans[at][1]
 
 
 def clipped(intervals: Iterable[Interval], start: float, end: float) -> list[Interval]:

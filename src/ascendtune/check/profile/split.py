@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ascendtune.check.profile.host import KIND_NUMBERS, Host, ModuleCalls, OpenEvent
-from ascendtune.check.profile.intervals import Index, Interval, clipped, merged, uncovered, union
+from ascendtune.check.profile.intervals import Index, Interval, is_inside, merged, uncovered, union
 from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
 from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, Trace
 
@@ -255,7 +255,7 @@ def _lanes(
             kind = kind if of_operator in ("other", "copy", "collective") else of_operator
         begin, end = trace.start[event], trace.start[event] + trace.duration[event]
         lanes[kind if kind in lanes else "compute"].append(Interval(begin, end, name if kind in lanes else kind, event))
-        if any(start <= begin < last for start, last in windows):
+        if is_inside(begin, windows):
             split.note(name, kind, 1, (end - begin) * _MICRO)
     return sorted(lanes["compute"]), sorted(lanes["collective"]), sorted(lanes["copy"])
 
@@ -304,7 +304,7 @@ def _host_causes(trace: Trace, host: Host, windows: list[tuple[float, float]]) -
 def _add_sync_calls(split: Split, host: Host, windows: list[tuple[float, float]]) -> None:
     """Count the calls that wait: of a driver; on a host without a device those that would wait on one."""
     for wait in host.waits if split.on_device else host.named_waits:
-        if any(start <= wait.start < end for start, end in windows):
+        if is_inside(wait.start, windows):
             split.sync_calls[shown_place(wait.place), wait.phase] += 1
 
 
@@ -322,7 +322,10 @@ def _add_collectives(
     split.exposed_seconds = [
         sum(each.end - each.start for each in index.within(*window)) * _MICRO for window in windows
     ]
-    in_windows = [part for start, end in windows for part in clipped(calls, start, end)]
+    steps = Index([Interval(*window) for window in windows])
+    in_windows = [
+        Interval(part.start, part.end, call.label) for call in calls for part in steps.within(call.start, call.end)
+    ]
     for each in in_windows:
         split.collectives[kind_of_collective(each.label)].append((each.end - each.start) * _MICRO)
     for each in uncovered(sorted(in_windows), union(sorted(exposed))):

@@ -109,7 +109,7 @@ def read_trace(path: Path) -> Trace:
     """
     trace, file = Trace(), TraceFile(path)
     origin: float | None = None
-    known, add = _CATEGORIES.get, trace.add
+    known, add, nothing = _CATEGORIES.get, trace.add, dict[str, Any]().get
     for event in file.events():
         category = event.get("cat")
         kind = known(category) if type(category) is str else None
@@ -121,17 +121,16 @@ def read_trace(path: Path) -> Trace:
         if origin is None:
             origin = start
         arguments = event.get("args")
-        if type(arguments) is not dict:
-            arguments = {}
+        number = arguments.get if type(arguments) is dict else nothing
         add(
             kind,
             name,
             (_plain(event.get("pid")), _plain(event.get("tid"))),
             start - origin,
             duration,
-            _number(arguments.get("External id")),
-            _number(arguments.get("correlation")),
-            _number(arguments.get("Sequence number")),
+            _number(number("External id")),
+            _number(number("correlation")),
+            _number(number("Sequence number")),
         )
     trace.values = file.values
     if not len(trace):
@@ -150,14 +149,16 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 
 def _number(value: Any) -> int:
-    return value if type(value) is int and -_LARGEST_NUMBER < value < _LARGEST_NUMBER else -1
+    return value if value is not None and type(value) is int and -_LARGEST_NUMBER < value < _LARGEST_NUMBER else -1
 
 
 def _plain(value: Any) -> Any:
     """A process or thread id, which is a number or a text."""
+    if type(value) is int:
+        return value
     if type(value) is str:
         return value[:_LONGEST_NAME]
-    return value if type(value) is int or (type(value) is float and math.isfinite(value)) else None
+    return value if type(value) is float and math.isfinite(value) else None
 
 
 def _too_many(what: str, limit: int) -> InputError:

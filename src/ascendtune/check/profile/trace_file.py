@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ MOST_BYTES = 16 << 30
 """Of a trace after decompression."""
 _KEPT_CHARACTERS = 1 << 20
 _BLANKS = " \t\r\n"
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 _GZIP = b"\x1f\x8b"
 
 Event = dict[str, Any]
@@ -86,13 +88,11 @@ class TraceFile:
                 raise self._damaged("the end of the file is missing")
 
     def _list(self) -> Iterator[Event]:
-        scan, text, position = self._scan, self._text, self._position
+        scan, skip, text, position = self._scan, _BETWEEN.match, self._text, self._position
         while True:
             # The common case inline: an event that is wholly in the buffer.
-            end = len(text)
-            while position < end and text[position] in " \t\r\n,":
-                position += 1
-            if position < end and text[position] == "{":
+            position = skip(text, position).end()  # type: ignore[union-attr]  # it matches the empty text, too
+            if text.startswith("{", position):
                 try:
                     event, position = scan(text, position)
                 except RecursionError as error:
