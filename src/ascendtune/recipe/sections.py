@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -203,8 +204,48 @@ class AlignSection(Section):
         return any(step in each for each in steps_in(self.dump_steps))
 
 
-def steps_in(text: int | str | None) -> list[range]:
+MOST_PROFILED_STEPS = 100
+"""A step of a large model writes some 10 MB of trace."""
+
+
+class ProfileSection(Section):
+    """Which steps are profiled, for `ascendtune profile`."""
+
+    steps: int | str | None = None
+    """Steps whose trace is written, one range such as `5-8` (default: none)."""
+    ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
+    """Ranks that are profiled (default: all)."""
+    stacks: bool = False
+    """Also record the Python stack of every operator; slows the profiled steps down."""
+    memory: bool = False
+    """Also record every allocation; slows the profiled steps down."""
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_are_one_range(cls, value: int | str | None) -> int | str | None:
+        ranges = steps_in(value, ("profile", "steps"))
+        if len(ranges) > 1 or any(len(each) > MOST_PROFILED_STEPS for each in ranges):
+            raise Contradiction(
+                f"'{value}' is not one range of at most {MOST_PROFILED_STEPS} steps",
+                code="invalid-value",
+                remedy="write one range, such as 5-8",
+                path=("profile", "steps"),
+            )
+        return value
+
+    def window(self) -> range:
+        """The steps, from 1; empty where none are profiled."""
+        return next(iter(steps_in(self.steps)), range(0))
+
+    def profiled_ranks(self, world_size: int) -> Collection[int]:
+        return range(world_size) if self.ranks is None else self.ranks
+
+
+def steps_in(text: int | str | None, path: tuple[str, ...] = ("align", "dump_steps")) -> list[range]:
     """The steps that `1-3,10` names; none for None.
+
+    Args:
+        path: the key that a message points at.
 
     Raises:
         Contradiction: it is not a list of steps and ranges.
@@ -218,7 +259,7 @@ def steps_in(text: int | str | None) -> list[range]:
                 f"'{part}' is not a step or a range of steps",
                 code="invalid-value",
                 remedy="write steps from 1 on and ranges, such as 1-3,10",
-                path=("align", "dump_steps"),
+                path=path,
             )
         found.append(range(first, last + 1))
     return found

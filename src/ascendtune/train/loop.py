@@ -29,6 +29,7 @@ from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
 from ascendtune.train.precision import Precision
+from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
@@ -65,6 +66,7 @@ class Loop:
     counters: Counters
     phases: Phases
     dumps: StepDumps
+    profile: StepProfile
     stop: StopRequest
     callbacks: list[Callback]
     """Of the main rank; empty on the others."""
@@ -93,6 +95,7 @@ class Loop:
             return reason
         last = min(self.schedule.total_steps, self.recipe.align.stop_after or self.schedule.total_steps)
         while counters.step < last:
+            self.profile.begin_step(counters.step + 1, last=last)
             with self.dumps.step(counters.step + 1):
                 self._step()
             counters.step += 1
@@ -103,6 +106,7 @@ class Loop:
             if self._should_save(counters.step):
                 self._save()
             self.checkpointer.poll()
+            self._metrics.begun += self.profile.end_step(counters.step)
         return "all steps done" if last == self.schedule.total_steps else f"align.stop_after is {last}"
 
     def _step(self) -> None:

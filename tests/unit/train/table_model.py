@@ -27,6 +27,7 @@ from ascendtune.train.loop import Loop
 from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.optimizer import Schedule, make_optimizer
 from ascendtune.train.precision import Precision
+from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
@@ -106,6 +107,7 @@ def make_table_loop(
         activations=nullcontext, flops=TokenFlops(1.0, 1.0, 0.0, 0.0),
         checkpointer=Checkpointer(run, strategy, strategy.content(root, optimizer), keep=1),
         checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=Counters(), phases=Phases(None),
-        dumps=StepDumps(run.dumps, recipe.align, strategy, root.model), stop=StopRequest(),
+        dumps=StepDumps(run.dumps, recipe.align, strategy, root.model),
+        profile=StepProfile(run.profile, recipe.profile, strategy, root.model, Phases(None), {}), stop=StopRequest(),
         callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
     ), told  # fmt: skip

@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import Speed, known_name
 from ascendtune.train.plan.history import Features, PastRun, past_speed, word
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Work
 
-ASSUMED_SHARE = {"cuda": (0.3, 0.4, 0.5), "npu": (0.2, 0.35, 0.5), "cpu": (0.2, 0.4, 0.6)}
-"""Share of the dense peak that computation reaches, low, expected and high. Public runs of 7B and 8B models without
-ours: H100 0.37 to 0.46, A100 0.43, Ascend 0.20 to 0.53 (docs/plan.md); models below 1B reach less."""
 _MEMORY_SHARE = 0.8
 _LINK_SHARE = 0.7
 """Of the published bandwidth: all-gather of 2 to 8 devices measures 0.57 to 0.78 (docs/plan.md)."""
@@ -115,15 +113,16 @@ def estimate_time(
         parts = {"compute": step.expected}
         basis = f"the speed of {known.runs} past run{'s' if known.runs > 1 else ''} on this device"
     elif speed.flops is not None:
-        low, expected, high = (share * speed.flops for share in ASSUMED_SHARE[target.kind])
+        shares = vendor_of(target.kind).planned.flops_share
+        low, expected, high = (share * speed.flops for share in shares)
         update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
         if not speed.memory:
             notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
         step = Range(computed / high, computed / expected, computed / low).plus(update)
         parts = {"compute": computed / expected, "update": update}
         basis = (
-            f"an assumption: {ASSUMED_SHARE[target.kind][1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
-            f"({ASSUMED_SHARE[target.kind][0]:.0%} to {ASSUMED_SHARE[target.kind][2]:.0%})"
+            f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
+            f"({shares[0]:.0%} to {shares[2]:.0%})"
         )
     else:
         return "the device's speed is neither public nor known from past runs: train once on it, or give --tflops"
