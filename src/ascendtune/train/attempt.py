@@ -26,7 +26,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.plan.out_of_memory import describe_memory
-from ascendtune.train.plan.scoreboard import add_run
+from ascendtune.train.plan.scoreboard import add_run, note_peak
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.picture import draw
@@ -124,9 +124,7 @@ def _train(
                 error.add_note(describe_memory(loop))
             raise
         if strategy.is_main:
-            if planned := record.get("plan"):
-                # The peak of this attempt beside the one that was expected before it.
-                run.update(plan={**planned, "measured_bytes": strategy.device.memory_peak_bytes()})
+            note_peak(run, record.get("plan"), strategy.device)
             add_run(loop)
         loop.checkpointer.wait()
         with phases.phase("export"):

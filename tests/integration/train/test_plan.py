@@ -21,11 +21,28 @@ def test_the_table_the_verdict_and_changes_that_fit(workshop: Workshop, tiny_mod
     content = json.loads(fits.out)
     assert content["fits"] is True
     assert content["estimate"]["facts"]["how"] == "2 of 2 layers traced"
+    assert content["time"]["step_seconds"]["low"] < content["time"]["step_seconds"]["high"]
+    assert "assumption" in content["time"]["basis"]
     least = content["estimate"]["expected"] // 2**20
     tight = workshop.run("plan", "recipe.yaml", "--memory", f"{max(1, least - 1)}MiB")
     assert tight.code == 1, tight.err
     assert "does not fit" in tight.out
     assert "optimizer state" in tight.out
+
+
+def test_time_is_that_of_the_run_before(workshop: Workshop, tiny_model: Path) -> None:
+    lora = {"tuner": "lora", "lora": {"rank": 2}}
+    workshop.write_small_run(tiny_model, method=lora, optim={"max_steps": 4}, track={"tensorboard": False})
+    assert workshop.run("train", "recipe.yaml", "--quiet").code == 0
+    ended = workshop.run("plan", "--history", "--json")
+    (run,) = json.loads(ended.out)
+    assert run["features"]["tuner"] == "lora" and run["predicted_seconds"] is None
+    planned = workshop.run("plan", "recipe.yaml", "--json")
+    assert planned.code == 0, planned.err
+    time = json.loads(planned.out)["time"]
+    assert "1 past run" in time["basis"] and time["steps"] == 4
+    # The same recipe and rows: what is predicted is what was measured.
+    assert time["step_seconds"]["expected"] == pytest.approx(run["step_seconds"], rel=0.3)
 
 
 def test_an_unknown_device_is_a_usage_error(workshop: Workshop, tiny_model: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import attempt
+from ascendtune.train.plan.scoreboard import note_peak
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,6 @@ def test_our_own_errors_stay_and_unknown_ones_are_not_guessed_at() -> None:
 def test_the_measured_peak_is_noted_beside_the_expected_one(tmp_path: Path, plan: Any, expected: Any) -> None:
     run = RunDir(tmp_path)
     run.create("", {}, {"plan": plan})
-    strategy: Any = SimpleNamespace(is_main=True, device=SimpleNamespace(memory_peak_bytes=lambda: 7))
-    attempt._note_peak(run, strategy)
+    device: Any = SimpleNamespace(memory_peak_bytes=lambda: 7)
+    note_peak(run, plan, device)
     assert run.read()["plan"] == expected

@@ -63,8 +63,9 @@ def answer(request: Request, *, search: bool) -> dict[str, Any]:
     """
     recipe = Recipe.check(request.recipe)
     if recipe.batch.per_device == "auto":
-        recipe = largest_batch(recipe, request)
-    found = estimate(recipe, request)
+        recipe, found = largest_batch(recipe, request)
+    else:
+        found = estimate(recipe, request)
     work = _work(recipe, request)
     fitting = _fitting(recipe, request) if search and found.fits(request.target.memory_bytes) is not True else []
     return {
@@ -73,16 +74,21 @@ def answer(request: Request, *, search: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def largest_batch(recipe: Recipe, request: Request) -> Recipe:
-    """The recipe with the largest power of two as `batch.per_device` that fits for certain; 1 where none does."""
-    best = changed(recipe, Change({"batch.per_device": 1}, 0, ""))
-    size = 1
-    while size <= _LARGEST_BATCH:
+def largest_batch(recipe: Recipe, request: Request) -> tuple[Recipe, Estimate]:
+    """The recipe with the largest power of two as `batch.per_device` that fits for certain; with 1 where none does."""
+
+    def with_batch(size: int) -> tuple[Recipe, Estimate]:
         candidate = changed(recipe, Change({"batch.per_device": size}, 0, ""))
-        if estimate(candidate, request).fits(request.target.memory_bytes) is not True:
+        return candidate, estimate(candidate, request)
+
+    size, best, found = 1, *with_batch(1)
+    while found.fits(request.target.memory_bytes) is True and 2 * size <= _LARGEST_BATCH:
+        size *= 2
+        candidate, larger = with_batch(size)
+        if larger.fits(request.target.memory_bytes) is not True:
             break
-        best, size = candidate, 2 * size
-    return best
+        best, found = candidate, larger
+    return best, found
 
 
 def _work(recipe: Recipe, request: Request) -> Work | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.log import warn
+from ascendtune.core.rundir import RunDir
+from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.loop import Loop
 from ascendtune.train.plan.device_table import known_name
 from ascendtune.train.plan.history import Features, add_to_history, new_run, past_speed, read_history, word
@@ -43,6 +45,12 @@ def add_run(loop: Loop) -> None:
         )  # fmt: skip
     except (OSError, AscendtuneError) as error:
         warn(f"this run is not among the past runs of `ascendtune plan --history`: {error}")
+
+
+def note_peak(run: RunDir, planned: dict[str, Any] | None, device: Device) -> None:
+    """Put the main rank's peak of this attempt beside the one that was expected before it."""
+    if planned:
+        run.update(plan={**planned, "measured_bytes": device.memory_peak_bytes()})
 
 
 def _measured(steps: list[dict[str, Any]], loop: Loop) -> dict[str, float] | None:

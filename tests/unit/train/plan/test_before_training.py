@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,13 @@ from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.plan import before_training
 from ascendtune.train.plan.ask import Answer
 from ascendtune.train.plan.before_training import require_fit, with_batch_size
+from ascendtune.train.plan.device_table import Speed
 from ascendtune.train.plan.request import Estimate, Target
-from ascendtune.train.plan.work import Steps
+from ascendtune.train.plan.work import Steps, Work
 
 _GIB = 2**30
 
@@ -82,6 +85,18 @@ def test_a_run_that_may_fit_starts_and_its_prediction_is_recorded(model: Path, m
     _given(monkeypatch, 8, _answer(_estimate(7 * _GIB, 8 * _GIB, 9 * _GIB)))
     found = require_fit(_recipe(model), model, _PREPARED, devices=1)
     assert found is not None and found["expected_bytes"] == 8 * _GIB
+
+
+def test_the_expected_step_time_is_recorded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(ModelFlops(Passes(1e9, 2e9), Passes(), (), True), (), 0, 0, 0, "bf16", "llama")
+    estimate = _estimate(7 * _GIB, 8 * _GIB, 9 * _GIB)
+    estimate.facts.update(parameters=5, trainable=5, strategy="single")
+    _given(monkeypatch, 8, replace(_answer(estimate), work=work))
+    monkeypatch.setattr(before_training, "speed_of", lambda *_: Speed(flops=1e12, memory=1e12))
+    found = require_fit(_recipe(model), model, _PREPARED, devices=1)
+    # One token, 3 GFLOP, at the share of the peak that is assumed of an NPU.
+    assert found is not None
+    assert found["step_seconds"] == pytest.approx(3e9 / (vendor_of("npu").planned.flops_share[1] * 1e12))
 
 
 def test_small_models_are_not_estimated(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,12 +128,12 @@ def test_auto_batch_is_the_largest_power_of_two_that_fits(request_of: Any) -> No
     keys = {"data": {"train": [{"path": "x.jsonl"}], "max_length": 64}}
     sizes = {
         size: Estimate.of(estimate.answer(request_of(batch={"per_device": size}, **keys), search=False)["estimate"])
-        for size in (4, 8)
+        for size in (2, 4)
     }
-    memory = (sizes[4].high + sizes[8].high) // 2
+    memory = (sizes[2].high + sizes[4].high) // 2
     found = estimate.answer(request_of(memory=memory, batch={"per_device": "auto"}, **keys), search=False)
-    assert found["per_device"] == 4
-    assert Estimate.of(found["estimate"]) == sizes[4]
+    assert found["per_device"] == 2
+    assert Estimate.of(found["estimate"]) == sizes[2]
 
 
 def test_auto_batch_is_one_where_nothing_fits(request_of: Any) -> None:
