@@ -38,6 +38,9 @@ COMMANDS = {
     "fetch": Entry("ascendtune.cli.fetch:fetch", "Fetch models and data sets through mirrors; verify them."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
     "plan": Entry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
+    "profile": Entry(
+        "ascendtune.cli.profile:profile", "Show where the time of a training step goes, and what to change."
+    ),
     "launch": Entry(
         "ascendtune.cli.launch:launch",
         "Start any program once per device, like a training job.",

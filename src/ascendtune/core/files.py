@@ -80,6 +80,9 @@ def _not_a_file(path: Path, reason: str) -> NotRegular:
 # A failed writer leaves less free space than this.
 _PROBE_BYTES = 1 << 20
 _LONGEST_LINE = 64 << 20
+_MOST_DIGITS = 40
+"""Of an integer in a record: more than any that ascendtune writes."""
+_MANY_DIGITS = re.compile(rb"\d{%d}" % (_MOST_DIGITS + 1))
 
 
 def write_atomically(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
@@ -284,7 +287,9 @@ def parsed_record(
         MachineError: it is damaged.
     """
     try:
-        record = json.loads(text)
+        has_many_digits = _MANY_DIGITS.search(text if isinstance(text, bytes) else text.encode(errors="replace"))
+        # A function for integers slows the parser down, and few records have so many digits.
+        record = json.loads(text, parse_int=_integer if has_many_digits else None)
         if not isinstance(record, dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
@@ -292,6 +297,13 @@ def parsed_record(
     except RecursionError as error:
         raise _damaged(where, "it is nested too deeply", remedy) from error
     return record
+
+
+def _integer(digits: str) -> int:
+    """Raises ValueError for an integer that does not fit into a float."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits):,} digits")
+    return int(digits)
 
 
 def _damaged(where: str | Path, reason: str, remedy: str) -> MachineError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ascendtune.check.explain.knowledge import KINDS, words_of
+from ascendtune.check.explain.knowledge import IMPORTER, KINDS, words_of
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
-_CODE = "python-code"
+CODE = "python-code"
 """The family of plain mistakes."""
 _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)'\w")
 _STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
@@ -63,11 +63,16 @@ class Event:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        return tuple(filled(cause, self.hit.names) for cause in words_of(self.hit.entry).causes)
+        return tuple(filled(cause, self._names) for cause in words_of(self.hit.entry).causes)
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        return tuple(filled(remedy, self.hit.names) for remedy in words_of(self.hit.entry).remedies)
+        return tuple(filled(remedy, self._names) for remedy in words_of(self.hit.entry).remedies)
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """What was captured; a package that the traceback does not name is called PACKAGE, as in other commands."""
+        return {IMPORTER: "PACKAGE", **self.hit.names}
 
     @property
     def message(self) -> str:
@@ -91,7 +96,7 @@ class Event:
     @property
     def says_little(self) -> bool:
         """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
-        return self.trace is not None and (not self.is_known or self.hit.entry.family == _CODE)
+        return self.trace is not None and (not self.is_known or self.hit.entry.family == CODE)
 
     @property
     def is_vague(self) -> bool:

@@ -35,6 +35,7 @@ from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged_checkpoint
+from ascendtune.train.checkpoint.digests import take_digests
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.strategy.base import Strategy
 
@@ -183,9 +184,12 @@ class Checkpointer:
         require_free_space(self._run.checkpoints, needed, f"a checkpoint needs {format_bytes(needed)}", remedy=remedy)
 
     def _finish(self, step: int, directory: Path, protected: int | None, on_complete: Callable[[int], None]) -> None:
+        digests = take_digests(directory)
         # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
         sync_tree(directory)
-        write_json(directory / _DIGESTS, {name: digest_of_file(directory / name) for name in _files_of(directory)})
+        for name in _files_of(directory):
+            digests[name] = digests.get(name) or digest_of_file(directory / name)
+        write_json(directory / _DIGESTS, digests)
         final = self._run.checkpoint(step)
         if final.exists():
             self._run.remove_checkpoint(step)

@@ -67,18 +67,27 @@ class NamedTensors(CheckpointContent):
         self._model = model
         self._optimizer = optimizer
         self._alone = alone
+        self._staging: Any = None
 
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
 
     def write(self, directory: Path) -> Future[Any]:
         from torch.distributed.checkpoint import async_save
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         from ascendtune.train.checkpoint.tensor_index import IndexedWriter
 
+        tensors = self._tensors()
+        if self._staging is None:
+            # Its host memory is used again by the next checkpoint: new pages cost more than the copy. torch pins it by
+            # a call of CUDA.
+            pinned = any(tensor.is_cuda for tensor in tensors.values())
+            self._staging = DefaultStager(StagingOptions(pinned, False, False, False))
         pending = async_save(
-            dict(self._tensors()),
+            dict(tensors),
             storage_writer=IndexedWriter(directory, single_file_per_rank=True, sync_files=True, thread_count=1),
+            async_stager=self._staging,
             process_group=None if self._alone else _host_group(),
             no_dist=self._alone,
         )

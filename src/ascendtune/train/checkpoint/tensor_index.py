@@ -9,8 +9,13 @@ other programs.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +31,27 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from ascendtune.train.checkpoint.digests import TENSORS, DigestedFile
+
 _FILE = "tensors.json"
+_NICENESS = 5
+"""Of the thread that writes: training goes first where cores are few."""
 
 
 class IndexedWriter(FileSystemWriter):
-    """DCP's writer, which writes the index as well, into a directory that exists."""
+    """DCP's writer, which writes the index and digests as well, into a directory that exists."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(directory, **options)
         # DCP's own makes the directories above as well: a run directory that was removed would come back.
         self.fs = _ExistingDirectory()
+
+    def write_data(self, *arguments: Any, **named: Any) -> Any:
+        """Write the tensors of this rank, in the thread that DCP makes for one checkpoint."""
+        # Linux has a priority for each thread.
+        if sys.platform == "linux" and threading.current_thread() is not threading.main_thread():
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        return super().write_data(*arguments, **named)
 
     def finish(self, metadata: Metadata, results: Any) -> None:
         super().finish(metadata, results)
@@ -46,6 +62,17 @@ class IndexedWriter(FileSystemWriter):
 class _ExistingDirectory(FileSystem):
     def mkdir(self, path: str | os.PathLike[str]) -> None:
         pass
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """A file; of tensors that are written, the digest goes into a file beside it."""
+        if mode != "wb" or Path(path).suffix != TENSORS:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+            return
+        with DigestedFile(io.FileIO(path, mode)) as file:
+            yield file
+        file.note_digest()
 
 
 class IndexedReader(FileSystemReader):

@@ -41,6 +41,8 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     Raises:
         RecipeError: a target is not a module of this model, or an adapter does not fit it.
     """
+    from ascendtune.train.tuner.lora_linear import fuse_adapters
+
     # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         # Table and head trained whole part ways; the file holds both, and `merge` writes both.
@@ -49,6 +51,7 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
         tuned = _loaded_adapters(model, section, adapters) if adapters else _new_adapter(model, section)
     _only_one_trains(tuned)
+    fuse_adapters(tuned)
     return tuned
 
 

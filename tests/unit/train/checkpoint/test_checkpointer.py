@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
 
 from ascendtune.core.errors import MachineError
+from ascendtune.core.files import digest_of_file
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.checkpoint.checkpointer import read_random_state, restore_random_state, save_random_state
 from ascendtune.train.checkpoint.content import NamedTensors
+from ascendtune.train.checkpoint.digests import DigestedFile, take_digests
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -57,3 +60,51 @@ def test_index_that_cannot_be_read_is_told_with_its_directory(content: str | Non
     with pytest.raises(MachineError) as caught:
         tensors.read(tmp_path)
     assert (caught.value.code, caught.value.where) == ("checkpoint-damaged", str(tmp_path))
+
+
+def written(content: NamedTensors, directory: Path) -> dict[str, torch.Tensor]:
+    """What a checkpoint of `content` holds, read back by DCP alone."""
+    import torch.distributed.checkpoint as dcp
+
+    directory.mkdir()
+    content.write(directory).result()
+    found = {name: torch.zeros_like(each) for name, each in content._tensors().items()}
+    dcp.load(found, storage_reader=dcp.FileSystemReader(directory), no_dist=True)
+    return found
+
+
+def trained_model() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+    model = torch.nn.Linear(300, 40)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 300)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_digests_made_while_writing_are_those_of_the_files(tmp_path: Path) -> None:
+    content = NamedTensors(*trained_model(), alone=True)
+    written(content, tmp_path / "step")
+    names = {each.name for each in (tmp_path / "step").glob("*.distcp")}
+    digests = take_digests(tmp_path / "step")
+    assert names and digests == {name: digest_of_file(tmp_path / "step" / name) for name in names}
+    assert not list((tmp_path / "step").glob("*.sha256"))
+
+
+def test_staging_is_used_again_and_holds_the_newest_values(tmp_path: Path) -> None:
+    model, optimizer = trained_model()
+    content = NamedTensors(model, optimizer, alone=True)
+    first = written(content, tmp_path / "first")
+    held = dict(content._staging._state_dict_stager._cached_storage_mapping)
+    optimizer.step()
+    second = written(content, tmp_path / "second")
+    assert dict(content._staging._state_dict_stager._cached_storage_mapping) == held
+    for name, tensor in content._tensors().items():
+        assert torch.equal(second[name], tensor)
+    assert not torch.equal(first["model.weight"], second["model.weight"])
+
+
+def test_a_digested_file_cannot_be_written_out_of_order(tmp_path: Path) -> None:
+    with DigestedFile(io.FileIO(tmp_path / "x.distcp", "wb")) as file:
+        file.write(b"abc")
+        with pytest.raises(io.UnsupportedOperation):
+            file.seek(0)
