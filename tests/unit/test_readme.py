@@ -28,7 +28,11 @@ ROOT = Path(__file__).parents[2]
 CHINESE = ".zh-CN.md"
 PAGES = [
     "README.md",
-    *(f"docs/{page.name.replace(CHINESE, '.md')}" for page in sorted((ROOT / "docs").glob(f"*{CHINESE}"))),
+    *(
+        str(page.relative_to(ROOT)).replace(CHINESE, ".md")
+        for place in ("docs", "docs/guide")
+        for page in sorted((ROOT / place).glob(f"*{CHINESE}"))
+    ),
 ]
 """In English; each has a Chinese page beside it."""
 BOTH = [name for page in PAGES for name in (page, page.replace(".md", CHINESE))]

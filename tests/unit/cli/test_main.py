@@ -67,7 +67,7 @@ def test_version_option_prints_the_version(ascendtune: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "no such command 'trian'. Did you mean 'train'?"),
+        (["trian"], "no such command 'trian'. Did you mean 'train', 'track'?"),
         (["runs", "lst"], "no such command 'lst'. Did you mean 'list'?"),
         (["train", "r.yaml", "--device", "2"], "--devices"),
         (["train"], "missing argument"),
@@ -133,7 +133,7 @@ def test_completion_knows_commands_and_options(ascendtune: Any) -> None:
         found: list[str] = ascendtune(**env).stdout.split()
         return found
 
-    assert complete("ascendtune tr", 1) == ["train"]
+    assert complete("ascendtune tra", 1) == ["train", "track"]
     assert complete("ascendtune runs s", 2) == ["show"]
     assert complete("ascendtune train --dev", 2) == ["--devices", "--device-ids"]
     assert complete("ascendtune train r.yaml optim.le", 3) == ["optim.learning_rate="]

@@ -1,0 +1,141 @@
+"""The guides in docs/guide: every command is run, in the order of the pages, or is marked with what running it needs.
+
+In a shell block the mark is a comment `# needs …`; `# exit code 1 where …` allows that code. In the table of
+docs/guide/replaced.md it is the last column. The options of marked commands are checked by tests/unit/test_readme.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ascendtune.cli import main as command_line
+from tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.usefixtures("preloaded")
+
+GUIDES = Path(__file__).parents[2] / "docs/guide"
+PAGES = ("first-run", "from-gpu", "slow-network", "two-nodes", "hang", "loss-differs", "out-of-memory", "images")
+_SLOW_SECONDS = 240
+
+
+def _commands(page: str) -> Iterator[tuple[str, set[int]]]:
+    """Commands without `# needs …`, and the exit codes that each may end with."""
+    text = (GUIDES / f"{page}.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            command, _, comment = (part.strip() for part in line.partition("#"))
+            inner = re.fullmatch(r'eval "\$\((ascendtune .*)\)"', command)
+            if not comment.startswith("needs "):
+                yield inner[1] if inner else command, {0, 1} if comment.startswith("exit code 1 where") else {0}
+
+
+def _rows() -> list[tuple[str, str]]:
+    """Command and last column of each row of the table."""
+    text = (GUIDES / "replaced.md").read_text(encoding="utf-8")
+    return re.findall(r"\| `(ascendtune [^`]+)` \| ([^|]+) \|$", text, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A machine on which the guides are followed: a model, rows, a script for CUDA, a LLaMA-Factory recipe, events."""
+    place = tmp_path_factory.mktemp("guides")
+    write_tiny_model(place / "models/Qwen2.5-0.5B-Instruct")
+    rows = [{"instruction": f"What is {number} plus one?", "output": f"{number + 1}"} for number in range(20)]
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "data").mkdir()
+    (place / "data/rows.json").write_text(json.dumps(rows))
+    (place / "data/dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
+    (place / "llamafactory.yaml").write_text(
+        "model_name_or_path: models/Qwen2.5-0.5B-Instruct\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
+        "dataset: rows\ntemplate: qwen\noutput_dir: runs/lf\n"
+    )
+    (place / "train.py").write_text("import torch\n\nx = torch.rand(100, 100).cuda()\nprint(x @ x)\n")
+    cache = place / "cache/torch_extensions/py311_cpu"
+    cache.mkdir(parents=True)
+    then = time.time() - 7200
+    os.utime(cache, (then, then))
+    return place
+
+
+_OWN_PROCESS = ("train",)
+"""Commands that become another process. The others run in this process, which costs less."""
+_ELSEWHERE = {
+    "ascendtune comm test --collective all_reduce --dtype float32": "check/comm/test_comm.py",
+    "ascendtune plan recipe.yaml --device 910b4 --devices 8": "train/test_plan.py",
+}
+"""Commands that start several Pythons, and the test that runs them with other arguments: here their help is run."""
+
+
+@pytest.fixture
+def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    for name in ("HF_ENDPOINT", "PIP_INDEX_URL", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "CONDARC", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": ".", "XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state"}.items():
+        monkeypatch.setenv(name, str(place / value))
+    for name, value in {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "ASCENDTUNE_VERBOSITY": ""}.items():
+        monkeypatch.setenv(name, value)
+
+
+def _run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    """Exit code and output of a command."""
+    words = shlex.split(command)[1:]
+    if command in _ELSEWHERE:
+        assert (Path(__file__).parent / _ELSEWHERE[command]).is_file()
+        words = [*words, "--help"]
+    if words[0] not in _OWN_PROCESS:
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(words)
+        return ended.value.code, "".join(capsys.readouterr())
+    argv = [sys.executable, "-m", "ascendtune", *words]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SLOW_SECONDS, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("_there")
+def test_every_command_that_needs_nothing_special_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted: dict[str, set[int]] = {}
+    for page in PAGES:
+        for command, codes in _commands(page):
+            wanted[command] = wanted.get(command, set()) | codes
+    for command, mark in _rows():
+        if mark == "run":
+            wanted.setdefault(command, {0, 1} if re.search(r" (doctor|env|migrate|jobs cleanup)\b", command) else {0})
+    assert len(wanted) > 35
+    failed = []
+    for command, codes in wanted.items():
+        assert command.startswith("ascendtune "), command
+        if "runs/gpu" in command and not (place / "runs/gpu").exists():
+            for side in ("gpu", "npu"):
+                shutil.copytree(place / "runs/alpaca", place / "runs" / side)
+        if "track import" in command:
+            shutil.copytree(place / "runs/alpaca/tensorboard", place / "logs")
+        code, output = _run(command, capsys)
+        if code not in codes:
+            failed.append(f"{command}: {code}\n{output[-1500:]}")
+    assert not failed, "\n\n".join(failed)
+    assert (place / "merged/config.json").is_file()
+    assert "aliyun" in (place / ".config/pip/pip.conf").read_text() and "tuna" in (place / ".condarc").read_text()
+    assert not (place / "cache/torch_extensions/py311_cpu").exists()
+
+
+def test_each_page_is_followed_and_marks_say_what_is_needed() -> None:
+    assert {path.stem for path in GUIDES.glob("*.md") if "zh-CN" not in path.name} == {*PAGES, "replaced"}
+    marks = {mark for _, mark in _rows()}
+    assert marks == {
+        "run", "NPUs", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job", "a run with NaN",
+    }  # fmt: skip
+    assert len(_rows()) >= 48
